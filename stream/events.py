@@ -1,0 +1,73 @@
+"""The events of the pipeline: what crosses a topic, in memory.
+
+NamedTuples rather than dataclasses: a frozen dataclass costs 1 µs to make, a NamedTuple 0.3 µs, and one is made for
+every event. All are immutable; the arrays they carry are not written to once an event is made.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IndexArray = NDArray[np.int32]
+
+
+class Features(NamedTuple):
+    """A sparse feature vector x with nnz entries, of a space with d features."""
+
+    indices: IndexArray  # int32[nnz], 0-based, strictly increasing, each < d
+    values: FloatArray  # float64[nnz], finite
+
+
+class Context(NamedTuple):
+    """What the learner sees of an event."""
+
+    id: str
+    x: Features
+
+
+class Decision(NamedTuple):
+    """A learner's answer to a context, with all that its update will need from prediction time."""
+
+    action: int  # the class that was played, sampled from p
+    greedy: int  # the class with the highest score
+    propensity: float  # p[action], the probability with which the action was played
+    scores: FloatArray  # float64[K]
+
+
+class Prediction(NamedTuple):
+    """A decision as it is published."""
+
+    id: str
+    decision: Decision
+    decided_at_ms: int  # the broker's time at which the decision was made
+    model_version: int  # updates the model had seen
+
+
+class Feedback(NamedTuple):
+    """The one bit: was the action right."""
+
+    id: str
+    reward: int  # 1 right, 0 wrong
+    label: int | None = None  # the true class, only for full-information baselines
+
+
+class Outcome(StrEnum):
+    """How a decision was settled."""
+
+    MATCHED = "matched"
+    EXPIRED = "expired"
+
+
+class Example(NamedTuple):
+    """A settled decision."""
+
+    id: str
+    outcome: Outcome
+    action: int
+    propensity: float
+    reward: int | None  # None: expired without an assumed reward
+    delay_ms: int | None  # from the decision to the broker's time of its feedback; None: no feedback came
+    settled_at_ms: int  # the feedback watermark at which the decision was settled

@@ -1,0 +1,199 @@
+"""What a learner is, how one is declared, and how one is made by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.events import Decision, Features, FloatArray
+
+State = dict[str, NDArray[Any] | float | int | str]
+"""A learner's state: named arrays and scalars, all that its future depends on beside the parameters."""
+
+STATE_BYTES_MAX = 8 * 2**30
+"""A state larger than this is refused before it is allocated: it would not fit a common machine, or a snapshot."""
+
+
+class ParameterError(ValueError):
+    """A learner was asked for with a name, a parameter or a size that it does not accept."""
+
+
+class Cost(NamedTuple):
+    """What a learner costs, as counts that follow from K, d and nnz."""
+
+    flops_per_event: int  # floating-point operations of one predict and one update
+    bytes_per_event: int  # bytes of state touched by one predict and one update
+    state_bytes: int  # size of the whole state
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One declared parameter of a learner: its default gives its type; its range or its choices bound it."""
+
+    name: str
+    default: float | int | str
+    help: str
+    low: float = float("-inf")
+    high: float = float("inf")
+    low_open: bool = False  # the lower end itself is excluded
+    high_open: bool = False  # the upper end itself is excluded
+    choices: tuple[str, ...] = ()
+
+    def accepted(self) -> str:
+        """The accepted values, for people."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        kind = "a whole number" if isinstance(self.default, int) else "a number"
+        if self.low == float("-inf") and self.high == float("inf"):
+            return kind
+        ends = ("(" if self.low_open else "[", ")" if self.high_open or self.high == float("inf") else "]")
+        return f"{kind} in {ends[0]}{self.low:g}, {self.high:g}{ends[1]}"
+
+    def check(self, learner: str, value: object) -> float | int | str:
+        """Return the value in the parameter's type, or raise ParameterError saying what is accepted."""
+        converted = self._converted(value)
+        if converted is None:
+            raise ParameterError(f"{learner}: parameter {self.name} is {self.accepted()}; got {value!r}")
+        return converted
+
+    def _converted(self, value: object) -> float | int | str | None:
+        if isinstance(self.default, str):
+            text = str(value)
+            return text if not self.choices or text in self.choices else None
+        if isinstance(value, bool):
+            return None
+        try:
+            number: float | int = int(str(value)) if isinstance(self.default, int) else float(str(value))
+        except ValueError:
+            return None
+        above = number > self.low if self.low_open else number >= self.low
+        below = number < self.high if self.high_open else number <= self.high
+        return number if above and below and np.isfinite(number) else None
+
+
+class Learner(ABC):
+    """An online learner for K classes and d features.
+
+    All randomness comes in as `u` and `v`; there is no clock and no hidden state. `predict` may move the state only
+    where the paper says so (a round counter, a projection before predicting). `update` uses the decision's own figures
+    (action, propensity, scores: from prediction time) and the current state, never anything the learner saw last.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line for `onebit learners`
+    paper: ClassVar[str]  # paper and algorithm
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    needs_label: ClassVar[bool] = False  # a full-information baseline: `update` wants `label`
+    randomised_update: ClassVar[bool] = False  # `update` consumes `v`
+    retractable: ClassVar[bool] = False  # an update can be taken back, see `retract`
+
+    def __init__(self, n_classes: int, n_features: int) -> None:
+        self.n_classes = n_classes
+        self.n_features = n_features
+
+    @abstractmethod
+    def predict(self, x: Features | FloatArray, u: float) -> Decision:
+        """Decide for x (sparse, or dense float64[d]) with one uniform u in [0, 1)."""
+
+    @abstractmethod
+    def update(
+        self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
+    ) -> bool:
+        """Learn that `decision` for x was right (reward 1) or wrong (0); True when the model changed."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """The state, as copies."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over a state made by `state()` of the same learner, sizes and parameters."""
+
+    @abstractmethod
+    def weights(self) -> FloatArray:
+        """The current linear weights, float64[K, d], as a copy; learners without such raise NotImplementedError."""
+
+    @classmethod
+    @abstractmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """The cost per event at nnz non-zeros, and in all; known before anything is allocated."""
+
+
+LearnerType = TypeVar("LearnerType", bound=type[Learner])
+
+_REGISTRY: dict[str, type[Learner]] = {}
+
+
+def register(cls: LearnerType) -> LearnerType:
+    """Make a learner available by its name."""
+    if cls.name in _REGISTRY:
+        raise ValueError(f"two learners are called {cls.name}")
+    _REGISTRY[cls.name] = cls
+    return cls
+
+
+def registered() -> dict[str, type[Learner]]:
+    """All learners by name, in the order of their names."""
+    return dict(sorted(_REGISTRY.items()))
+
+
+def check_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, float | int | str]:
+    """All parameters of a learner, the given ones checked and the others at their defaults."""
+    if name not in _REGISTRY:
+        raise ParameterError(f"no learner is called {name!r}; there are: {', '.join(registered())}")
+    declared = {parameter.name: parameter for parameter in _REGISTRY[name].parameters}
+    unknown = [given for given in parameters if given not in declared]
+    if unknown:
+        accepted = "; ".join(f"{p.name}: {p.accepted()}" for p in declared.values()) or "none"
+        raise ParameterError(f"{name} has no parameter {unknown[0]!r}; accepted parameters: {accepted}")
+    return {
+        parameter.name: parameter.check(name, parameters.get(parameter.name, parameter.default))
+        for parameter in declared.values()
+    }
+
+
+def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Learner:
+    """Make a learner by name.
+
+    Raises:
+        ParameterError: an unknown name or parameter, a value out of range, or a state too large to be allocated; the
+            message lists what is accepted.
+    """
+    checked = check_parameters(name, parameters)
+    for size, value, least in (("n_classes", n_classes, 2), ("n_features", n_features, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ParameterError(f"{name}: {size} is a whole number of at least {least}; got {value!r}")
+    cls = _REGISTRY[name]
+    state_bytes = cls.cost(n_classes, n_features, 0, checked).state_bytes
+    if state_bytes > STATE_BYTES_MAX:
+        alternative = f"{name}-diag"
+        hint = f"; use {alternative}, whose state is diagonal" if alternative in _REGISTRY else ""
+        raise ParameterError(
+            f"{name}: its state for {n_classes} classes and {n_features} features takes {state_bytes / 1e9:,.0f} GB, "
+            f"more than the {STATE_BYTES_MAX / 1e9:,.0f} GB allowed{hint}"
+        )
+    return cls(n_classes, n_features, **checked)
+
+
+def sparse(x: Features | FloatArray) -> Features:
+    """A dense vector as a sparse one that keeps all its entries; a sparse one as it is."""
+    if isinstance(x, np.ndarray):
+        return Features(np.arange(x.size, dtype=np.int32), x)
+    return x
+
+
+def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[str, Any]) -> None:
+    """Copy named arrays of a stored state into the arrays of a learner, checking names and shapes first."""
+    for key, array in target.items():
+        if key not in state:
+            raise ValueError(f"loading {name}: the state has no {key!r}; it has {', '.join(sorted(state))}")
+        if np.shape(state[key]) != array.shape:
+            raise ValueError(f"loading {name}: {key} has shape {array.shape}; the state has {np.shape(state[key])}")
+    for key, array in target.items():
+        array[...] = state[key]
+
+
+Kernel = Callable[..., Any]
