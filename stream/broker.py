@@ -7,26 +7,9 @@ same contract tests (`tests/contract`).
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-Headers = tuple[tuple[str, bytes], ...]
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    partition: int
-
-
-class Record(NamedTuple):
-    """A record as it is read from a topic."""
-
-    topic: str
-    partition: int
-    offset: int
-    append_ms: int  # the broker's time at which the record was appended
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+from stream.records import Headers as Headers
+from stream.records import Record as Record
+from stream.records import TopicPartition as TopicPartition
 
 
 class TopicSpec(NamedTuple):

@@ -1,0 +1,24 @@
+"""A record of a topic, as bytes with its place and its time."""
+
+from typing import NamedTuple
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+
+class Record(NamedTuple):
+    """A record as it is read from a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_ms: int  # the broker's time at which the record was appended
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
