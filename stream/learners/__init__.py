@@ -1,12 +1,31 @@
 """The learning algorithms: one file per paper, made by name with `create`."""
 
-from stream.learners.base import Cost, Learner, Parameter, ParameterError, State, check_parameters, create, registered
+from stream.learners.banditron import Banditron
+from stream.learners.base import (
+    Cost,
+    KernelLearner,
+    Learner,
+    Parameter,
+    ParameterError,
+    State,
+    check_parameters,
+    create,
+    registered,
+)
+from stream.learners.full_information import Arow, Perceptron, SecondOrderPerceptron
+from stream.learners.soba import SobaDiag
 
 __all__ = [
+    "Arow",
+    "Banditron",
     "Cost",
+    "KernelLearner",
     "Learner",
     "Parameter",
     "ParameterError",
+    "Perceptron",
+    "SecondOrderPerceptron",
+    "SobaDiag",
     "State",
     "check_parameters",
     "create",

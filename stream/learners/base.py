@@ -13,6 +13,8 @@ from stream.events import Decision, Features, FloatArray
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state: named arrays and scalars, all that its future depends on beside the parameters."""
 
+Kernel = Callable[..., Any]
+
 STATE_BYTES_MAX = 8 * 2**30
 """A state larger than this is refused before it is allocated: it would not fit a common machine, or a snapshot."""
 
@@ -104,6 +106,19 @@ class Learner(ABC):
     ) -> bool:
         """Learn that `decision` for x was right (reward 1) or wrong (0); True when the model changed."""
 
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """Take back an update made with an assumed reward and make the one with the real reward; True when changed.
+
+        Where the order of updates does not matter, the model is afterwards, to rounding, the one that had the real
+        reward in the first place; the docstring of a retractable learner says how far that holds.
+
+        Raises:
+            NotImplementedError: the learner's update cannot be taken back (`retractable` is False).
+        """
+        raise NotImplementedError(f"{self.name}: an update cannot be taken back; use the late policy that ignores")
+
     @abstractmethod
     def state(self) -> State:
         """The state, as copies."""
@@ -120,6 +135,70 @@ class Learner(ABC):
     @abstractmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
         """The cost per event at nnz non-zeros, and in all; known before anything is allocated."""
+
+
+class KernelLearner(Learner):
+    """A learner whose arithmetic is a pair of kernels over flat arrays; see `stream.learners.kernels`.
+
+    An event that a model cannot learn from within float64 (an entry of x beyond 1e100 or not a number, see `usable`)
+    is predicted for, and its update is refused: the model stays as it is and `update` returns False.
+    """
+
+    predict_kernel: ClassVar[Kernel]
+    update_kernel: ClassVar[Kernel]
+    arrays: dict[str, NDArray[Any]]  # the state by name; written in place, never replaced
+    model: tuple[Any, ...]  # what the kernels get after the event: the arrays, then the constants
+
+    def __init__(
+        self, n_classes: int, n_features: int, arrays: Mapping[str, NDArray[Any]], constants: tuple[Any, ...] = ()
+    ) -> None:
+        super().__init__(n_classes, n_features)
+        self.arrays = dict(arrays)
+        self.model = (*arrays.values(), *constants)
+        self._predict = type(self).predict_kernel
+        self._update = type(self).update_kernel
+
+    def predict(self, x: Features | FloatArray, u: float) -> Decision:
+        """Decide for x with one uniform u in [0, 1)."""
+        if not 0.0 <= u < 1.0:
+            raise ValueError(f"{self.name}: predict takes a uniform u in [0, 1); got {u!r}")
+        indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
+        scores = np.empty(self.n_classes)
+        action, greedy, propensity = self._predict(indices, values, u, scores, *self.model)
+        return Decision(action, greedy, propensity, scores)
+
+    def update(
+        self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
+    ) -> bool:
+        """Learn that `decision` for x was right (reward 1) or wrong (0); True when the model changed."""
+        if reward != 0 and reward != 1:
+            raise ValueError(f"{self.name}: update takes reward 0 or 1; got {reward!r}")
+        if self.randomised_update and not 0.0 <= v < 1.0:
+            raise ValueError(f"{self.name}: update takes a uniform v in [0, 1); got {v!r}")
+        if not self.needs_label:
+            label = -1
+        elif label is None or not 0 <= label < self.n_classes:
+            raise ValueError(
+                f"{self.name} learns from the true class: update takes label in 0..{self.n_classes - 1}; got {label!r}"
+            )
+        indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
+        action, greedy, propensity, scores = decision
+        return bool(
+            self._update(indices, values, action, greedy, propensity, scores, int(reward), v, label, *self.model)
+        )
+
+    def state(self) -> State:
+        """The state, as copies."""
+        return {name: array.copy() for name, array in self.arrays.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over a state made by `state()` of the same learner, sizes and parameters."""
+        load_arrays(self.name, self.arrays, state)
+
+    def weights(self) -> FloatArray:
+        """The current linear weights, float64[K, d], as a copy."""
+        weights: FloatArray = self.arrays["W"].copy()
+        return weights
 
 
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
@@ -178,11 +257,25 @@ def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Lea
     return cls(n_classes, n_features, **checked)
 
 
-def sparse(x: Features | FloatArray) -> Features:
-    """A dense vector as a sparse one that keeps all its entries; a sparse one as it is."""
+def sparse(x: object, n_features: int) -> Features:
+    """The sparse vector of x: Features as they are, a dense float64[d] by its non-zeros, a pair converted.
+
+    Raises:
+        ValueError: x is none of these, or its length is not d.
+    """
+    if isinstance(x, Features):
+        return x
     if isinstance(x, np.ndarray):
-        return Features(np.arange(x.size, dtype=np.int32), x)
-    return x
+        if x.shape != (n_features,):
+            raise ValueError(f"x: a dense vector of {n_features} features is expected; got shape {x.shape}")
+        indices = np.flatnonzero(x).astype(np.int32)
+        return Features(indices, x[indices].astype(np.float64))
+    if not isinstance(x, tuple) or len(x) != 2:
+        raise ValueError(f"x: a pair (indices, values) or a dense vector is expected; got {type(x).__name__}")
+    indices, values = np.asarray(x[0], dtype=np.int32), np.asarray(x[1], dtype=np.float64)
+    if indices.ndim != 1 or indices.shape != values.shape:
+        raise ValueError(f"x: indices and values of one length are expected; got {indices.shape} and {values.shape}")
+    return Features(indices, values)
 
 
 def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[str, Any]) -> None:
@@ -194,6 +287,3 @@ def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[st
             raise ValueError(f"loading {name}: {key} has shape {array.shape}; the state has {np.shape(state[key])}")
     for key, array in target.items():
         array[...] = state[key]
-
-
-Kernel = Callable[..., Any]

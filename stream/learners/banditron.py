@@ -1,0 +1,142 @@
+"""Banditron: the perceptron from one bit, by importance weighting."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stream.events import Decision, Features, FloatArray, IndexArray
+from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
+from stream.learners.kernels import (
+    add_scaled,
+    argmax,
+    check_event,
+    compiled,
+    linear_scores,
+    sample_epsilon_greedy,
+    usable,
+)
+
+
+@compiled
+def predict(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, gamma: float
+) -> tuple[int, int, float]:
+    """Explore uniformly with probability γ, else play the greedy class."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    greedy = argmax(scores)
+    action, propensity = sample_epsilon_greedy(greedy, W.shape[0], gamma, u)
+    return action, greedy, propensity
+
+
+@compiled
+def update(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    gamma: float,
+) -> bool:
+    """W += U, where U_r = x ([correct][r = action] / p_action - [r = greedy])."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or indices.size == 0:
+        return False
+    add_scaled(W, greedy, -1.0, indices, values)
+    if reward == 1:
+        add_scaled(W, action, 1.0 / propensity, indices, values)
+    return True
+
+
+@compiled
+def retract(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    propensity: float,
+    scores: FloatArray,
+    change: int,
+    W: FloatArray,
+    gamma: float,
+) -> bool:
+    """W_action += change · x / p_action, where change is the real reward less the assumed one."""
+    if change == 0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    add_scaled(W, action, change / propensity, indices, values)
+    return indices.size > 0
+
+
+@register
+class Banditron(KernelLearner):
+    """Perceptron updates that are right on average, from the one bit.
+
+    Kakade, Shalev-Shwartz, Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008.
+
+        ŷ = argmax_r (Wx)_r;  p_r = (1-γ)[r = ŷ] + γ/K;  ỹ ~ p
+        W_r += x ([ỹ = y][r = ỹ] / p_ỹ - [r = ŷ])
+
+    Symbols: W weights [K, d]; γ `gamma`, the share of uniform exploration, in [0, 1]; ŷ greedy class; ỹ action; p_ỹ the
+    action's propensity, at least γ/K. Both rows may be the same one. W_ŷ loses x on every round, right or wrong.
+
+    Under delay ŷ, ỹ and p_ỹ are those of prediction time: the estimate is unbiased only over the distribution that the
+    action was drawn from.
+
+    Retraction: W is a sum over the events, so it is afterwards, to rounding, the one that had the real bit at that
+    place, for the decisions as they were made.
+
+    Departures from the paper: none.
+
+    >>> from stream.learners import create
+    >>> learner = create("banditron", n_classes=3, n_features=2, gamma=0.3)
+    >>> decision = learner.predict(np.array([1.0, 2.0]), u=0.85)
+    >>> decision.action, decision.greedy, round(decision.propensity, 3)
+    (1, 0, 0.1)
+    >>> learner.update(np.array([1.0, 2.0]), decision, reward=1)
+    True
+    >>> learner.weights().round(3).tolist()
+    [[-1.0, -2.0], [10.0, 20.0], [0.0, 0.0]]
+    """
+
+    name: ClassVar[str] = "banditron"
+    summary: ClassVar[str] = "first-order, importance-weighted perceptron updates"
+    paper: ClassVar[str] = "Kakade, Shalev-Shwartz, Tewari 2008"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("gamma", 2**-5, "share of rounds that explore uniformly", low=0.0, high=1.0),
+    )
+    retractable: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict)
+    update_kernel = staticmethod(update)
+
+    def __init__(self, n_classes: int, n_features: int, gamma: float) -> None:
+        super().__init__(n_classes, n_features, {"W": np.zeros((n_classes, n_features))}, (gamma,))
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """Add or take away the action's share, x / p_action."""
+        indices, values = sparse(x, self.n_features)
+        return bool(
+            retract(
+                indices,
+                values,
+                decision.action,
+                decision.propensity,
+                decision.scores,
+                reward - assumed_reward,
+                *self.model,
+            )
+        )
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """K·nnz products for the scores; two rows updated."""
+        return Cost(
+            flops_per_event=2 * nnz * (n_classes + 2),
+            bytes_per_event=8 * nnz * (n_classes + 4),
+            state_bytes=8 * n_classes * n_features,
+        )

@@ -1,0 +1,275 @@
+"""Baselines that are told the true class after every round: what the one bit costs is measured against them."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stream.events import FloatArray, IndexArray
+from stream.learners.base import Cost, KernelLearner, Parameter, register
+from stream.learners.kernels import add_scaled, argmax, argmax_except, check_event, compiled, linear_scores, usable
+
+
+@compiled
+def predict_greedy(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray
+) -> tuple[int, int, float]:
+    """Play the greedy class."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    greedy = argmax(scores)
+    return greedy, greedy, 1.0
+
+
+@compiled
+def update_perceptron(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+) -> bool:
+    """On a mistake W_y += x, W_action -= x."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    if action == label or indices.size == 0:
+        return False
+    add_scaled(W, label, 1.0, indices, values)
+    add_scaled(W, action, -1.0, indices, values)
+    return True
+
+
+@register
+class Perceptron(KernelLearner):
+    """Multiclass perceptron.
+
+    "Bandit Multiclass Classification" (the Notes), Algorithm 1.
+
+        ŷ = argmax_r (Wx)_r;  if ŷ ≠ y: W_y += x, W_ŷ -= x
+
+    Symbols: W weights [K, d]; ŷ the action, which is the greedy class; y the label.
+
+    Under delay ŷ is that of prediction time: the mistake that was made is the one that is corrected.
+
+    Departures from the paper: none.
+
+    >>> from stream.learners import create
+    >>> learner = create("perceptron", n_classes=2, n_features=2)
+    >>> decision = learner.predict(np.array([1.0, 2.0]), u=0.5)
+    >>> learner.update(np.array([1.0, 2.0]), decision, reward=0, label=1)
+    True
+    >>> learner.weights().tolist()
+    [[-1.0, -2.0], [1.0, 2.0]]
+    """
+
+    name: ClassVar[str] = "perceptron"
+    summary: ClassVar[str] = "full information: the multiclass perceptron"
+    paper: ClassVar[str] = "Notes, Alg. 1"
+    needs_label: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict_greedy)
+    update_kernel = staticmethod(update_perceptron)
+
+    def __init__(self, n_classes: int, n_features: int) -> None:
+        super().__init__(n_classes, n_features, {"W": np.zeros((n_classes, n_features))})
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """K·nnz products for the scores; two rows updated."""
+        return Cost(
+            flops_per_event=2 * nnz * (n_classes + 2),
+            bytes_per_event=8 * nnz * (n_classes + 4),
+            state_bytes=8 * n_classes * n_features,
+        )
+
+
+@compiled
+def predict_second_order(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, V: FloatArray, A: FloatArray
+) -> tuple[int, int, float]:
+    """Play the greedy class."""
+    return predict_greedy(indices, values, u, scores, W)
+
+
+@compiled
+def update_second_order(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    V: FloatArray,
+    A: FloatArray,
+) -> bool:
+    """On a mistake V_y += x, V_action -= x, A += x² in both rows, W = V / A."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    if action == label or indices.size == 0:
+        return False
+    for j in range(indices.size):
+        i = indices[j]
+        x = values[j]
+        V[label, i] += x
+        V[action, i] -= x
+        A[label, i] += x * x
+        A[action, i] += x * x
+        W[label, i] = V[label, i] / A[label, i]
+        W[action, i] = V[action, i] / A[action, i]
+    return True
+
+
+@register
+class SecondOrderPerceptron(KernelLearner):
+    """Second-order perceptron, multiclass and diagonal.
+
+    Cesa-Bianchi, Conconi, Gentile, "A second-order perceptron algorithm", SIAM J. Comput. 34(3), 2005; one of
+    Confidit's baselines.
+
+        ŷ = argmax_r (Wx)_r;  if ŷ ≠ y: V_y += x, V_ŷ -= x, A_y += x², A_ŷ += x²;  W = V / A  (elementwise)
+
+    Symbols: W weights [K, d]; V perceptron updates [K, d]; A correlations [K, d], `a` at the start, > 0; ŷ the action;
+    y the label.
+
+    Under delay ŷ is that of prediction time, V and A are the current ones; both are sums, so their order is free.
+
+    Departures from the paper: the diagonal of the correlation matrix instead of the matrix, one diagonal per class; the
+    paper is binary and adds xxᵀ of the present x before predicting, which this leaves out.
+
+    >>> from stream.learners import create
+    >>> learner = create("second-order-perceptron", n_classes=2, n_features=2, a=1.0)
+    >>> decision = learner.predict(np.array([1.0, 2.0]), u=0.5)
+    >>> learner.update(np.array([1.0, 2.0]), decision, reward=0, label=1)
+    True
+    >>> learner.weights().tolist()
+    [[-0.5, -0.4], [0.5, 0.4]]
+    """
+
+    name: ClassVar[str] = "second-order-perceptron"
+    summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
+    paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("a", 1.0, "start of the diagonal of A", low=1e-9, high=1e9),
+    )
+    needs_label: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict_second_order)
+    update_kernel = staticmethod(update_second_order)
+
+    def __init__(self, n_classes: int, n_features: int, a: float) -> None:
+        shape = (n_classes, n_features)
+        super().__init__(n_classes, n_features, {"W": np.zeros(shape), "V": np.zeros(shape), "A": np.full(shape, a)})
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """K·nnz products for the scores; two rows of three arrays updated."""
+        return Cost(
+            flops_per_event=2 * nnz * (n_classes + 6),
+            bytes_per_event=8 * nnz * (n_classes + 12),
+            state_bytes=3 * 8 * n_classes * n_features,
+        )
+
+
+@compiled
+def predict_arow(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, S: FloatArray, r: float
+) -> tuple[int, int, float]:
+    """Play the greedy class."""
+    return predict_greedy(indices, values, u, scores, W)
+
+
+@compiled
+def update_arow(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    S: FloatArray,
+    r: float,
+) -> bool:
+    """Move the label's class and its strongest rival to a margin of 1, by their variances; then shrink these."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    rival = argmax_except(scores, label)
+    margin = scores[label] - scores[rival]
+    if not margin < 1.0 or indices.size == 0:
+        return False
+    variance = 0.0
+    for j in range(indices.size):
+        i = indices[j]
+        variance += values[j] * values[j] * (S[label, i] + S[rival, i])
+    alpha = (1.0 - margin) / (variance + r)
+    if not (abs(alpha) < np.inf and variance < np.inf):
+        return False
+    for j in range(indices.size):
+        i = indices[j]
+        x = values[j]
+        W[label, i] += alpha * S[label, i] * x
+        W[rival, i] -= alpha * S[rival, i] * x
+        S[label, i] = 1.0 / (1.0 / S[label, i] + x * x / r)
+        S[rival, i] = 1.0 / (1.0 / S[rival, i] + x * x / r)
+    return True
+
+
+@register
+class Arow(KernelLearner):
+    """AROW, adaptive regularisation of weights, multiclass and diagonal.
+
+    Crammer, Kulesza, Dredze, "Adaptive regularization of weight vectors", NIPS 2009, Fig. 1; one of Confidit's
+    baselines.
+
+        r̄ = argmax_{i≠y} s_i;  m = s_y - s_r̄;  if m < 1:
+        v = Σ_j x_j² (S_y,j + S_r̄,j);  β = 1/(v + r);  α = (1 - m) β
+        μ_y += α S_y x;  μ_r̄ -= α S_r̄ x;  then S⁻¹ += x²/r in both rows
+
+    Symbols: μ mean weights [K, d] (array W); S variances [K, d], 1 at the start; `r` regularisation, > 0; s scores;
+    y the label. It updates on correct rounds too, while the margin m is below 1.
+
+    Under delay s, so r̄ and m, are those of prediction time, S is the current one: the loss is that of the decision,
+    the confidence is what is known now.
+
+    Departures from the paper: multiclass through the label's class and its strongest rival (the paper is binary), the
+    diagonal of Σ, one per class, and S⁻¹ += x²/r, the diagonal of the exact inverse update.
+
+    >>> from stream.learners import create
+    >>> learner = create("arow", n_classes=2, n_features=2, r=1.0)
+    >>> decision = learner.predict(np.array([1.0, 0.0]), u=0.5)
+    >>> learner.update(np.array([1.0, 0.0]), decision, reward=1, label=0)
+    True
+    >>> learner.weights().round(3).tolist()
+    [[0.333, 0.0], [-0.333, 0.0]]
+    """
+
+    name: ClassVar[str] = "arow"
+    summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
+    paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9),)
+    needs_label: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict_arow)
+    update_kernel = staticmethod(update_arow)
+
+    def __init__(self, n_classes: int, n_features: int, r: float) -> None:
+        shape = (n_classes, n_features)
+        super().__init__(n_classes, n_features, {"W": np.zeros(shape), "S": np.ones(shape)}, (r,))
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """K·nnz products for the scores; two rows of two arrays read twice and written."""
+        return Cost(
+            flops_per_event=2 * nnz * (n_classes + 10),
+            bytes_per_event=8 * nnz * (n_classes + 8),
+            state_bytes=2 * 8 * n_classes * n_features,
+        )
