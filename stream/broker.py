@@ -79,6 +79,9 @@ class TransactionalProducer(Protocol):
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record in the open transaction."""
 
+    def flush(self) -> None:
+        """Wait until all queued records are in the log, where the transaction shows as an open one."""
+
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Consumer") -> None:
         """Make the consumer's next offsets part of the transaction, under its group membership.
 
@@ -125,6 +128,13 @@ class Consumer(Protocol):
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """Take paused partitions back in."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for the group outside of a transaction, for programs that may do things twice.
+
+        Raises:
+            StaleMemberError: the group has moved on without this member.
+        """
 
     def close(self) -> None:
         """Leave the group and release."""
@@ -413,6 +423,10 @@ class EmbeddedBroker:
             )
         return consumer.group
 
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Remember a group's next offsets."""
+        self._groups[group].committed.update(offsets)
+
     def leave(self, consumer: "EmbeddedConsumer") -> None:
         """Take a member out of its group."""
         group = self._groups[consumer.group]
@@ -496,6 +510,10 @@ class EmbeddedTransactionalProducer:
         """See TransactionalProducer."""
         self._broker.check_epoch(self._id, self._epoch)
         self._broker.append(topic, partition, key, value, headers, self._current())
+
+    def flush(self) -> None:
+        """See TransactionalProducer."""
+        self._broker.check_epoch(self._id, self._epoch)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         """See TransactionalProducer."""
@@ -600,6 +618,10 @@ class EmbeddedConsumer:
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """See Consumer."""
         self._paused.difference_update(tps)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See Consumer."""
+        self._broker.commit_offsets(self._broker.check_member(self), offsets)
 
     def close(self) -> None:
         """See Consumer."""

@@ -5,89 +5,20 @@ Nothing here draws, prints or reads. The words are those of the topics: a contex
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.ledger import Ledger
+
 CURVE_POINTS_MAX = 400
 """Points kept for drawing: a figure is some 700 px wide, and every point costs 15 bytes of the page."""
 
 WINDOWS_PER_RUN = 20
 """The sliding window is this part of the run: long enough to be smooth, short enough to show a change."""
-
-
-class Identity(NamedTuple):
-    """One line of the ledger's books: a total, and the parts that must add up to it."""
-
-    total: str
-    parts: tuple[str, ...]
-
-
-IDENTITIES = (
-    Identity("contexts", ("decided", "context_duplicates", "context_malformed")),
-    Identity("decided", ("pending", "matched", "expired")),
-    Identity(
-        "feedback",
-        ("matched", "late", "feedback_duplicates", "orphans_waiting", "orphans_dropped", "feedback_malformed"),
-    ),
-)
-"""What must hold at every commit, in names of the fields of `Ledger`."""
-
-
-class Ledger(NamedTuple):
-    """What became of every context and of every feedback that was read; counts."""
-
-    contexts: int = 0  # records read from the contexts topic
-    decided: int = 0
-    context_duplicates: int = 0
-    context_malformed: int = 0
-    feedback: int = 0  # records read from the feedback topic
-    matched: int = 0
-    expired: int = 0
-    pending: int = 0
-    late: int = 0
-    feedback_duplicates: int = 0
-    conflicts: int = 0  # those of feedback_duplicates whose bit differed from the first
-    orphans_waiting: int = 0
-    orphans_dropped: int = 0
-    feedback_malformed: int = 0
-
-    @property
-    def balances(self) -> bool:
-        """Whether every record is accounted for exactly once."""
-        return not self.imbalances()
-
-    def imbalances(self) -> tuple[str, ...]:
-        """The identities that fail, with their numbers; empty when all hold.
-
-        >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
-        ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)
-        """
-        failed = []
-        for total, parts in IDENTITIES:
-            found = sum(getattr(self, part) for part in parts)
-            if getattr(self, total) != found:
-                terms = " + ".join(f"{part} {getattr(self, part)}" for part in parts)
-                failed.append(f"{total} {getattr(self, total)} != {found} = {terms}")
-        return tuple(failed)
-
-    def __add__(self, other: object) -> "Ledger":  # and not the concatenation of two tuples
-        """The ledger of two partitions together.
-
-        >>> Ledger(contexts=3, decided=3) + Ledger(contexts=2, decided=1, context_duplicates=1)  # doctest: +ELLIPSIS
-        Ledger(contexts=5, decided=4, context_duplicates=1, ...)
-        """
-        if not isinstance(other, Ledger):
-            return NotImplemented
-        return Ledger(*(mine + others for mine, others in zip(self, other, strict=True)))
-
-
-def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
-    """The ledger of all partitions together."""
-    return sum(ledgers, start=Ledger())
 
 
 class CurvePoint(NamedTuple):
@@ -222,6 +153,7 @@ class RunReport:
     virtual_s: float  # how long the run took by the broker's clock
     wall_s: float
     settings: Mapping[str, object]  # the effective ones, by their names in the settings; `command` is the command line
+    full_information: bool = False  # the learner is told the right class, not only one bit
     delays: Delays | None = None
     constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
     report: str | None = None  # where the page is
@@ -305,6 +237,7 @@ class RunReport:
         """The report as plain values for JSON, in a fixed order; a rate that is not defined is None."""
         summary: dict[str, object] = {key: _plain(getattr(self, key)) for key in JSON_KEYS}
         return summary | {
+            "full_information": self.full_information,
             "settings": _plain(self.settings),
             "ledger": self.ledger._asdict(),
             "delays": _plain(self.delays._asdict()) if self.delays else None,

@@ -106,8 +106,7 @@ class Retained(NamedTuple):
     outcome: Outcome
     reward: int | None  # the bit that counted; None: expired, nothing assumed
     settled_at_ms: int
-    corrected: bool  # late feedback has replaced the assumed bit
-    pending: Pending | None  # for a correction, where the late policy asks for one
+    pending: Pending | None  # for the correction by late feedback, where the late policy asks for one
 
 
 class Settled(NamedTuple):
@@ -198,48 +197,45 @@ class Join:
             self._counts["feedback"] += 1
             self._counts["feedback_malformed"] += 1
 
-    def hold(self, event_id: str, pending: Pending) -> Iterator[Settled]:
+    def hold(self, event_id: str, pending: Pending) -> Settled | None:
         """Take in a decision just made; what that settles: itself, if its feedback waited, or an overflow."""
         self._counts["decided"] += 1
-        orphan = self.orphans.pop(event_id, None)
-        if orphan is not None:
-            yield self._match(event_id, pending, orphan.feedback, orphan.record)
-            return
+        if event_id in self.orphans:
+            orphan = self.orphans.pop(event_id)
+            return self._match(event_id, pending, orphan.feedback, orphan.record)
         self.pending[event_id] = pending
         if len(self.pending) > self.settings.pending_max:
             self._counts["overflow_pending"] += 1
-            yield self._expire()
+            return self._expire()
+        return None
 
-    def receive_feedback(
-        self, feedback: Feedback, record: Record
-    ) -> tuple[Action, Settled | Retained | DroppedOrphan | None]:
-        """Count a feedback whose time has been passed to `pass_time`, say what it means, and what comes of it.
+    def receive_feedback(self, feedback: Feedback, record: Record) -> Settled | Retained | DroppedOrphan | None:
+        """Count a feedback whose append time has been given to `pass_time`, and return what comes of it.
 
-        With MATCH comes the settled decision, with LATE the retained one, with KEEP_ORPHAN an older orphan that had to
-        go to make room.
+        That is the decision it settles; the retained event that it is too late for; an older orphan that had to go to
+        make room; or nothing, for an orphan and for a duplicate.
         """
         self._counts["feedback"] += 1
         event_id = feedback.id
         action, _ = TRANSITIONS[self.state_of(event_id), Input.FEEDBACK]
         if action is Action.MATCH:
-            return action, self._match(event_id, self.pending.pop(event_id), feedback, record)
+            return self._match(event_id, self.pending.pop(event_id), feedback, record)
         if action is Action.KEEP_ORPHAN:
             self.orphans[event_id] = Orphan(feedback, record, self.watermark_ms)
-            if len(self.orphans) > self.settings.orphans_max:
-                self._counts["overflow_orphans"] += 1
-                return action, self._drop_orphan()
-            return action, None
+            if len(self.orphans) <= self.settings.orphans_max:
+                return None
+            self._counts["overflow_orphans"] += 1
+            return self._drop_orphan()
         if action is Action.LATE:
             self._counts["late"] += 1
             retained = self.retained[event_id]
-            if self._corrects and not retained.corrected:
-                self.retained[event_id] = retained._replace(reward=feedback.reward, corrected=True, pending=None)
-            return action, retained
+            self.retained[event_id] = retained._replace(pending=None)  # it is corrected once
+            return retained
         self._counts["feedback_duplicates"] += 1
         first = self.orphans[event_id].feedback if event_id in self.orphans else self.retained[event_id]
         if first.reward != feedback.reward:
             self._counts["conflicts"] += 1
-        return action, None
+        return None
 
     def pass_time(self, watermark_ms: int) -> Iterator[Settled | DroppedOrphan]:
         """Move the watermark, and settle all whose deadline it has passed; an earlier watermark changes nothing."""
@@ -269,14 +265,14 @@ class Join:
 
     def _match(self, event_id: str, pending: Pending, feedback: Feedback, record: Record) -> Settled:
         self._counts["matched"] += 1
-        self._retain(event_id, Retained(Outcome.MATCHED, feedback.reward, self.watermark_ms, False, None))
+        self._retain(event_id, Retained(Outcome.MATCHED, feedback.reward, self.watermark_ms, None))
         return Settled(event_id, pending, Outcome.MATCHED, feedback, record)
 
     def _expire(self) -> Settled:
         event_id, pending = self.pending.popitem(last=False)
         self._counts["expired"] += 1
         kept = pending if self._corrects else None
-        self._retain(event_id, Retained(Outcome.EXPIRED, self.assumed_reward, self.watermark_ms, False, kept))
+        self._retain(event_id, Retained(Outcome.EXPIRED, self.assumed_reward, self.watermark_ms, kept))
         return Settled(event_id, pending, Outcome.EXPIRED, None, None)
 
     def _drop_orphan(self) -> DroppedOrphan:

@@ -1,63 +1,75 @@
 """The ledger: every record that came in is accounted for, exactly once, under one of these names."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
+class Identity(NamedTuple):
+    """One line of the ledger's books: a total, and the parts that must add up to it."""
+
+    total: str
+    parts: tuple[str, ...]
+
+
+IDENTITIES = (
+    Identity("contexts", ("decided", "context_duplicates", "context_malformed")),
+    Identity("decided", ("pending", "matched", "expired")),
+    Identity(
+        "feedback",
+        ("matched", "late", "feedback_duplicates", "orphans_waiting", "orphans_dropped", "feedback_malformed"),
+    ),
+)
+"""What must hold at every commit, in names of the fields of `Ledger`."""
+
+
 class Ledger(NamedTuple):
-    """Counts of one task at a commit, or their sum over several tasks."""
+    """What became of every context and of every feedback that was read; counts."""
 
-    contexts: int = 0  # context records applied
-    decided: int = 0  # contexts answered with a prediction
-    context_duplicates: int = 0  # contexts whose id had a decision already
+    contexts: int = 0  # records read from the contexts topic
+    decided: int = 0
+    context_duplicates: int = 0
     context_malformed: int = 0
-    feedback: int = 0  # feedback records applied
-    matched: int = 0  # decisions settled by feedback in time
-    expired: int = 0  # decisions whose deadline passed
-    pending: int = 0  # decisions that still wait
-    late: int = 0  # feedback whose decision had expired
-    feedback_duplicates: int = 0  # feedback whose decision had its feedback already
-    conflicts: int = 0  # those among the duplicates that carry the other bit
-    orphans_waiting: int = 0  # feedback that waits for its context
-    orphans_dropped: int = 0  # feedback whose context did not come in time
+    feedback: int = 0  # records read from the feedback topic
+    matched: int = 0
+    expired: int = 0
+    pending: int = 0
+    late: int = 0
+    feedback_duplicates: int = 0
+    conflicts: int = 0  # those of feedback_duplicates whose bit differed from the first
+    orphans_waiting: int = 0
+    orphans_dropped: int = 0
     feedback_malformed: int = 0
-
-    def plus(self, other: "Ledger") -> "Ledger":
-        """The sum, field by field."""
-        return Ledger(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def imbalances(self) -> list[str]:
-        """The identities that do not hold, each with its figures; empty for a ledger that adds up."""
-        identities = (
-            (
-                "contexts = decided + duplicate + malformed",
-                self.contexts,
-                (self.decided, self.context_duplicates, self.context_malformed),
-            ),
-            (
-                "decided = pending + matched + expired",
-                self.decided,
-                (self.pending, self.matched, self.expired),
-            ),
-            (
-                "feedback = matched + late + duplicate + orphan_waiting + orphan_dropped + malformed",
-                self.feedback,
-                (
-                    self.matched,
-                    self.late,
-                    self.feedback_duplicates,
-                    self.orphans_waiting,
-                    self.orphans_dropped,
-                    self.feedback_malformed,
-                ),
-            ),
-        )
-        return [
-            f"{name}: {total} = {' + '.join(map(str, parts))} does not hold"
-            for name, total, parts in identities
-            if total != sum(parts)
-        ]
 
     @property
     def balances(self) -> bool:
-        """Whether all identities hold."""
+        """Whether every record is accounted for exactly once."""
         return not self.imbalances()
+
+    def imbalances(self) -> tuple[str, ...]:
+        """The identities that fail, with their numbers; empty when all hold.
+
+        >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
+        ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)
+        """
+        failed = []
+        for total, parts in IDENTITIES:
+            found = sum(getattr(self, part) for part in parts)
+            if getattr(self, total) != found:
+                terms = " + ".join(f"{part} {getattr(self, part)}" for part in parts)
+                failed.append(f"{total} {getattr(self, total)} != {found} = {terms}")
+        return tuple(failed)
+
+    def __add__(self, other: object) -> "Ledger":  # and not the concatenation of two tuples
+        """The ledger of two partitions together.
+
+        >>> Ledger(contexts=3, decided=3) + Ledger(contexts=2, decided=1, context_duplicates=1)  # doctest: +ELLIPSIS
+        Ledger(contexts=5, decided=4, context_duplicates=1, ...)
+        """
+        if not isinstance(other, Ledger):
+            return NotImplemented
+        return Ledger(*(mine + others for mine, others in zip(self, other, strict=True)))
+
+
+def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
+    """The ledger of all partitions together."""
+    return sum(ledgers, start=Ledger())

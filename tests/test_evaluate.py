@@ -16,7 +16,6 @@ from stream.evaluate import (
     CURVE_POINTS_MAX,
     ErrorCurve,
     Errors,
-    Ledger,
     RunReport,
     comparison,
     constant_error_rate,
@@ -24,8 +23,8 @@ from stream.evaluate import (
     labels,
     percent,
     summarise_delays,
-    total_ledger,
 )
+from stream.ledger import Ledger, total_ledger
 
 BALANCED = Ledger(
     contexts=110,

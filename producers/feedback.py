@@ -1,0 +1,170 @@
+"""The feedback program: the environment, which knows the labels, answers every prediction, late.
+
+It writes at least once. What it has sent is not written down anywhere: it commits an offset of the predictions only
+when all feedback before it is sent, and after a restart answers again from there. The join drops what comes twice.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stream import codec
+from stream.broker import Broker
+from stream.codec import DEAD_LETTER_MALFORMED, MalformedError
+from stream.delays import FeedbackPlan
+from stream.events import Feedback, Prediction
+from stream.records import Record, TopicPartition
+from stream.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackOptions:
+    """How the program runs."""
+
+    group: str = "onebit-feedback"
+    instance: str = "feedback-1"  # the name of this process across restarts; each process has its own
+    with_label: bool = False  # tell the true class too, for full-information baselines
+    records_max: int = 5_000  # predictions taken in one poll
+    waiting_max: int = 1_000_000  # feedback waiting to be sent; beyond it no predictions are read
+    commit_interval_ms: int = 1_000
+
+
+class FeedbackProgram:
+    """One feedback process. The loop is `step` again and again."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        topics: Topics,
+        label_of: Callable[[str], int | None],
+        plan: FeedbackPlan,
+        options: FeedbackOptions,
+        now_ms: Callable[[], int],
+        observe: Callable[[Prediction, int], None] = lambda prediction, label: None,
+    ) -> None:
+        """Join the group.
+
+        Args:
+            broker: where predictions come from and feedback goes to.
+            topics: their names.
+            label_of: the true class of an event id; None when the data set does not hold it.
+            plan: how often and how late each event's feedback is sent.
+            options: see FeedbackOptions.
+            now_ms: the broker's time, as far as this process can tell.
+            observe: told every prediction and its true class.
+        """
+        self._topics = topics
+        self._label_of = label_of
+        self._plan = plan
+        self._options = options
+        self._now_ms = now_ms
+        self._observe = observe
+        self._sequence = 0
+        self._due: list[tuple[int, int, Record, Feedback]] = []  # heap: due_ms, order of arrival
+        # For each partition the predictions whose feedback is not all sent, with the number still to be sent.
+        self._unsent: dict[TopicPartition, OrderedDict[int, int]] = {}
+        self._committed_at_ms = now_ms()
+        self._producer = broker.producer()
+        self._consumer = broker.group_consumer(options.group, options.instance, (topics.predictions,), self)
+
+    def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+        """See RebalanceListener."""
+        for tp in tps:
+            self._unsent[tp] = OrderedDict()
+
+    def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
+        """See RebalanceListener: whoever gets these partitions answers from the committed offset on."""
+        for tp in tps:
+            self._unsent.pop(tp, None)
+        self._due = [entry for entry in self._due if self._place(entry[2]) not in tps]
+        heapq.heapify(self._due)
+
+    def next_due_ms(self) -> int | None:
+        """When the next feedback is to be sent."""
+        return self._due[0][0] if self._due else None
+
+    @property
+    def waiting(self) -> int:
+        """Feedback that is still to be sent."""
+        return len(self._due)
+
+    def step(self, timeout_ms: int) -> int:
+        """Take in new predictions and send what is due; the number of feedback records sent.
+
+        Raises:
+            FencedError: another process has taken this one's place.
+            BrokerUnavailableError: the broker is away; to be made anew.
+        """
+        if len(self._due) < self._options.waiting_max:
+            for record in self._consumer.poll(timeout_ms, self._options.records_max):
+                self._take(record)
+        sent = self._send_due()
+        if sent:
+            self._producer.flush()
+        now_ms = self._now_ms()
+        if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
+            self._committed_at_ms = now_ms
+            self.commit()
+        return sent
+
+    def commit(self) -> None:
+        """Commit how far all feedback has been sent."""
+        offsets = {
+            tp: next(iter(unsent)) if unsent else self._consumer.position(tp) for tp, unsent in self._unsent.items()
+        }
+        if offsets:
+            self._consumer.commit(offsets)
+
+    def _take(self, record: Record) -> None:
+        try:
+            prediction, _ = codec.decode_prediction(record)
+        except MalformedError as error:
+            self._refuse(record, str(error))
+            return
+        event_id = prediction.id
+        label = self._label_of(event_id)
+        if label is None:
+            self._refuse(record, f"id: expected an event of the data set that is replayed; got {event_id!r}")
+            return
+        self._observe(prediction, label)
+        delays_ms = self._plan(event_id, label)
+        if not delays_ms:
+            return
+        reward = int(prediction.decision.action == label)
+        feedback = Feedback(event_id, reward, label if self._options.with_label else None)
+        self._unsent[self._place(record)][record.offset] = len(delays_ms)
+        for delay_ms in delays_ms:
+            self._sequence += 1
+            heapq.heappush(self._due, (record.append_ms + delay_ms, self._sequence, record, feedback))
+
+    def _send_due(self) -> int:
+        now_ms, sent = self._now_ms(), 0
+        while self._due and self._due[0][0] <= now_ms:
+            _, _, record, feedback = heapq.heappop(self._due)
+            value = codec.encode_feedback(feedback)
+            self._producer.send(self._topics.feedback, record.partition, feedback.id.encode(), value, codec.HEADERS)
+            sent += 1
+            unsent = self._unsent[self._place(record)]
+            unsent[record.offset] -= 1
+            if not unsent[record.offset]:
+                del unsent[record.offset]
+        return sent
+
+    def _refuse(self, record: Record, reason: str) -> None:
+        headers = codec.dead_letter_headers(
+            record.topic, record.partition, record.offset, DEAD_LETTER_MALFORMED, reason
+        )
+        self._producer.send(self._topics.dead_letter, record.partition, record.key, record.value, headers)
+
+    @staticmethod
+    def _place(record: Record) -> TopicPartition:
+        return TopicPartition(record.topic, record.partition)
+
+    def close(self) -> None:
+        """Commit how far all feedback has been sent, and leave the group."""
+        try:
+            self._producer.close()
+            self.commit()
+        finally:
+            self._consumer.close()

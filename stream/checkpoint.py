@@ -1,0 +1,290 @@
+"""The journal, the numbered commit, and recovery: what makes a task's state a function of the topics.
+
+The journal of a task starts with a record of its settings. Each step then adds one record: which offsets it applied,
+what time it was, and the counts. Records of the journal are JSON:
+
+    {"n": 0, "settings": {...}}
+    {"n": 7, "contexts": [120, 150], "feedback": [80, 95], "now_ms": ..., "feedback_end_ms": ..., "updates": 31,
+     "ledger": [150, 149, ...]}                                                  (in the order of Ledger's fields)
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import orjson
+
+from stream import codec
+from stream.broker import Broker, Consumer, TransactionalProducer
+from stream.engine import Effects, Task, TaskSettings, merge
+from stream.ledger import Ledger
+from stream.records import Record, TopicPartition
+from stream.topics import Topics
+
+
+class JournalStep(NamedTuple):
+    """What one step applied, and where it left the task."""
+
+    number: int  # 1 for a task's first step
+    contexts: tuple[int, int]  # offsets: from the first one of the step, up to but without the second
+    feedback: tuple[int, int]
+    now_ms: int
+    feedback_end_ms: int
+    updates: int
+    ledger: Ledger
+
+
+class JournalError(Exception):
+    """The journal cannot be continued; the message says what to do."""
+
+
+class Commit(NamedTuple):
+    """One task's part of a transaction."""
+
+    partition: int
+    settings: TaskSettings | None  # for the first step of a task: its settings open the journal
+    step: JournalStep
+    effects: Effects
+
+
+CrashPoint = Callable[[int], None]
+"""Called with the number of each commit step when it is done; a test lets it raise."""
+
+
+def commit(
+    producer: TransactionalProducer,
+    consumer: Consumer,
+    topics: Topics,
+    commits: Sequence[Commit],
+    after: CrashPoint = lambda number: None,
+) -> int:
+    """Publish one step of some tasks in one transaction; the broker's time of it.
+
+    The numbers are those of the crash tests. The records are in the log before the offsets are sent (5), which only a
+    current member of the group can do: so whoever recovers a task either sees an open transaction in its journal, and
+    waits for it, or knows that none can come.
+    """
+    producer.begin()
+    after(1)
+    for partition, _, _, effects in commits:
+        _send_effects(producer, topics, partition, effects)
+    after(2)
+    for partition, settings, step, _ in commits:
+        if settings is not None:
+            producer.send(topics.journal, partition, None, encode_settings(settings), codec.HEADERS)
+        producer.send(topics.journal, partition, None, encode_step(step), codec.HEADERS)
+    after(3)
+    producer.flush()
+    after(4)
+    offsets: dict[TopicPartition, int] = {}
+    for partition, _, step, _ in commits:
+        offsets[TopicPartition(topics.contexts, partition)] = step.contexts[1]
+        offsets[TopicPartition(topics.feedback, partition)] = step.feedback[1]
+    producer.send_offsets(offsets, consumer)
+    after(5)
+    append_ms = producer.commit()
+    after(6)
+    return append_ms
+
+
+COMMIT_STEPS = range(1, 7)
+
+
+def _send_effects(producer: TransactionalProducer, topics: Topics, partition: int, effects: Effects) -> None:
+    send = producer.send
+    for prediction, offset in effects.predictions:
+        value = codec.encode_prediction(prediction, offset)
+        send(topics.predictions, partition, prediction.id.encode(), value, codec.HEADERS)
+    for example, feedback_offset in effects.examples:
+        value = codec.encode_example(example, feedback_offset)
+        send(topics.examples, partition, example.id.encode(), value, codec.HEADERS)
+    for record, kind, reason in effects.dead_letters:
+        headers = codec.dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
+        send(topics.dead_letter, partition, record.key, record.value, headers)
+
+
+def encode_settings(settings: TaskSettings) -> bytes:
+    """The record that opens a journal."""
+    return orjson.dumps({"n": 0, "settings": asdict(settings)})
+
+
+def encode_step(step: JournalStep) -> bytes:
+    """The record of one step."""
+    return orjson.dumps(
+        {
+            "n": step.number,
+            "contexts": step.contexts,
+            "feedback": step.feedback,
+            "now_ms": step.now_ms,
+            "feedback_end_ms": step.feedback_end_ms,
+            "updates": step.updates,
+            "ledger": step.ledger,
+        }
+    )
+
+
+def decode_step(record: Record) -> JournalStep | dict[str, Any]:
+    """Read a journal record: a step, or the settings that open the journal.
+
+    Raises:
+        JournalError: a record that Onebit did not write, or wrote in a later version.
+    """
+    version = dict(record.headers).get(codec.VERSION_HEADER[0])
+    if version != codec.VERSION_HEADER[1]:
+        raise JournalError(f"{_place(record)}: expected journal version {codec.VERSION}; got {version!r}")
+    try:
+        fields = orjson.loads(record.value or b"")
+        if fields["n"] == 0:
+            return dict(fields["settings"])
+        return JournalStep(
+            fields["n"],
+            (fields["contexts"][0], fields["contexts"][1]),
+            (fields["feedback"][0], fields["feedback"][1]),
+            fields["now_ms"],
+            fields["feedback_end_ms"],
+            fields["updates"],
+            Ledger(*fields["ledger"]),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise JournalError(f"{_place(record)}: expected a journal record; cannot be read: {error!r}") from error
+
+
+def _place(record: Record) -> str:
+    return f"{record.topic}/{record.partition} offset {record.offset}"
+
+
+def read_partition(broker: Broker, tp: TopicPartition, timeout_ms: int = 60_000) -> Iterator[Record]:
+    """All that can be read of a partition at the moment of asking.
+
+    Raises:
+        BrokerUnavailableError: the records did not come in time.
+    """
+    end = broker.ends([tp])[tp].stable
+    consumer = broker.reader([tp])
+    try:
+        while consumer.position(tp) < end:
+            records = consumer.poll(timeout_ms, 5_000)
+            for record in records:
+                if record.offset < end:
+                    yield record
+    finally:
+        consumer.close()
+
+
+class Recovered(NamedTuple):
+    """A task as its last commit left it, and where it goes on."""
+
+    task: Task
+    number: int  # of its last step; 0: it has made none
+    contexts_offset: int
+    feedback_offset: int
+
+
+def recover(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    settings: TaskSettings,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Recovered:
+    """Bring a task to its last commit: apply again, in the journal's order, what it had applied; write nothing.
+
+    Raises:
+        JournalError: the journal was written with other settings, or records that it names are gone.
+    """
+    journal = TopicPartition(topics.journal, partition)
+    records = list(read_partition(broker, journal))
+    task = Task(settings, topics.contexts)
+    if not records:
+        starts = broker.beginnings(
+            [TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)]
+        )
+        contexts_offset, feedback_offset = starts.values()
+        return Recovered(task, 0, contexts_offset, feedback_offset)
+    opening, *rest = (decode_step(record) for record in records)
+    _check_settings(opening, settings, journal)
+    steps = [step for step in rest if isinstance(step, JournalStep)]
+    last = steps[-1]
+    progress(0, last.number)
+    inputs = _Inputs(broker, topics, partition, steps[0])
+    try:
+        for step in steps:
+            task.step(inputs.of(step), step.now_ms, step.feedback_end_ms)
+            if step.number % 1_000 == 0:
+                progress(step.number, last.number)
+    finally:
+        inputs.close()
+    progress(last.number, last.number)
+    _check_same(task, last, journal)
+    return Recovered(task, last.number, last.contexts[1], last.feedback[1])
+
+
+def _check_settings(opening: JournalStep | dict[str, Any], settings: TaskSettings, journal: TopicPartition) -> None:
+    """Refuse to continue a journal under settings that would have given another state."""
+    if isinstance(opening, JournalStep):
+        raise JournalError(
+            f"{journal.topic}/{journal.partition} begins with step {opening.number}: what came before it is gone; set "
+            "its retention.ms to -1, and start anew under another --topic-prefix"
+        )
+    given = orjson.loads(encode_settings(settings))["settings"]
+    for name in given:
+        if opening.get(name) != given[name]:
+            raise JournalError(
+                f"{journal.topic}/{journal.partition} was begun with {name} = {opening.get(name)!r}; got "
+                f"{given[name]!r}: start with the settings of before, or anew under another --topic-prefix"
+            )
+
+
+def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
+    """Recovery must end where the journal says that the task stood."""
+    if (task.join.ledger(), task.updates) != (last.ledger, last.updates):
+        raise JournalError(
+            f"recovery from {journal.topic}/{journal.partition}: expected {last.ledger} after {last.updates} updates; "
+            f"got {task.join.ledger()} after {task.updates}: the inputs have changed since they were applied"
+        )
+
+
+class _Inputs:
+    """The two inputs of a task, read again in the portions that its journal names."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep) -> None:
+        self._contexts = _Input(broker, TopicPartition(topics.contexts, partition), first.contexts[0])
+        self._feedback = _Input(broker, TopicPartition(topics.feedback, partition), first.feedback[0])
+
+    def of(self, step: JournalStep) -> list[Record]:
+        contexts = self._contexts.up_to(step.contexts[1])
+        feedback = self._feedback.up_to(step.feedback[1])
+        records_max = len(contexts) + len(feedback)
+        return merge(contexts, feedback, contexts_ended=True, feedback_ended=True, records_max=records_max)
+
+    def close(self) -> None:
+        self._contexts.close()
+        self._feedback.close()
+
+
+class _Input:
+    def __init__(self, broker: Broker, tp: TopicPartition, offset: int) -> None:
+        beginning = broker.beginnings([tp])[tp]
+        if beginning > offset:
+            raise JournalError(
+                f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
+                "its retention.ms, and start anew under another --topic-prefix"
+            )
+        self._tp = tp
+        self._consumer = broker.reader([tp])
+        self._consumer.seek(tp, offset)
+        self._buffer: deque[Record] = deque()
+
+    def up_to(self, end: int) -> deque[Record]:
+        """The records before an offset that have not been taken yet."""
+        taken: deque[Record] = deque()
+        while True:
+            while self._buffer and self._buffer[0].offset < end:
+                taken.append(self._buffer.popleft())
+            if self._buffer or self._consumer.position(self._tp) >= end:
+                return taken
+            self._buffer.extend(self._consumer.poll(60_000, 5_000))
+
+    def close(self) -> None:
+        self._consumer.close()
