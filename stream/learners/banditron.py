@@ -113,7 +113,8 @@ class Banditron(KernelLearner):
     update_kernel = staticmethod(update)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float) -> None:
-        super().__init__(n_classes, n_features, {"W": np.zeros((n_classes, n_features))}, (gamma,))
+        W = np.zeros((n_classes, n_features))
+        super().__init__(n_classes, n_features, {"W": W}, (W, gamma))
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0

@@ -147,14 +147,23 @@ class KernelLearner(Learner):
     predict_kernel: ClassVar[Kernel]
     update_kernel: ClassVar[Kernel]
     arrays: dict[str, NDArray[Any]]  # the state by name; written in place, never replaced
-    model: tuple[Any, ...]  # what the kernels get after the event: the arrays, then the constants
+    model: tuple[Any, ...]  # what the kernels get after the event
 
     def __init__(
-        self, n_classes: int, n_features: int, arrays: Mapping[str, NDArray[Any]], constants: tuple[Any, ...] = ()
+        self, n_classes: int, n_features: int, arrays: Mapping[str, NDArray[Any]], model: tuple[Any, ...]
     ) -> None:
+        """Take the state's arrays and the kernels' last arguments.
+
+        Args:
+            n_classes: K.
+            n_features: d.
+            arrays: The whole state by name. Each is an array of `model`, or a view into one: an array costs 0.1 µs per
+                call, so learners stack arrays of one shape.
+            model: What the kernels get after the event: arrays (scratch space among them), then constants.
+        """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
-        self.model = (*arrays.values(), *constants)
+        self.model = model
         self._predict = type(self).predict_kernel
         self._update = type(self).update_kernel
 
@@ -183,9 +192,10 @@ class KernelLearner(Learner):
             )
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         action, greedy, propensity, scores = decision
-        return bool(
-            self._update(indices, values, action, greedy, propensity, scores, int(reward), v, label, *self.model)
+        changed: bool = self._update(
+            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, *self.model
         )
+        return changed
 
     def state(self) -> State:
         """The state, as copies."""

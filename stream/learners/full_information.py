@@ -75,7 +75,8 @@ class Perceptron(KernelLearner):
     update_kernel = staticmethod(update_perceptron)
 
     def __init__(self, n_classes: int, n_features: int) -> None:
-        super().__init__(n_classes, n_features, {"W": np.zeros((n_classes, n_features))})
+        W = np.zeros((n_classes, n_features))
+        super().__init__(n_classes, n_features, {"W": W}, (W,))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -89,10 +90,10 @@ class Perceptron(KernelLearner):
 
 @compiled
 def predict_second_order(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, V: FloatArray, A: FloatArray
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, M: FloatArray
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, W)
+    return predict_greedy(indices, values, u, scores, M[0])
 
 
 @compiled
@@ -106,11 +107,10 @@ def update_second_order(
     reward: int,
     v: float,
     label: int,
-    W: FloatArray,
-    V: FloatArray,
-    A: FloatArray,
+    M: FloatArray,
 ) -> bool:
     """On a mistake V_y += x, V_action -= x, A += x² in both rows, W = V / A."""
+    W, V, A = M[0], M[1], M[2]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if action == label or indices.size == 0:
@@ -164,8 +164,9 @@ class SecondOrderPerceptron(KernelLearner):
     update_kernel = staticmethod(update_second_order)
 
     def __init__(self, n_classes: int, n_features: int, a: float) -> None:
-        shape = (n_classes, n_features)
-        super().__init__(n_classes, n_features, {"W": np.zeros(shape), "V": np.zeros(shape), "A": np.full(shape, a)})
+        M = np.zeros((3, n_classes, n_features))
+        M[2] = a
+        super().__init__(n_classes, n_features, {"W": M[0], "V": M[1], "A": M[2]}, (M,))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -179,10 +180,10 @@ class SecondOrderPerceptron(KernelLearner):
 
 @compiled
 def predict_arow(
-    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, S: FloatArray, r: float
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, M: FloatArray, r: float
 ) -> tuple[int, int, float]:
     """Play the greedy class."""
-    return predict_greedy(indices, values, u, scores, W)
+    return predict_greedy(indices, values, u, scores, M[0])
 
 
 @compiled
@@ -196,11 +197,11 @@ def update_arow(
     reward: int,
     v: float,
     label: int,
-    W: FloatArray,
-    S: FloatArray,
+    M: FloatArray,
     r: float,
 ) -> bool:
     """Move the label's class and its strongest rival to a margin of 1, by their variances; then shrink these."""
+    W, S = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     rival = argmax_except(scores, label)
@@ -262,8 +263,9 @@ class Arow(KernelLearner):
     update_kernel = staticmethod(update_arow)
 
     def __init__(self, n_classes: int, n_features: int, r: float) -> None:
-        shape = (n_classes, n_features)
-        super().__init__(n_classes, n_features, {"W": np.zeros(shape), "S": np.ones(shape)}, (r,))
+        M = np.zeros((2, n_classes, n_features))
+        M[1] = 1.0
+        super().__init__(n_classes, n_features, {"W": M[0], "S": M[1]}, (M, r))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -27,13 +27,12 @@ def predict_diagonal(
     values: FloatArray,
     u: float,
     scores: FloatArray,
-    W: FloatArray,
-    theta: FloatArray,
-    A: FloatArray,
+    M: FloatArray,
     sums: FloatArray,
     gamma: float,
 ) -> tuple[int, int, float]:
     """Explore uniformly with probability γ, else play the greedy class."""
+    W = M[0]
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -52,13 +51,12 @@ def update_diagonal(
     reward: int,
     v: float,
     label: int,
-    W: FloatArray,
-    theta: FloatArray,
-    A: FloatArray,
+    M: FloatArray,
     sums: FloatArray,
     gamma: float,
 ) -> bool:
     """Algorithm 1, lines 8 to 20, with the diagonal of A."""
+    W, theta, A = M[0], M[1], M[2]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 0 or indices.size == 0:
@@ -131,9 +129,9 @@ class SobaDiag(KernelLearner):
     update_kernel = staticmethod(update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float) -> None:
-        shape = (n_classes, n_features)
-        arrays = {"W": np.zeros(shape), "theta": np.zeros(shape), "A": np.full(shape, a), "sums": np.zeros(1)}
-        super().__init__(n_classes, n_features, arrays, (gamma,))
+        M, sums = np.zeros((3, n_classes, n_features)), np.zeros(1)
+        M[2] = a
+        super().__init__(n_classes, n_features, {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma))
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
