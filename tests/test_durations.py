@@ -1,0 +1,67 @@
+"""Durations: text to milliseconds and back."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.durations import DURATION_MS_MAX, DurationError, format_duration, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        ("250ms", 250),
+        ("10s", 10_000),
+        ("5m", 300_000),
+        ("2h", 7_200_000),
+        ("0s", 0),
+        ("0.5s", 500),
+        ("1.5h", 5_400_000),
+        (" 10s ", 10_000),
+        ("87600h", DURATION_MS_MAX),
+    ],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, duration_ms: int) -> None:
+    assert parse_duration(text) == duration_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("10", "as in 250ms, 10s, 5m, 2h; got '10'"),
+        ("", "got ''"),
+        ("s", "got 's'"),
+        ("-1s", "got '-1s'"),
+        ("1 s", "got '1 s'"),
+        ("1d", "a unit (ms, s, m, h)"),
+        ("1e3s", "got '1e3s'"),
+        ("nans", "got 'nans'"),
+        ("١s", "got"),
+        ("0.3ms", "whole number of milliseconds"),
+        ("87601h", "at most ten years, 87600h; got '87601h'"),
+        ("9" * 17 + "h", "at most ten years"),
+    ],
+)
+def test_what_is_not_a_duration_is_refused_with_examples(text: str, message: str) -> None:
+    with pytest.raises(DurationError, match=re.escape(message)):
+        parse_duration(text)
+
+
+@given(st.integers(0, DURATION_MS_MAX))
+def test_a_formatted_duration_reads_back_as_itself(duration_ms: int) -> None:
+    assert parse_duration(format_duration(duration_ms)) == duration_ms
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [(0, "0ms"), (1, "1ms"), (1_500, "1500ms"), (10_000, "10s"), (90_000, "90s"), (600_000, "10m"), (7_200_000, "2h")],
+)
+def test_a_duration_is_written_in_the_largest_unit_that_divides_it(duration_ms: int, text: str) -> None:
+    assert format_duration(duration_ms) == text
+
+
+def test_a_negative_duration_is_not_written() -> None:
+    with pytest.raises(DurationError, match="not negative; got -1 ms"):
+        format_duration(-1)
