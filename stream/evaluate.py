@@ -1,4 +1,4 @@
-"""How a run went, as numbers and tables: the ledger, the progressive error, and the report of one run.
+"""How a run went, as numbers and tables: the progressive error, and the report of one run.
 
 Nothing here draws, prints or reads. The words are those of the topics: a context is *decided*, its decision is
 *matched* or *expired*, feedback is matched, *late*, *duplicate*, *orphan* or *malformed*.

@@ -175,8 +175,10 @@ def _reproduce(names: Sequence[str], reports: Sequence[RunReport]) -> str:
     blocks = []
     for command in dict.fromkeys(command for command in commands if command):
         of = [name for name, given in zip(names, commands, strict=True) if given == command]
+        # A long command line is broken between its words and not after the hyphens of an option.
+        words = " ".join(f"<span>{escape(word)}</span>" for word in command.split(" "))
         note = "" if len(of) == len(names) else f"<p>{escape(_listed(of))}:</p>"
-        blocks.append(f"{note}<pre><code>{escape(command)}</code></pre>")
+        blocks.append(f"{note}<pre><code>{words}</code></pre>")
     note = "<p>The same version, data, settings and seed give the same SHA-256 of the final state.</p>"
     return "".join(blocks) + note
 
@@ -372,7 +374,7 @@ def _draw(plot: _Plot, size: _Size, names: Sequence[str], reports: Sequence[RunR
         shown_names = [_cut(name, size.label_chars_max) for name in names]
         # Room on the right for the line labels, which are part of the figure and not a legend far from the lines.
         label_chars = max(map(len, shown_names)) + (len(" 99.99 %") if size.labels_with_rates else 0)
-        left_px, right_px, bottom_px, top_px = 52, 14 + 0.68 * _FONT_PX * label_chars, 46, 10
+        left_px, right_px, bottom_px, top_px = 58, 14 + 0.68 * _FONT_PX * label_chars, 46, 10
         axes = figure.add_axes(
             (
                 left_px / size.width_px,
@@ -628,7 +630,7 @@ tbody th { font-weight: 600; white-space: nowrap; }
 th:first-child { padding-left: 0; position: sticky; left: 0; background: var(--paper); }
 .runs td { white-space: nowrap; }
 .runs td:last-child {
-  font: .8125rem/1.5 ui-monospace, SFMono-Regular, Consolas, "DejaVu Sans Mono", monospace; min-width: 21rem;
+  font: .8125rem/1.5 ui-monospace, SFMono-Regular, Consolas, "DejaVu Sans Mono", monospace; min-width: 13rem;
   overflow-wrap: anywhere; white-space: normal;
 }
 .settings { width: auto; }
@@ -663,6 +665,7 @@ pre {
   background: var(--card); border-radius: .6rem; font-size: .875rem; overflow-wrap: anywhere; padding: .8rem 1rem;
   white-space: pre-wrap;
 }
+pre span { display: inline-block; max-width: 100%; }
 code { font-family: ui-monospace, SFMono-Regular, Consolas, "DejaVu Sans Mono", monospace; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.25rem; margin: 0; }
 dt { font-weight: 600; }
