@@ -1,0 +1,839 @@
+"""Apache Kafka behind the Broker port, by kafka-python; the only file that imports a Kafka client.
+
+What kafka-python leaves to its caller, and where it is done here:
+
+- `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Every wait here ends
+  (`_wait_for`), and a commit that was not answered is an outcome unknown, after which the producer is of no more use.
+- A producer whose epoch it renews by itself in the middle of a transaction (KIP-360) afterwards answers a commit with
+  success, although the broker has aborted what was sent. So a commit is asked for only when every record of the
+  transaction has been acknowledged, one by one (`_Sent.settle`).
+- A member that hears from a heartbeat that another process has its place stops its heartbeats, and reads on as if
+  nothing had happened. `poll` looks for that (`_KafkaGroupConsumer._check_place`).
+- A static member (`group_instance_id`) never leaves its group at close, so that its partitions would lie still until
+  the session ends; `close` makes it leave.
+- Its group metadata fall back to "no generation", which the broker does not check, when the member is thrown out.
+  Offsets are not sent then.
+- An offset that is no longer kept is replaced by the first one silently, when a reset policy is set. Readers have none.
+- Committed offsets lag behind a commit until its marker is written. They are asked for with `require_stable`, which
+  kafka-python does for a consumer that reads committed records, not in its admin client.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TypeVar
+
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType, MemberToRemove, OffsetSpec
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.net.compat import KafkaNetClient
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as KafkaTopicPartition
+
+from stream.broker import (
+    BrokerError,
+    BrokerUnavailableError,
+    Consumer,
+    Ends,
+    FencedError,
+    Headers,
+    RebalanceListener,
+    Record,
+    StaleMemberError,
+    TopicDescription,
+    TopicPartition,
+    TopicSettingsError,
+    TopicSpec,
+)
+
+Result = TypeVar("Result")
+Client = TypeVar("Client", bound="_KafkaProducer | _KafkaTransactionalProducer | _KafkaConsumer")
+
+CONNECT_TIMEOUT_MS = 30_000
+REQUEST_TIMEOUT_MS = 15_000
+SESSION_TIMEOUT_MS = 10_000
+TRANSACTION_TIMEOUT_MS = 60_000
+
+_ATTEMPT_MS = 2_000  # one attempt to connect, and how often the wait is reported
+_RETRY_S = 0.1
+_SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
+_CLOSE_S = 5.0
+_HEARTBEAT_MS_MAX = 3_000
+# kafka-python's producer queues without a limit. So many unacknowledged records are waited for before more are queued.
+_QUEUED_RECORDS_MAX = 20_000
+_QUEUED_BYTES_MAX = 32 << 20
+
+_FENCED = (
+    kafka_errors.ProducerFencedError,
+    kafka_errors.InvalidProducerEpochError,
+    kafka_errors.FencedInstanceIdError,
+)
+_STALE = (
+    kafka_errors.CommitFailedError,
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.RebalanceInProgressError,
+)
+
+
+class KafkaBroker:
+    """See Broker. For one thread; each producer and consumer made here has a network thread of its own."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """Connect, and wait for a broker that is not up yet.
+
+        Args:
+            bootstrap: HOST:PORT of a broker, or several with commas between.
+            connect_timeout_ms: How long to wait for the first answer.
+            request_timeout_ms: How long any other operation may take.
+            session_timeout_ms: After so long without a sign of life a group member's partitions go to the others.
+            transaction_timeout_ms: After so long the broker aborts a transaction that is still open.
+            progress: Is told what is waited for, a line at a time.
+
+        Raises:
+            BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
+        """
+        self.bootstrap = bootstrap
+        self.request_timeout_ms = request_timeout_ms
+        self._session_timeout_ms = session_timeout_ms
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._open: list[_KafkaProducer | _KafkaTransactionalProducer | _KafkaConsumer] = []
+        _quieten()
+        self._admin = self._connect(connect_timeout_ms, progress or (lambda _: None))
+
+    def create_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """See Broker."""
+        existing = self.describe_topics([spec.name for spec in specs])
+        _check_settings(specs, existing)
+        missing = {
+            spec.name: {
+                "num_partitions": spec.partitions,
+                "replication_factor": spec.replication,
+                "configs": {
+                    "message.timestamp.type": "LogAppendTime",
+                    "cleanup.policy": "compact" if spec.compacted else "delete",
+                    "retention.ms": str(spec.retention_ms),
+                    # With acks=all an acknowledged record is then on two brokers at least.
+                    "min.insync.replicas": str(max(1, spec.replication - 1)),
+                },
+            }
+            for spec in specs
+            if spec.name not in existing
+        }
+        if not missing:
+            return
+        # Not raised for: another program may be creating the same topics. What there is afterwards is checked.
+        answer = self.ask(
+            f"create the topics {', '.join(missing)}", lambda: self._admin.create_topics(missing, raise_errors=False)
+        )
+        refused = [
+            f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
+            for topic in answer["topics"]
+            if topic["error_code"] not in (0, kafka_errors.TopicAlreadyExistsError.errno)
+        ]
+        if refused:
+            raise BrokerError(f"Kafka at {self.bootstrap} refused to create topics: {'; '.join(refused)}")
+        self.ask(
+            f"wait for the topics {', '.join(missing)}",
+            lambda: self._admin.wait_for_topics(list(missing), timeout_ms=self.request_timeout_ms),
+        )
+        _check_settings(specs, self.describe_topics([spec.name for spec in specs]))
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """See Broker."""
+        if not names:
+            return {}
+        found = {
+            topic["name"]: topic
+            for topic in self.ask("describe topics", lambda: self._admin.describe_topics(list(names)))
+            if topic["error_code"] == 0
+        }
+        if not found:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in found]
+        configs = self.ask(
+            "describe topics", lambda: self._admin.describe_configs(resources, config_filter="all")["topic"]
+        )
+        descriptions = {}
+        for name, topic in found.items():
+            settings = {setting: described["value"] for setting, described in configs[name].items()}
+            if settings:  # none: deleted between the two questions
+                descriptions[name] = TopicDescription(
+                    name,
+                    partitions=len(topic["partitions"]),
+                    append_time=settings["message.timestamp.type"] == "LogAppendTime",
+                    compacted="compact" in settings["cleanup.policy"],
+                    retention_ms=int(settings["retention.ms"]),
+                    replication=min(len(partition["replica_nodes"]) for partition in topic["partitions"]),
+                )
+        return descriptions
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """See Broker."""
+        existing = list(self.describe_topics(names))
+        if not existing:
+            return
+        what = f"delete the topics {', '.join(existing)}"
+        self.ask(what, lambda: self._admin.delete_topics(existing, raise_errors=False))
+        deadline_s = self._deadline_s()
+        while left := self.describe_topics(existing):
+            if time.monotonic() > deadline_s:
+                raise BrokerUnavailableError(f"Kafka at {self.bootstrap} did not {what} in time; left: {list(left)}")
+            time.sleep(_RETRY_S)
+
+    def producer(self) -> "_KafkaProducer":
+        """See Broker."""
+        return self._opened(_KafkaProducer(self, self._make_producer(linger_ms=5)))
+
+    def transactional_producer(self, transactional_id: str) -> "_KafkaTransactionalProducer":
+        """See Broker."""
+        client = self._make_producer(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=self._transaction_timeout_ms,
+            # The next transaction meets CONCURRENT_TRANSACTIONS until the last one's markers are written, which takes
+            # a few ms; with the default of 100 a transaction takes 16-220 ms instead of 10.
+            retry_backoff_ms=5,
+        )
+        producer = _KafkaTransactionalProducer(self, client, transactional_id)
+        producer.take_over()
+        return self._opened(producer)
+
+    def group_consumer(
+        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener
+    ) -> "_KafkaGroupConsumer":
+        """See Broker."""
+        check_co_partitioned(group, topics, self.describe_topics(topics))
+        client = self._make(
+            KafkaConsumer,
+            group_id=group,
+            group_instance_id=member,
+            session_timeout_ms=self._session_timeout_ms,
+            heartbeat_interval_ms=min(_HEARTBEAT_MS_MAX, self._session_timeout_ms // 4),
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            **self._reading(),
+        )
+        return self._opened(_KafkaGroupConsumer(self, client, group, member, topics, listener))
+
+    def reader(self, tps: Sequence[TopicPartition]) -> "_KafkaConsumer":
+        """See Broker."""
+        beginnings = self.beginnings(tps)
+        client = self._make(KafkaConsumer, auto_offset_reset="none", **self._reading())
+        consumer = self._opened(_KafkaConsumer(self, client))
+        client.assign([KafkaTopicPartition(*tp) for tp in tps])
+        for tp, offset in beginnings.items():
+            consumer.seek(tp, offset)
+        return consumer
+
+    def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+        """See Broker."""
+        # The stable end first: both only grow, so that it is never beyond the high watermark.
+        stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+        high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
+        return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
+
+    def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return self._offsets(tps, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        client = self._make(KafkaConsumer, group_id=group, **self._reading())
+        try:
+            offsets = {
+                tp: self.ask(
+                    f"read the offsets of group {group}",
+                    lambda tp=tp: client.committed(KafkaTopicPartition(*tp), timeout_ms=self.request_timeout_ms),  # type: ignore[misc]
+                )
+                for tp in tps
+            }
+        finally:
+            client.close(timeout_ms=0)
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}
+
+    def close(self) -> None:
+        """See Broker."""
+        for client in list(self._open):
+            with suppress(BrokerError):
+                client.close()
+        self._admin.close()
+
+    def ask(self, what: str, question: Callable[[], Result]) -> Result:
+        """Put a question to the broker, and again while it cannot answer, for the time that a request may take."""
+        deadline_s = self._deadline_s()
+        while True:
+            try:
+                return question()
+            except kafka_errors.UnknownTopicOrPartitionError as error:
+                raise BrokerError(
+                    f"cannot {what} at {self.bootstrap}: a topic or partition does not exist ({error}); "
+                    f"create the topics first"
+                ) from error
+            except kafka_errors.KafkaError as error:
+                if not isinstance(error, kafka_errors.RetriableError) or time.monotonic() > deadline_s:
+                    self.refuse(what, error)
+            time.sleep(_RETRY_S)
+
+    def refuse(self, what: str, error: BaseException) -> NoReturn:
+        """Raise the port's error for one of the client's."""
+        chain = [error, error.__cause__, *error.args]  # kafka-python hands the reason on as a second argument
+        reason = next((one for one in chain if isinstance(one, (*_FENCED, *_STALE))), error)
+        said = f"{type(reason).__name__}: {reason}"
+        if isinstance(reason, _FENCED):
+            raise FencedError(f"could not {what}: another process has taken over ({said})") from error
+        if isinstance(reason, _STALE):
+            raise StaleMemberError(f"could not {what}: the group has moved on without this member ({said})") from error
+        if isinstance(reason, kafka_errors.RetriableError):
+            raise BrokerUnavailableError(
+                f"could not {what}: Kafka at {self.bootstrap} did not answer as expected within "
+                f"{self.request_timeout_ms} ms ({said}); see that it runs and is reachable"
+            ) from error
+        raise BrokerError(f"could not {what} at {self.bootstrap} ({said})") from error
+
+    def forget(self, client: "_KafkaProducer | _KafkaTransactionalProducer | _KafkaConsumer") -> None:
+        """A client was closed."""
+        if client in self._open:
+            self._open.remove(client)
+
+    def leave(self, group: str, member_id: str, member: str) -> None:
+        """Take a static member out of its group, unless another process has its place already."""
+        with suppress(kafka_errors.KafkaError):
+            self._admin.remove_group_members(
+                group, [MemberToRemove(member_id=member_id, group_instance_id=member, reason="closed")]
+            )
+
+    def _connect(self, connect_timeout_ms: int, progress: Callable[[str], None]) -> Any:
+        started_s = time.monotonic()
+        while True:
+            left_ms = connect_timeout_ms - 1000 * (time.monotonic() - started_s)
+            try:
+                return self._make(KafkaAdminClient, bootstrap_timeout_ms=max(1, min(_ATTEMPT_MS, left_ms)))
+            except kafka_errors.RetriableError as error:
+                if left_ms <= _ATTEMPT_MS:
+                    raise BrokerUnavailableError(
+                        f"no Kafka answered at {self.bootstrap} within {connect_timeout_ms} ms; start one "
+                        f"(onebit kafka up), or give the address of one that runs"
+                    ) from error
+                waited_s = time.monotonic() - started_s
+                progress(f"waiting for Kafka at {self.bootstrap}: {waited_s:.0f} s of {connect_timeout_ms / 1000:g} s")
+
+    def _make(self, kind: Callable[..., Any], **settings: Any) -> Any:
+        """Make a client; when it cannot connect, close the thread and sockets that its constructor leaves."""
+        made: list[Any] = []
+
+        def network(**configs: Any) -> Any:
+            made.append(KafkaNetClient(**configs))
+            return made[-1]
+
+        try:
+            return kind(
+                **{
+                    "bootstrap_servers": self.bootstrap.split(","),
+                    "bootstrap_timeout_ms": self.request_timeout_ms,
+                    "request_timeout_ms": self.request_timeout_ms,
+                    "reconnect_backoff_max_ms": 1000,
+                    "kafka_client": network,
+                    **settings,
+                }
+            )
+        except BaseException:
+            for client in made:
+                client.close()
+            raise
+
+    def _make_producer(self, **settings: Any) -> Any:
+        linger_ms = settings.get("linger_ms", 0)
+        with self.translating("connect a producer"):
+            return self._make(
+                KafkaProducer,
+                acks="all",
+                enable_idempotence=True,
+                batch_size=256 << 10,
+                delivery_timeout_ms=self.request_timeout_ms + linger_ms,
+                max_block_ms=self.request_timeout_ms,
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+                **settings,
+            )
+
+    def _reading(self) -> dict[str, Any]:
+        return {
+            "enable_auto_commit": False,
+            "isolation_level": "read_committed",
+            "allow_auto_create_topics": False,
+            "metrics_enabled": False,
+            "fetch_max_wait_ms": min(500, self.request_timeout_ms // 2),
+        }
+
+    def _offsets(self, tps: Sequence[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, int]:
+        if not tps:
+            return {}
+        specs = {KafkaTopicPartition(*tp): spec for tp in tps}
+        found = self.ask(
+            "ask where partitions begin and end",
+            lambda: self._admin.list_partition_offsets(specs, isolation, timeout_ms=self.request_timeout_ms),
+        )
+        return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
+
+    def _deadline_s(self) -> float:
+        return time.monotonic() + self.request_timeout_ms / 1000
+
+    def _opened(self, client: Client) -> Client:
+        self._open.append(client)
+        return client
+
+    @contextmanager
+    def translating(self, what: str) -> Iterator[None]:
+        """Raise the port's errors for the client's."""
+        try:
+            yield
+        except (kafka_errors.KafkaError, ValueError, TypeError) as error:
+            self.refuse(what, error)
+
+
+class _Sent:
+    """Records that were queued and not yet acknowledged."""
+
+    __slots__ = ("_append_ms", "_broker", "_bytes", "_futures")
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker = broker
+        self._futures: list[Any] = []
+        self._bytes = 0
+        self._append_ms = -1
+
+    def send(
+        self, client: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        """Queue a record; when too many are queued, wait for those."""
+        try:
+            self._futures.append(client.send(topic, value, key, list(headers), partition))
+        except (kafka_errors.KafkaError, ValueError, TypeError) as error:
+            self._broker.refuse(f"send a record of {len(value or b'')} bytes to {topic}/{partition}", error)
+        self._bytes += len(value or b"")
+        if len(self._futures) >= _QUEUED_RECORDS_MAX or self._bytes >= _QUEUED_BYTES_MAX:
+            self._append_ms = self.settle()
+
+    def settle(self) -> int:
+        """Wait until each record is acknowledged; the latest append time since the last time it was asked for."""
+        futures, self._futures, self._bytes = self._futures, [], 0
+        append_ms, self._append_ms = self._append_ms, -1
+        deadline_s = time.monotonic() + self._broker.request_timeout_ms / 1000 + _SLACK_S
+        failed: tuple[int, Exception | None] = (0, None)
+        for future in futures:
+            try:
+                append_ms = max(append_ms, future.get(max(0.0, deadline_s - time.monotonic())).timestamp)
+            except kafka_errors.KafkaError as error:
+                failed = (failed[0] + 1, failed[1] or error)
+        if failed[1] is not None:
+            self._broker.refuse(f"write {failed[0]} of {len(futures)} records", failed[1])
+        return append_ms
+
+    def drop(self) -> None:
+        """Forget all: their transaction was aborted."""
+        self._futures, self._bytes, self._append_ms = [], 0, -1
+
+
+class _KafkaProducer:
+    """See Producer."""
+
+    def __init__(self, broker: KafkaBroker, client: Any) -> None:
+        self._broker = broker
+        self._client = client
+        self._sent = _Sent(broker)
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """See Producer."""
+        self._sent.send(self._client, topic, partition, key, value, headers)
+
+    def flush(self) -> int:
+        """See Producer."""
+        with suppress(kafka_errors.KafkaTimeoutError):  # then the records themselves say what became of them
+            self._client.flush(self._broker.request_timeout_ms / 1000 + _SLACK_S)
+        return self._sent.settle()
+
+    def close(self) -> None:
+        """See Producer."""
+        try:
+            self.flush()
+        finally:
+            self._broker.forget(self)
+            _close_producer(self._client)
+
+
+class _KafkaTransactionalProducer:
+    """See TransactionalProducer."""
+
+    def __init__(self, broker: KafkaBroker, client: Any, transactional_id: str) -> None:
+        self._broker = broker
+        self._client = client
+        self._id = transactional_id
+        self._sent = _Sent(broker)
+        self._in_transaction = False
+        self._unknown: str | None = None  # why the outcome of a transaction is unknown
+
+    def take_over(self) -> None:
+        """Fence earlier producers of this id, and have their open transaction aborted."""
+        try:
+            with self._broker.translating(f"take over the transactional id {self._id}"):
+                self._client.init_transactions()
+        except BrokerError:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """See TransactionalProducer."""
+        self._check_known()
+        with self._translating("begin a transaction"):
+            self._client.begin_transaction()
+        self._in_transaction = True
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """See TransactionalProducer."""
+        self._check_open()
+        self._sent.send(self._client, topic, partition, key, value, headers)
+
+    def flush(self) -> None:
+        """See TransactionalProducer."""
+        self._check_open()
+        self._settle()
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+        """See TransactionalProducer."""
+        self._check_open()
+        assert isinstance(consumer, _KafkaGroupConsumer)
+        metadata = consumer.membership()
+        with self._translating(f"send the offsets of group {metadata.group_id}"):
+            result = self._manager.send_offsets_to_transaction(_offsets(offsets), metadata)
+            self._wait_for(result, "send offsets")
+
+    def commit(self) -> int:
+        """See TransactionalProducer."""
+        self._check_open()
+        append_ms = self._settle()
+        with self._translating("commit"):
+            self._wait_for(self._manager.begin_commit(), "commit")
+        self._in_transaction = False
+        return append_ms
+
+    def abort(self) -> None:
+        """See TransactionalProducer."""
+        if not self._in_transaction:
+            return
+        self._in_transaction = False
+        self._sent.drop()
+        self._check_known()
+        with self._translating("abort"):
+            self._wait_for(self._manager.begin_abort(), "abort")
+
+    def close(self) -> None:
+        """See TransactionalProducer."""
+        with suppress(BrokerError):  # what is left open is aborted by its successor, or by the broker in time
+            self.abort()
+        self._broker.forget(self)
+        _close_producer(self._client)
+
+    @property
+    def _manager(self) -> Any:
+        return self._client._transaction_manager
+
+    def _settle(self) -> int:
+        try:
+            return self._sent.settle()
+        except BrokerError:
+            self._raise_if_fenced("write records")  # the records themselves may know only of an aborted batch
+            raise
+
+    def _wait_for(self, result: Any, what: str) -> None:
+        """Wait for the transaction manager, but not for ever, as the client's own calls do."""
+        self._client._sender.wakeup()
+        if not result.wait(self._broker.request_timeout_ms + 1000 * _SLACK_S):
+            self._unknown = f"{what} was not answered within {self._broker.request_timeout_ms} ms"
+            self._check_known()
+
+    def _check_open(self) -> None:
+        self._check_known()
+        if not self._in_transaction:
+            raise BrokerError("no transaction is open: call begin first")
+
+    def _check_known(self) -> None:
+        if self._unknown is not None:
+            raise BrokerUnavailableError(
+                f"the outcome of a transaction of {self._id} is unknown: {self._unknown} by {self._broker.bootstrap}; "
+                f"make a new producer with this id, and read what was written"
+            )
+
+    @contextmanager
+    def _translating(self, what: str) -> Iterator[None]:
+        what = f"{what} (transactional id {self._id})"
+        try:
+            yield
+        except kafka_errors.KafkaError as error:
+            self._raise_if_fenced(what)
+            if "Invalid transition" in str(error):
+                raise FencedError(
+                    f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
+                    f"its time-out or another process has taken over"
+                ) from error
+            self._broker.refuse(what, error)
+
+    def _raise_if_fenced(self, what: str) -> None:
+        reason = self._manager.last_error
+        if isinstance(reason, (*_FENCED, *_STALE)):
+            self._broker.refuse(what, reason)
+
+
+class _KafkaConsumer:
+    """See Consumer; without a group."""
+
+    def __init__(self, broker: KafkaBroker, client: Any) -> None:
+        self._broker = broker
+        self._client = client
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """See Consumer."""
+        return frozenset(TopicPartition(*tp) for tp in self._client.assignment())
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
+        try:
+            polled = self._client.poll(timeout_ms, records_max)
+        except kafka_errors.RetriableError:
+            return []
+        except kafka_errors.OffsetOutOfRangeError as error:
+            raise BrokerError(
+                f"an offset to be read is not in its partition, because it is no longer kept or never was: {error}"
+            ) from error
+        except kafka_errors.KafkaError as error:
+            self._broker.refuse("read", error)
+        return [
+            Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers) if r.headers else ())
+            for records in polled.values()
+            for r in records
+        ]
+
+    def position(self, tp: TopicPartition) -> int:
+        """See Consumer."""
+        with self._broker.translating(f"tell the position in {tp.topic}/{tp.partition}"):
+            try:
+                offset = self._client.position(KafkaTopicPartition(*tp), timeout_ms=self._broker.request_timeout_ms)
+            except kafka_errors.IllegalStateError as error:
+                raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer") from error
+        if offset is None:
+            raise BrokerUnavailableError(f"Kafka at {self._broker.bootstrap} did not tell the position in {tp} in time")
+        return int(offset)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """See Consumer."""
+        with self._broker.translating(f"seek to {offset} in {tp.topic}/{tp.partition}"):
+            self._client.seek(KafkaTopicPartition(*tp), offset)
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        self._client.pause(*(KafkaTopicPartition(*tp) for tp in tps))
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        self._client.resume(*(KafkaTopicPartition(*tp) for tp in tps))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See Consumer."""
+        raise BrokerError("this consumer is in no group and has no offsets to commit")
+
+    def close(self) -> None:
+        """See Consumer."""
+        self._broker.forget(self)
+        with suppress(kafka_errors.KafkaError):
+            self._client.close(autocommit=False, timeout_ms=1000 * _CLOSE_S)
+
+
+class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Hears of rebalances on the client's network thread, while the user's thread waits in `poll`.
+
+    What is revoked must be given up before the group is joined again, so the user's listener is called right here. What
+    is assigned is only noted, and paused: a learner that takes over a partition may read for minutes, and on this
+    thread that would stop the heartbeats.
+    """
+
+    def __init__(self, client: Any, listener: RebalanceListener) -> None:
+        self._client = client
+        self._listener = listener
+        self.assignment: frozenset[TopicPartition] = frozenset()
+        self.assigned = False  # there is a new assignment of which the user has not been told
+        self.failure: Exception | None = None  # of the user's listener
+        self.closing = False
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        tps, self.assignment = self.assignment, frozenset()
+        told = not self.assigned
+        self.assigned = False
+        if tps and told and not self.closing:
+            try:
+                self._listener.on_revoked(tps)
+            except Exception as error:  # raised again in poll, on the user's thread
+                self.failure = error
+
+    def on_partitions_lost(self, lost: Iterable[Any]) -> None:
+        self.on_partitions_revoked(lost)
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self._client.pause(*assigned)
+        self.assignment = frozenset(TopicPartition(*tp) for tp in assigned)
+        self.assigned = True
+
+
+class _KafkaGroupConsumer(_KafkaConsumer):
+    """See Consumer; a static member of a group."""
+
+    def __init__(
+        self, broker: KafkaBroker, client: Any, group: str, member: str, topics: Sequence[str],
+        listener: RebalanceListener,
+    ) -> None:  # fmt: skip
+        super().__init__(broker, client)
+        self._group = group
+        self._member = member
+        self._listener = listener
+        self._rebalances = _Rebalances(client, listener)
+        self._paused: set[TopicPartition] = set()  # by the user
+        self._fenced = False
+        client.subscribe(list(topics), listener=self._rebalances)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """See Consumer."""
+        return self._rebalances.assignment
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        """See Consumer."""
+        self._check_place()
+        records = super().poll(timeout_ms, records_max)
+        failure, self._rebalances.failure = self._rebalances.failure, None
+        if failure is not None:
+            raise failure
+        if self._rebalances.assigned:
+            self._take_over()
+        return records
+
+    def membership(self) -> Any:
+        """The member and generation under which offsets are committed.
+
+        Raises:
+            FencedError: another process has this member's place.
+            StaleMemberError: this is no member now.
+        """
+        self._check_place()
+        metadata = self._client.group_metadata()
+        if metadata.generation_id < 0 or not metadata.member_id:
+            raise StaleMemberError(f"{self._member} is not a member of group {self._group} now; poll to join it again")
+        return metadata
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        tps = list(tps)
+        self._paused.update(tps)
+        super().pause(tps)
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        tps = list(tps)
+        self._paused.difference_update(tps)
+        super().resume(tps)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See Consumer."""
+        self.membership()
+        with self._broker.translating(f"commit offsets of group {self._group}"):
+            self._client.commit(_offsets(offsets), timeout_ms=self._broker.request_timeout_ms)
+
+    def close(self) -> None:
+        """See Consumer."""
+        metadata = self._client.group_metadata()
+        self._rebalances.closing = True
+        super().close()
+        if metadata.member_id and not self._fenced:
+            self._broker.leave(self._group, metadata.member_id, self._member)
+
+    def _check_place(self) -> None:
+        """Raise when a heartbeat was told that another process has this member's place.
+
+        The client then only stops its heartbeats. A member that is joined and not closed has them stopped for no other
+        reason: they are started in the same step in which it becomes a joined one, within a poll.
+        """
+        coordinator = self._client._coordinator
+        if self._fenced or (coordinator.stable() and not coordinator._heartbeat_enabled):
+            self._fenced = True
+            raise FencedError(f"member {self._member} of group {self._group} was replaced by a newer one")
+
+    def _take_over(self) -> None:
+        """Tell the user of the new assignment, on the user's thread, and let it be read from then on."""
+        self._rebalances.assigned = False
+        self._paused.clear()
+        tps = self._rebalances.assignment
+        beginnings = self._broker.beginnings(sorted(tps))
+        for tp in sorted(tps):
+            position = self.position(tp)
+            if position < beginnings[tp]:
+                raise BrokerError(
+                    f"offset {position} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, is no "
+                    f"longer kept: the first is {beginnings[tp]}"
+                )
+        self._listener.on_assigned(tps)
+        super().resume(tps - self._paused)
+
+
+def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[str, TopicDescription]) -> None:
+    """Refuse topics of which equal partition numbers could not go to the same member."""
+    missing = [topic for topic in topics if topic not in existing]
+    if missing:
+        raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
+    partitions = {topic: existing[topic].partitions for topic in topics}
+    if len(set(partitions.values())) > 1:
+        raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
+
+
+def _check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescription]) -> None:
+    wrong = []
+    for spec in specs:
+        if (found := existing.get(spec.name)) is None:
+            continue
+        expected = TopicDescription(
+            spec.name, spec.partitions, append_time=True, compacted=spec.compacted,
+            retention_ms=spec.retention_ms, replication=spec.replication,
+        )  # fmt: skip
+        wrong += [
+            f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
+            for setting in TopicDescription._fields
+            if getattr(found, setting) != getattr(expected, setting)
+        ]
+    if wrong:
+        raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use another prefix")
+
+
+def _offsets(offsets: Mapping[TopicPartition, int]) -> dict[Any, Any]:
+    return {KafkaTopicPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
+
+
+def _close_producer(client: Any) -> None:
+    """Close a producer whose records are settled; its own close raises, and leaves its thread, if some are not."""
+    client._sender.force_close()
+    client._sender.join(_CLOSE_S)
+    with suppress(kafka_errors.KafkaError):
+        client.close(timeout=0)
+
+
+def _quieten() -> None:
+    """kafka-python logs as errors what it then retries; what is final is raised. A level set by the user stands."""
+    logger = logging.getLogger("kafka")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
