@@ -1,0 +1,174 @@
+"""What a data set is: numbered rows of features and labels, event ids that lead back to a row, and an order of replay.
+
+An event id names the data set, the epoch and the row: `optdigits-0-000123`. It does not name the position in the
+stream, so that it stays the same however the rows are shuffled, and so that the feedback program finds the label of an
+event from its id alone.
+"""
+
+import difflib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.draws import Draws, Purpose
+from stream.events import Features, FloatArray, IndexArray
+
+LabelArray = NDArray[np.int64]
+OffsetArray = NDArray[np.int64]
+
+
+class DatasetError(ValueError):
+    """A data set that does not exist or cannot be read."""
+
+
+class UnknownEventError(ValueError):
+    """An event id that is not one of this data set."""
+
+
+class Row(NamedTuple):
+    """One row."""
+
+    x: Features
+    label: int  # the true class, 0 to K-1
+
+
+class Block(NamedTuple):
+    """Rows [start, stop) in compressed rows: row j holds the entries offsets[j] to offsets[j+1]."""
+
+    offsets: OffsetArray  # int64[n + 1], from 0
+    indices: IndexArray  # int32[nnz]
+    values: FloatArray  # float64[nnz]
+    labels: LabelArray  # int64[n]
+
+
+class Rows(Protocol):
+    """Where the rows come from; the row numbers are in range, `Dataset` has seen to it."""
+
+    def row(self, row: int) -> Row:
+        """One row, cheap in any order; its arrays are not to be written to."""
+        ...
+
+    def label(self, row: int) -> int:
+        """The label of one row."""
+        ...
+
+    def block(self, start: int, stop: int) -> Block:
+        """The rows [start, stop); its arrays are not to be written to."""
+        ...
+
+
+class Slot(NamedTuple):
+    """A place in the order of replay."""
+
+    event_id: str
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Rows with labels, of which every one can be had at any time."""
+
+    name: str  # as people call it
+    id_prefix: str  # what its event ids begin with
+    rows: int
+    n_features: int
+    n_classes: int
+    class_names: tuple[str, ...]  # class k was called class_names[k] where the data came from
+    terms: str  # under which the data may be used
+    source: Rows
+
+    def row(self, row: int) -> Row:
+        """The features and the label of a row."""
+        return self.source.row(self._checked(row))
+
+    def label(self, row: int) -> int:
+        """The label of a row."""
+        return self.source.label(self._checked(row))
+
+    def block(self, start: int, stop: int) -> Block:
+        """The rows [start, stop) at once, for loops that are compiled."""
+        if not 0 <= start <= stop <= self.rows:
+            raise IndexError(f"{self.name} has the rows 0 to {self.rows - 1}; rows [{start}, {stop}) were asked for")
+        return self.source.block(start, stop)
+
+    def event_id(self, row: int, epoch: int = 0) -> str:
+        """The id of the event that replays this row in this epoch; its text sorts in the order of the rows."""
+        return f"{self.id_prefix}-{epoch}-{row:06}"
+
+    def parse_event_id(self, event_id: str) -> tuple[int, int]:
+        """Return the epoch and the row of an event, or raise UnknownEventError when it is not one of this data set."""
+        prefix, _, rest = event_id.rpartition("-")
+        prefix, _, epoch = prefix.rpartition("-")
+        # Nothing is accepted that `event_id` does not write: one row in one epoch has one id.
+        if prefix == self.id_prefix and _is_number(epoch) and _is_number(rest):
+            row = int(rest)
+            if row < self.rows and self.event_id(row, int(epoch)) == event_id:
+                return int(epoch), row
+        raise UnknownEventError(
+            f"event {event_id[:100]!r} is not one of {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row from "
+            f"{0:06} to {self.rows - 1:06}; give the data set (and the seed of synthetic data) that was replayed"
+        )
+
+    def row_of(self, event_id: str) -> int:
+        """The row that an event replays."""
+        return self.parse_event_id(event_id)[1]
+
+    def label_of(self, event_id: str) -> int:
+        """The true class of an event, from its id alone."""
+        return self.source.label(self.parse_event_id(event_id)[1])
+
+    def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
+        """The rows of an epoch in the order of their replay: as they stand, or shuffled anew in each epoch.
+
+        The shuffled order sorts the rows by a hash of (seed, epoch, row), so it does not depend on a library's
+        generator: a replay can be resumed with another version of everything.
+        """
+        if shuffle_seed is None:
+            return range(self.rows)
+        key = Draws(shuffle_seed, Purpose.SHUFFLE).bits(f"{self.id_prefix}-{epoch}")
+        order = np.argsort(_splitmix64(key, self.rows), kind="stable").astype(np.int64)
+        return array("q", order.tobytes())  # gives Python's integers, and takes 8 bytes a row
+
+    def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:
+        """The events at the positions [start, stop) of a replay; position p is in epoch p // rows."""
+        position = start
+        while position < stop:
+            epoch, first = divmod(position, self.rows)
+            order = self.order(epoch, shuffle_seed)
+            last = min(self.rows, first + stop - position)
+            for place in range(first, last):
+                row = order[place]
+                yield Slot(self.event_id(row, epoch), row)
+            position += last - first
+
+    def position_of(self, event_id: str, shuffle_seed: int | None = None) -> int:
+        """The position of an event in the replay with this order: `schedule` from the next one on resumes it."""
+        epoch, row = self.parse_event_id(event_id)
+        return epoch * self.rows + self.order(epoch, shuffle_seed).index(row)
+
+    def _checked(self, row: int) -> int:
+        if not 0 <= row < self.rows:
+            raise IndexError(f"{self.name} has the rows 0 to {self.rows - 1}; row {row} was asked for")
+        return row
+
+
+def close_matches(word: str, known: Sequence[str]) -> str:
+    """A hint such as "; did you mean optdigits?", or nothing."""
+    matches = difflib.get_close_matches(word, known, n=3)
+    return f"; did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+def _splitmix64(key: int, n: int) -> NDArray[np.uint64]:
+    """The first n outputs of SplitMix64 (Steele, Lea, Flood 2014) from the state `key`; they are all different."""
+    z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,268 @@
+"""Data sets from svmlight files: `LABEL INDEX:VALUE INDEX:VALUE ...`, one row a line, gzip or plain.
+
+The reader is strict, because a misread column shows only as a poor learner: indices are whole numbers and strictly
+increase within a row, values are finite, a row has one label. A comment runs from # to the end of its line; blank lines
+are passed over. Ranking files (qid:) and several labels on a row (1,3) are refused.
+
+Indices count from 1, unless one of them is 0: then all of them count from 0. A file that counts from 0 and never uses
+its feature 0 cannot be told apart; say `index_base=0`.
+
+Labels are any words; classes are numbered 0 to K-1, in the order of the numbers when all labels are numbers (1, +1 and
+1.0 are one class), otherwise in the order in which they first come.
+"""
+
+import gzip
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.datasets.base import Block, Dataset, DatasetError, LabelArray, OffsetArray, Row
+from stream.events import Features, FloatArray, IndexArray
+
+N_FEATURES_MAX = 2**31 - 1
+"""Indices are 32-bit."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_SUFFIXES = re.compile(r"(\.(gz|svm|svmlight|libsvm|txt|dat))+$", re.IGNORECASE)
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME_LENGTH_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SparseRows:
+    """Rows in memory, compressed: row i holds the entries offsets[i] to offsets[i+1]."""
+
+    offsets: OffsetArray  # int64[n + 1]
+    indices: IndexArray  # int32[nnz]
+    values: FloatArray  # float64[nnz]
+    labels: LabelArray  # int64[n]
+
+    def row(self, row: int) -> Row:
+        """A row, as views of the whole."""
+        start, stop = self.offsets[row], self.offsets[row + 1]
+        return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
+
+    def label(self, row: int) -> int:
+        """The label of a row."""
+        return int(self.labels[row])
+
+    def block(self, start: int, stop: int) -> Block:
+        """The rows [start, stop), as views of the whole where that is possible."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Block(
+            self.offsets[start : stop + 1] - first,
+            self.indices[first:last],
+            self.values[first:last],
+            self.labels[start:stop],
+        )
+
+
+def read(
+    path: Path,
+    n_features: int | None = None,
+    *,
+    index_base: int | None = None,
+    name: str | None = None,
+    terms: str = "unknown: a file of the user",
+) -> Dataset:
+    """Read a file into memory.
+
+    Args:
+        path: the file; gzip is known by its first bytes.
+        n_features: the number of features, when the last ones may be empty in this file; otherwise the greatest seen.
+        index_base: 0 or 1; None finds out.
+        name: by default the name of the file without its suffixes.
+        terms: under which the data may be used.
+    """
+    try:
+        with path.open("rb") as file:
+            table = _Table(path).read(_lines(path, file))
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror or error}") from error
+    name = name or name_of(path)
+    indices, d = table.indices_from_0(index_base, n_features)
+    labels, class_names = table.classes()
+    return Dataset(
+        name=name,
+        id_prefix=name,
+        rows=labels.size,
+        n_features=d,
+        n_classes=len(class_names),
+        class_names=class_names,
+        terms=terms,
+        source=SparseRows(table.offset_array, indices, table.value_array, labels),
+    )
+
+
+def name_of(path: Path) -> str:
+    """The name of a data set from that of its file, of characters that are safe in an event id.
+
+    >>> name_of(Path("data/my letters.scale.svm.gz"))
+    'my_letters.scale'
+    """
+    stem = _SUFFIXES.sub("", path.name) or path.name
+    return _NOT_IN_A_NAME.sub("_", stem)[:_NAME_LENGTH_MAX]
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    magic = file.read(len(_GZIP_MAGIC))
+    file.seek(0)
+    if magic != _GZIP_MAGIC:
+        yield from file
+        return
+    try:
+        with gzip.open(file, "rb") as unpacked:
+            yield from unpacked
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DatasetError(f"{path} is damaged or cut off: {error}; fetch it again") from error
+
+
+class _Table:
+    """The rows as they stand in the file; what can be checked for the whole at once is checked at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = array("q")  # line number of each row
+        self._labels: list[str] = []
+        self._offsets = array("q", [0])
+        self._indices = array("q")
+        self._values = array("d")
+
+    def read(self, lines: Iterator[bytes]) -> "_Table":
+        for number, line in enumerate(lines, 1):
+            content, _, _ = line.partition(b"#")
+            tokens = content.split()
+            if tokens:
+                self._add(number, tokens)
+        if not self._labels:
+            raise DatasetError(f"{self._path} holds no rows; expected lines such as '3 1:0.5 7:1'")
+        # Copies: an array over the bytes of an `array` would keep it from being freed, and these are kept long.
+        self.offset_array: OffsetArray = np.array(self._offsets, np.int64)
+        self.index_array: NDArray[np.int64] = np.array(self._indices, np.int64)
+        self.value_array: FloatArray = np.array(self._values, np.float64)
+        self._check_values()
+        self._check_order()
+        return self
+
+    def _add(self, number: int, tokens: list[bytes]) -> None:
+        label, *entries = tokens
+        if b":" in label:
+            self._fail(number, f"a row begins with its label; got {_shown(label)}")
+        if b"," in label:
+            self._fail(number, f"a row has one label; got {_shown(label)}: multilabel data has no single right answer")
+        try:
+            self._labels.append(label.decode())
+        except UnicodeDecodeError:
+            self._fail(number, f"the label is UTF-8 text; got {_shown(label)}: is this an svmlight file?")
+        try:
+            pairs = [entry.split(b":") for entry in entries]
+            self._indices.extend([int(index) for index, _ in pairs])
+            self._values.extend([float(value) for _, value in pairs])
+        except (ValueError, OverflowError):
+            self._fail_entry(number, entries)
+        if b"_" in b"".join(entries):  # Python reads 1_0 as 10
+            self._fail_entry(number, entries)
+        self._lines.append(number)
+        self._offsets.append(len(self._indices))
+
+    def _fail_entry(self, number: int, entries: list[bytes]) -> NoReturn:
+        """Say which entry of a line could not be read."""
+        for entry in entries:
+            if entry.startswith(b"qid:"):
+                self._fail(number, "a ranking file (qid:) has no classes; for classification remove the qid: entries")
+            if _ENTRY.fullmatch(entry) is None:
+                self._fail(number, f"an entry is INDEX:VALUE, such as 7:0.5; got {_shown(entry)}")
+        self._fail(number, f"an index is at most {N_FEATURES_MAX}; one here is far above")
+
+    def _check_values(self) -> None:
+        bad = np.flatnonzero(~np.isfinite(self.value_array))
+        if bad.size:
+            entry = int(bad[0])
+            self._fail(
+                self._line_of(entry), f"values are finite; got {self.index_array[entry]}:{self.value_array[entry]}"
+            )
+
+    def _check_order(self) -> None:
+        not_increasing = np.diff(self.index_array) <= 0
+        starts = self.offset_array[1:-1]
+        starts = starts[(starts > 0) & (starts < self.index_array.size)]
+        not_increasing[starts - 1] = False  # from the last entry of a row to the first of the next
+        bad = np.flatnonzero(not_increasing)
+        if bad.size:
+            entry = int(bad[0]) + 1
+            self._fail(
+                self._line_of(entry),
+                f"the indices of a row strictly increase; got {self.index_array[entry]} after "
+                f"{self.index_array[entry - 1]}: sort them, and add up or drop what is there twice",
+            )
+
+    def indices_from_0(self, index_base: int | None, n_features: int | None) -> tuple[IndexArray, int]:
+        """The indices counted from 0, and the number of features."""
+        if index_base not in (None, 0, 1):
+            raise ValueError(f"index_base is 0, 1 or None; got {index_base!r}")
+        if not self.index_array.size:
+            raise DatasetError(f"{self._path}: no row has any feature; expected lines such as '3 1:0.5 7:1'")
+        least = int(self.index_array.argmin())
+        if index_base is None:
+            index_base = 0 if self.index_array[least] == 0 else 1
+        if self.index_array[least] < index_base:
+            got = int(self.index_array[least])
+            hint = "leave index_base out or give 0" if got == 0 else "indices are never negative"
+            self._fail(self._line_of(least), f"indices count from {index_base}; got {got}: {hint}")
+        greatest = int(self.index_array.argmax())
+        seen = int(self.index_array[greatest]) + 1 - index_base
+        limit = N_FEATURES_MAX if n_features is None else n_features
+        if seen > limit:
+            self._fail(
+                self._line_of(greatest),
+                f"there are at most {limit} features; got index {self.index_array[greatest]} (counted from "
+                f"{index_base}): {'the file is not usable' if n_features is None else f'give n_features={seen}'}",
+            )
+        return (self.index_array - index_base).astype(np.int32), seen if n_features is None else n_features
+
+    def classes(self) -> tuple[LabelArray, tuple[str, ...]]:
+        """The class of every row, and what the classes are called in the file."""
+        distinct = dict.fromkeys(self._labels)
+        numbers = {label: _as_number(label) for label in distinct}
+        if all(number is not None for number in numbers.values()):
+            first_name = {number: label for label, number in reversed(numbers.items())}
+            class_names = tuple(first_name[number] for number in sorted(first_name, key=lambda n: n or 0.0))
+            class_of_number = {numbers[name]: k for k, name in enumerate(class_names)}
+            class_of = {label: class_of_number[number] for label, number in numbers.items()}
+        else:
+            class_names = tuple(distinct)
+            class_of = {label: k for k, label in enumerate(class_names)}
+        if len(class_names) < 2:
+            raise DatasetError(
+                f"{self._path}: all rows are labelled {class_names[0]!r}; two classes at least are needed"
+            )
+        return np.fromiter(map(class_of.__getitem__, self._labels), np.int64, len(self._labels)), class_names
+
+    def _line_of(self, entry: int) -> int:
+        return self._lines[int(np.searchsorted(self.offset_array, entry, side="right")) - 1]
+
+    def _fail(self, number: int, message: str) -> NoReturn:
+        raise DatasetError(f"{self._path}, line {number}: {message}")
+
+
+_ENTRY = re.compile(rb"[+-]?[0-9]+:[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def _as_number(label: str) -> float | None:
+    try:
+        number = float(label)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _shown(token: bytes) -> str:
+    return repr(token[:40].decode("utf-8", "backslashreplace"))
