@@ -31,9 +31,11 @@ class _RunningTask:
 
     task: Task
     number: int  # of the last step
-    contexts_offset: int
+    contexts_tp: TopicPartition
+    feedback_tp: TopicPartition
+    contexts_offset: int  # of the first record that is not applied
     feedback_offset: int
-    contexts: deque[Record] = field(default_factory=deque)
+    contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)
 
 
@@ -123,31 +125,23 @@ class LearnerProgram:
         return len(commits)
 
     def _ends(self) -> dict[TopicPartition, Ends]:
-        """Where the inputs end of which nothing is waiting here; asked after what is waiting was read."""
-        exhausted = []
-        for partition, running in self._running.items():
-            if not running.contexts:
-                exhausted.append(TopicPartition(self._topics.contexts, partition))
-            if not running.feedback:
-                exhausted.append(TopicPartition(self._topics.feedback, partition))
-        return self._broker.ends(exhausted) if exhausted else {}
+        """Where the inputs end; asked after what is waiting here was read."""
+        tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
+        return self._broker.ends(tps) if tps else {}
 
     def _apply(self, partition: int, running: _RunningTask, ends: dict[TopicPartition, Ends]) -> Commit | None:
         """Apply the records that are next, or the time that has passed without any."""
-        contexts_tp = TopicPartition(self._topics.contexts, partition)
-        feedback_tp = TopicPartition(self._topics.feedback, partition)
-        contexts_end, feedback_end = ends.get(contexts_tp), ends.get(feedback_tp)
-        contexts_ended = contexts_end is not None and self._consumer.position(contexts_tp) >= contexts_end.stable
-        feedback_ended = feedback_end is not None and self._consumer.position(feedback_tp) >= feedback_end.stable
+        position = self._consumer.position
+        feedback_end = ends[running.feedback_tp]
         records = merge(
             running.contexts,
             running.feedback,
-            contexts_ended=contexts_ended,
-            feedback_ended=feedback_ended,
+            contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
+            feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
             records_max=self._options.records_max,
         )
         # The stable end may stand before records of open transactions; up to the high watermark there are none left.
-        all_read = feedback_end is not None and self._consumer.position(feedback_tp) >= feedback_end.high_watermark
+        all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
         feedback_end_ms = self._broker_ms if all_read else -1
         if not records and not self._time_is_due(running.task, feedback_end_ms):
             return None
@@ -193,11 +187,17 @@ class LearnerProgram:
         return report
 
     def _start(self, partition: int, recovered: Recovered) -> None:
-        self._consumer.seek(TopicPartition(self._topics.contexts, partition), recovered.contexts_offset)
-        self._consumer.seek(TopicPartition(self._topics.feedback, partition), recovered.feedback_offset)
-        self._running[partition] = _RunningTask(
-            recovered.task, recovered.number, recovered.contexts_offset, recovered.feedback_offset
+        running = _RunningTask(
+            recovered.task,
+            recovered.number,
+            TopicPartition(self._topics.contexts, partition),
+            TopicPartition(self._topics.feedback, partition),
+            recovered.contexts_offset,
+            recovered.feedback_offset,
         )
+        self._consumer.seek(running.contexts_tp, running.contexts_offset)
+        self._consumer.seek(running.feedback_tp, running.feedback_offset)
+        self._running[partition] = running
 
     def close(self) -> None:
         """Leave the group and release the connections; steps that were not committed are lost with this object."""

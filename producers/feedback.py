@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from producers.datasets.base import UnknownEventError
 from stream import codec
 from stream.broker import Broker
 from stream.codec import DEAD_LETTER_MALFORMED, MalformedError
@@ -37,7 +38,7 @@ class FeedbackProgram:
         self,
         broker: Broker,
         topics: Topics,
-        label_of: Callable[[str], int | None],
+        label_of: Callable[[str], int],
         plan: FeedbackPlan,
         options: FeedbackOptions,
         now_ms: Callable[[], int],
@@ -48,7 +49,7 @@ class FeedbackProgram:
         Args:
             broker: where predictions come from and feedback goes to.
             topics: their names.
-            label_of: the true class of an event id; None when the data set does not hold it.
+            label_of: the true class of an event id; raises UnknownEventError when the data set does not hold it.
             plan: how often and how late each event's feedback is sent.
             options: see FeedbackOptions.
             now_ms: the broker's time, as far as this process can tell.
@@ -119,13 +120,10 @@ class FeedbackProgram:
     def _take(self, record: Record) -> None:
         try:
             prediction, _ = codec.decode_prediction(record)
-        except MalformedError as error:
+            event_id = prediction.id
+            label = self._label_of(event_id)
+        except (MalformedError, UnknownEventError) as error:
             self._refuse(record, str(error))
-            return
-        event_id = prediction.id
-        label = self._label_of(event_id)
-        if label is None:
-            self._refuse(record, f"id: expected an event of the data set that is replayed; got {event_id!r}")
             return
         self._observe(prediction, label)
         delays_ms = self._plan(event_id, label)

@@ -11,6 +11,8 @@ from stream.records import Headers as Headers
 from stream.records import Record as Record
 from stream.records import TopicPartition as TopicPartition
 
+RECORD_BYTES_MAX = 1_000_000  # of a record's value; a batch with its overhead may have 1 MiB in Kafka by default
+
 
 class TopicSpec(NamedTuple):
     """What a topic must be."""
@@ -202,6 +204,35 @@ class Broker(Protocol):
         """Release all connections."""
 
 
+def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescription]) -> None:
+    """Raise TopicSettingsError when existing topics are not what they must be."""
+    wrong = []
+    for spec in specs:
+        if (found := existing.get(spec.name)) is None:
+            continue
+        expected = TopicDescription(
+            spec.name, spec.partitions, append_time=True, compacted=spec.compacted,
+            retention_ms=spec.retention_ms, replication=spec.replication,
+        )  # fmt: skip
+        wrong += [
+            f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
+            for setting in TopicDescription._fields
+            if getattr(found, setting) != getattr(expected, setting)
+        ]
+    if wrong:
+        raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use another prefix")
+
+
+def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[str, TopicDescription]) -> None:
+    """Raise BrokerError for topics of which equal partition numbers could not go to the same member."""
+    missing = [topic for topic in topics if topic not in existing]
+    if missing:
+        raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
+    partitions = {topic: existing[topic].partitions for topic in topics}
+    if len(set(partitions.values())) > 1:
+        raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
+
+
 def partition_for(key: bytes, partitions: int) -> int:
     """The partition of a key: murmur2 as in Kafka's own default partitioner, so that other producers agree."""
     if partitions == 1:
@@ -238,10 +269,11 @@ class VirtualClock:
 class _Transaction:
     """An open transaction: what it has appended where."""
 
-    __slots__ = ("offsets", "touched")
+    __slots__ = ("last_ms", "offsets", "touched")
 
     def __init__(self) -> None:
         self.touched: dict[_Log, list[int]] = {}
+        self.last_ms = -1  # the append time of its last record
         self.offsets: dict[tuple[str, TopicPartition], int] = {}  # (group, partition) -> next offset
 
 
@@ -261,6 +293,10 @@ class _Log:
 
     def stable(self) -> int:
         return min(self.open.values()) if self.open else self.first + len(self.records)
+
+    def ends(self) -> Ends:
+        high_watermark = self.first + len(self.records)
+        return Ends(high_watermark, min(self.open.values()) if self.open else high_watermark)
 
 
 class _Group:
@@ -288,10 +324,7 @@ class EmbeddedBroker:
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
-        for spec in specs:
-            existing = self._specs.get(spec.name)
-            if existing is not None and existing != spec:
-                raise TopicSettingsError(f"topic {spec.name} exists as {existing}; expected {spec}")
+        check_settings(specs, self.describe_topics([spec.name for spec in specs]))
         for spec in specs:
             self._specs[spec.name] = spec
             for partition in range(spec.partitions):
@@ -331,10 +364,10 @@ class EmbeddedBroker:
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener
     ) -> "EmbeddedConsumer":
         """See Broker."""
-        state = self._groups.setdefault(group, _Group())
+        check_co_partitioned(group, topics, self.describe_topics(topics))
+        self._groups.setdefault(group, _Group())
         consumer = EmbeddedConsumer(self, [], group=group, member=member, topics=topics, listener=listener)
-        state.members[member] = consumer
-        self._rebalance(state)
+        self.join(consumer)
         return consumer
 
     def reader(self, tps: Sequence[TopicPartition]) -> "EmbeddedConsumer":
@@ -343,7 +376,7 @@ class EmbeddedBroker:
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
-        return {tp: Ends(self._log(tp).high_watermark(), self._log(tp).stable()) for tp in tps}
+        return {tp: self._log(tp).ends() for tp in tps}
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -378,11 +411,16 @@ class EmbeddedBroker:
     ) -> None:  # fmt: skip
         """Append one record at the clock's time."""
         log = self._log(TopicPartition(topic, partition))
+        if value is not None and len(value) > RECORD_BYTES_MAX:
+            raise BrokerError(
+                f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
+            )
         offset = log.first + len(log.records)
         log.records.append(Record(topic, partition, offset, self.clock.now_ms, key, value, headers))
         if transaction is not None:
             log.open.setdefault(transaction, offset)
             transaction.touched.setdefault(log, []).append(offset)
+            transaction.last_ms = self.clock.now_ms
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:
         """Refuse a producer that a later one of the same id has replaced."""
@@ -413,10 +451,13 @@ class EmbeddedBroker:
 
     def check_member(self, consumer: "EmbeddedConsumer") -> str:
         """The group of a consumer that is a current member of it."""
-        group = self._groups[consumer.group]
-        if group.members.get(consumer.member) is not consumer:
+        group = self._groups.get(consumer.group)
+        if group is None:
+            raise BrokerError("this consumer is in no group and has no offsets to commit")
+        current = group.members.get(consumer.member)
+        if current is not None and current is not consumer:
             raise FencedError(f"member {consumer.member} of group {consumer.group} was replaced by a newer one")
-        if consumer.generation != group.generation:
+        if current is None or consumer.generation != group.generation:
             raise StaleMemberError(
                 f"member {consumer.member} of group {consumer.group} is of generation {consumer.generation}; "
                 f"the group is at {group.generation}"
@@ -427,6 +468,16 @@ class EmbeddedBroker:
         """Remember a group's next offsets."""
         self._groups[group].committed.update(offsets)
 
+    def join(self, consumer: "EmbeddedConsumer") -> None:
+        """Take a member into its group, in the place of an earlier one of its name: then the others hear nothing."""
+        group = self._groups[consumer.group]
+        before = group.members.get(consumer.member)
+        group.members[consumer.member] = consumer
+        if before is not None and list(before.topics) == list(consumer.topics):
+            consumer.next_assignment = before.next_assignment
+        else:
+            self._rebalance(group)
+
     def leave(self, consumer: "EmbeddedConsumer") -> None:
         """Take a member out of its group."""
         group = self._groups[consumer.group]
@@ -435,7 +486,7 @@ class EmbeddedBroker:
             self._rebalance(group)
 
     def expel(self, group: str, member: str) -> None:
-        """Take a member out of its group as a session time-out does: it is not told."""
+        """Take a member out of its group as a session time-out does; its next poll says so and joins again."""
         self.leave(self._groups[group].members[member])
 
     def group_of(self, consumer: "EmbeddedConsumer") -> _Group:
@@ -504,6 +555,8 @@ class EmbeddedTransactionalProducer:
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._broker.check_epoch(self._id, self._epoch)
+        if self._transaction is not None:
+            raise BrokerError(f"a transaction of {self._id} is open already: commit or abort it first")
         self._transaction = self._broker.begin(self._id)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
@@ -530,7 +583,7 @@ class EmbeddedTransactionalProducer:
         transaction = self._current()
         self._broker.commit(self._id)
         self._transaction = None
-        return self._broker.clock.now_ms if transaction.touched else -1
+        return transaction.last_ms
 
     def abort(self) -> None:
         """See TransactionalProducer."""
@@ -563,6 +616,7 @@ class EmbeddedConsumer:
         self._positions = broker.beginnings(tps)
         self._paused: set[TopicPartition] = set()
         self._listener = listener
+        self._closed = False
         self.group = group
         self.member = member
         self.topics = topics
@@ -587,8 +641,13 @@ class EmbeddedConsumer:
 
     def _follow_group(self, listener: RebalanceListener) -> None:
         group = self._broker.group_of(self)
-        if group.members.get(self.member) is not self:
-            raise FencedError(f"member {self.member} of group {self.group} was replaced or expelled")
+        current = group.members.get(self.member)
+        if current is not self:
+            if current is not None:
+                raise FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
+            if self._closed:
+                raise BrokerError(f"member {self.member} of group {self.group} has left it")
+            self._broker.join(self)
         if self.generation == group.generation:
             return
         if self._positions:
@@ -625,5 +684,6 @@ class EmbeddedConsumer:
 
     def close(self) -> None:
         """See Consumer."""
+        self._closed = True
         if self._listener is not None:
             self._broker.leave(self)

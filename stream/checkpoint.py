@@ -119,7 +119,7 @@ def encode_step(step: JournalStep) -> bytes:
             "now_ms": step.now_ms,
             "feedback_end_ms": step.feedback_end_ms,
             "updates": step.updates,
-            "ledger": step.ledger,
+            "ledger": tuple(step.ledger),
         }
     )
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from stream.events import Decision, Features, Feedback, Outcome
@@ -130,6 +131,9 @@ class Overflows(NamedTuple):
     retained: int = 0
 
 
+_ledger_counts = itemgetter(*Ledger._fields)
+
+
 class DroppedOrphan(NamedTuple):
     """Feedback whose context did not come."""
 
@@ -169,7 +173,7 @@ class Join:
         counts = self._counts
         counts["pending"] = len(self.pending)
         counts["orphans_waiting"] = len(self.orphans)
-        return Ledger(**{name: counts[name] for name in Ledger._fields})
+        return Ledger._make(_ledger_counts(counts))
 
     def overflows(self) -> Overflows:
         """How often each limit was met."""

@@ -1,0 +1,273 @@
+"""The audit behind `onebit verify`: the ledger again, from the topics alone.
+
+It shares neither counters nor the join with the learner. It reads what came in and what went out, and accounts for
+every offset of the inputs that the journal says were applied:
+
+    contexts   an offset has a prediction, or a dead letter, or its id was decided at an earlier offset
+    feedback   an offset settled an example, or has a dead letter, or its id had been settled, or it waits
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stream import codec
+from stream.broker import Broker
+from stream.checkpoint import JournalError, JournalStep, decode_step, read_partition
+from stream.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, MalformedError
+from stream.events import Outcome
+from stream.learners import registered
+from stream.ledger import Ledger
+from stream.records import Record, TopicPartition
+from stream.topics import Topics
+
+
+class Finding(NamedTuple):
+    """The audit of one partition."""
+
+    partition: int
+    learner: Ledger  # as the learner counted, in the last record of its journal
+    audited: Ledger  # as the topics say
+    faults: tuple[str, ...]  # what is wrong beside the counts: each names a record
+    contexts_behind: int  # context offsets that have not been applied yet
+    feedback_behind: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether the two ledgers agree, add up, and nothing else is wrong."""
+        return self.learner == self.audited and self.audited.balances and not self.faults
+
+
+FAULTS_SHOWN_MAX = 20
+"""A partition that is wrong in one way is often wrong in thousands of records; the first ones tell enough."""
+
+
+class _Settled(NamedTuple):
+    outcome: Outcome
+    reward: int | None
+    settled_at_ms: int
+    feedback_offset: int | None
+
+
+@dataclass(slots=True)
+class _Audit:
+    """What the topics of one partition say."""
+
+    topics: Topics
+    partition: int
+    faults: list[str] = field(default_factory=list)
+    decided_at_ms: dict[str, int] = field(default_factory=dict)  # of the latest decision of each id
+    decisions: Counter[str] = field(default_factory=Counter)  # how often each id was decided; once, unless forgotten
+    prediction_of: dict[int, str] = field(default_factory=dict)  # context offset -> id
+    settled: dict[str, list[_Settled]] = field(default_factory=lambda: defaultdict(list))
+    settled_by: dict[int, str] = field(default_factory=dict)  # feedback offset -> id
+    dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
+
+    def fault(self, message: str) -> None:
+        if len(self.faults) < FAULTS_SHOWN_MAX:
+            self.faults.append(message)
+
+
+def audit_partition(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    progress: Callable[[str], None] = lambda topic: None,
+) -> Finding:
+    """Recompute one partition's ledger from its topics.
+
+    Raises:
+        JournalError: there is no journal, or it cannot be read.
+    """
+    opening, last = _journal(broker, TopicPartition(topics.journal, partition))
+    join = opening["join"]
+    audit = _Audit(topics, partition)
+
+    def records(topic: str) -> list[Record]:
+        progress(topic)
+        return list(read_partition(broker, TopicPartition(topic, partition)))
+
+    for record in records(topics.predictions):
+        _read_prediction(audit, record)
+    for record in records(topics.examples):
+        _read_example(audit, record, join["window_ms"])
+    for record in records(topics.dead_letter):
+        _read_dead_letter(audit, record)
+    contexts = records(topics.contexts)
+    feedback = records(topics.feedback)
+    counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
+    counts |= _count_feedback(audit, feedback, last.feedback[1], opening)
+    settled = [entry for entries in audit.settled.values() for entry in entries]
+    counts["matched"] = sum(entry.outcome is Outcome.MATCHED for entry in settled)
+    counts["expired"] = len(settled) - counts["matched"]
+    counts["pending"] = counts["decided"] - len(settled)
+    return Finding(
+        partition,
+        last.ledger,
+        Ledger(**counts),
+        tuple(audit.faults),
+        sum(record.offset >= last.contexts[1] for record in contexts),
+        sum(record.offset >= last.feedback[1] for record in feedback),
+    )
+
+
+def _journal(broker: Broker, tp: TopicPartition) -> tuple[dict[str, Any], JournalStep]:
+    opening: dict[str, Any] | None = None
+    last: JournalStep | None = None
+    for record in read_partition(broker, tp):
+        entry = decode_step(record)
+        if isinstance(entry, JournalStep):
+            last = entry
+        else:
+            opening = entry
+    if opening is None or last is None:
+        raise JournalError(f"{tp.topic}/{tp.partition} holds no journal: no learner has worked on this partition yet")
+    return opening, last
+
+
+def _read_prediction(audit: _Audit, record: Record) -> None:
+    try:
+        prediction, context_offset = codec.decode_prediction(record)
+    except MalformedError as error:
+        audit.fault(f"prediction at offset {record.offset} cannot be read: {error}")
+        return
+    if context_offset in audit.prediction_of:
+        audit.fault(f"context offset {context_offset} has two predictions; the second is at offset {record.offset}")
+    audit.prediction_of[context_offset] = prediction.id
+    audit.decided_at_ms[prediction.id] = prediction.decided_at_ms
+    audit.decisions[prediction.id] += 1
+
+
+def _read_example(audit: _Audit, record: Record, window_ms: int) -> None:
+    try:
+        example, feedback_offset = codec.decode_example(record)
+    except MalformedError as error:
+        audit.fault(f"example at offset {record.offset} cannot be read: {error}")
+        return
+    if example.id not in audit.decided_at_ms:
+        audit.fault(f"example at offset {record.offset} settles {example.id!r}, which has no prediction")
+    settled = _Settled(example.outcome, example.reward, example.settled_at_ms, feedback_offset)
+    audit.settled[example.id].append(settled)
+    if example.outcome is Outcome.MATCHED:
+        if feedback_offset is None or feedback_offset in audit.settled_by:
+            audit.fault(f"example at offset {record.offset}: feedback offset {feedback_offset} missing or used twice")
+            return
+        audit.settled_by[feedback_offset] = example.id
+        if example.delay_ms is None or example.delay_ms > window_ms:
+            audit.fault(f"example at offset {record.offset}: matched after {example.delay_ms} of {window_ms} ms")
+
+
+def _read_dead_letter(audit: _Audit, record: Record) -> None:
+    try:
+        topic, partition, offset, kind = codec.decode_dead_letter(record)
+    except MalformedError as error:
+        audit.fault(f"dead letter at offset {record.offset} cannot be read: {error}")
+        return
+    if topic not in (audit.topics.contexts, audit.topics.feedback):
+        return  # of another program
+    if partition != audit.partition or (topic, offset) in audit.dead:
+        audit.fault(f"dead letter at offset {record.offset}: {topic}/{partition} offset {offset} is foreign or twice")
+    audit.dead[topic, offset] = kind
+
+
+def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features: int) -> dict[str, int]:
+    counts = {"contexts": 0, "decided": 0, "context_duplicates": 0, "context_malformed": 0}
+    decided: set[str] = set()
+    for record in contexts:
+        if record.offset >= end:
+            break
+        counts["contexts"] += 1
+        place = f"context at offset {record.offset}"
+        dead = (audit.topics.contexts, record.offset) in audit.dead
+        try:
+            event_id = codec.decode_context(record, n_features).id
+        except MalformedError:
+            counts["context_malformed"] += 1
+            if not dead:
+                audit.fault(f"{place} is malformed and has no dead letter")
+            continue
+        if dead:
+            audit.fault(f"{place} has a dead letter, and can be read")
+        if record.offset in audit.prediction_of:
+            counts["decided"] += 1
+            if audit.prediction_of[record.offset] != event_id:
+                audit.fault(f"{place} is {event_id!r}; its prediction is of {audit.prediction_of[record.offset]!r}")
+            decided.add(event_id)
+        elif event_id in decided:
+            counts["context_duplicates"] += 1
+        else:
+            audit.fault(f"{place}, {event_id!r}, has no prediction")
+    if counts["decided"] != len(audit.prediction_of):
+        audit.fault(f"{len(audit.prediction_of)} predictions answer {counts['decided']} applied contexts")
+    return counts
+
+
+def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: dict[str, Any]) -> dict[str, int]:
+    names = ("feedback", "late", "feedback_duplicates", "conflicts")
+    counts = dict.fromkeys((*names, "orphans_waiting", "orphans_dropped", "feedback_malformed"), 0)
+    needs_label = registered()[opening["learner"]].needs_label
+    waiting: dict[str, int] = {}  # id -> the bit of the orphan
+    dropped: dict[str, tuple[int, int]] = {}  # id -> when its latest dropped orphan came, and its bit
+    for record in feedback:
+        if record.offset >= end:
+            break
+        counts["feedback"] += 1
+        kind = audit.dead.get((audit.topics.feedback, record.offset))
+        try:
+            event = codec.decode_feedback(record, opening["n_classes"], needs_label=needs_label)
+        except MalformedError:
+            counts["feedback_malformed"] += 1
+            if kind != DEAD_LETTER_MALFORMED:
+                audit.fault(f"feedback at offset {record.offset} is malformed and has no dead letter")
+            continue
+        if kind == DEAD_LETTER_ORPHAN:
+            counts["orphans_dropped"] += 1
+            dropped[event.id] = (record.append_ms, event.reward)
+            continue
+        if record.offset in audit.settled_by:
+            continue
+        first_bit = _first_bit(audit, record, event.id, opening["join"], dropped, waiting)
+        if first_bit is not None:
+            counts["feedback_duplicates"] += 1
+            counts["conflicts"] += first_bit != event.reward
+        elif _is_late(audit, record, event.id, opening["join"]):
+            counts["late"] += 1
+        else:
+            counts["orphans_waiting"] += 1
+            waiting[event.id] = event.reward
+            if len(audit.settled[event.id]) < audit.decisions[event.id]:
+                audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}, which is pending")
+    return counts
+
+
+def _first_bit(
+    audit: _Audit,
+    record: Record,
+    event_id: str,
+    join: dict[str, int],
+    dropped: dict[str, tuple[int, int]],
+    waiting: dict[str, int],
+) -> int | None:
+    """The bit of the feedback that came before this one and stood when it came; None when there is none."""
+    for entry in audit.settled[event_id]:
+        before = entry.feedback_offset is not None and entry.feedback_offset < record.offset
+        if before and record.append_ms <= entry.settled_at_ms + join["retain_ms"]:
+            return entry.reward
+    if event_id in dropped and record.append_ms <= dropped[event_id][0] + join["orphan_ms"]:
+        return dropped[event_id][1]
+    return waiting.get(event_id)
+
+
+def _is_late(audit: _Audit, record: Record, event_id: str, join: dict[str, int]) -> bool:
+    """Whether the id had expired, and was remembered, when this feedback came."""
+    for entry in audit.settled[event_id]:
+        if entry.outcome is Outcome.EXPIRED and record.append_ms <= entry.settled_at_ms + join["retain_ms"]:
+            deadline_ms = audit.decided_at_ms[event_id] + join["window_ms"]
+            if record.append_ms <= deadline_ms < entry.settled_at_ms:
+                audit.fault(
+                    f"feedback at offset {record.offset} came in time for {event_id!r}, at {record.append_ms} ms with "
+                    f"the deadline at {deadline_ms} ms; the decision expired all the same"
+                )
+            return True
+    return False
