@@ -1,0 +1,77 @@
+"""Data sets by name and by file, and the one that ships."""
+
+import hashlib
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from producers.datasets.base import DatasetError
+from producers.datasets.catalogue import catalogue, load
+
+SHIPPED = files("producers.datasets") / "files" / "optdigits.scale.svm.gz"
+
+
+def test_the_catalogue_tells_the_truth() -> None:
+    assert [entry.name for entry in catalogue()] == ["optdigits", "synsep", "synnonsep"]
+    for entry in catalogue():
+        data = load(entry.name)
+        assert (data.name, data.rows, data.n_features, data.n_classes, data.terms) == (
+            entry.name,
+            entry.rows,
+            entry.n_features,
+            entry.n_classes,
+            entry.terms,
+        )
+        assert entry.summary
+
+
+def test_optdigits_is_the_whole_data_set() -> None:
+    data = load("optdigits")
+    block = data.block(0, data.rows)
+    assert data.class_names == tuple("0123456789")
+    assert np.bincount(block.labels).tolist() == [554, 571, 557, 572, 568, 558, 558, 566, 554, 562]
+    assert block.indices.size == 184_017
+    assert (block.values.min(), block.values.max()) == (0.0625, 1.0)
+    assert data.event_id(123) == "optdigits-0-000123"
+
+
+def test_the_shipped_file_is_the_one_that_its_readme_describes() -> None:
+    readme = (files("producers.datasets") / "files" / "README.md").read_text(encoding="utf-8")
+    assert hashlib.sha256(SHIPPED.read_bytes()).hexdigest() in readme
+    assert "terms:" in readme
+
+
+def test_a_seed_makes_other_synthetic_data_and_the_same_digits() -> None:
+    assert load("synsep", seed=1).label(0) == load("synsep", seed=1).label(0)
+    assert load("synsep", seed=1).id_prefix != load("synsep", seed=2).id_prefix
+    assert load("optdigits", seed=1).event_id(0) == load("optdigits", seed=2).event_id(0)
+
+
+def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.svm"
+    path.write_text("a 1:1\nb 2:1\n")
+    data = load(str(path), n_features=9)
+    assert (data.name, data.rows, data.n_features, data.class_names) == ("mine", 2, 9, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("opdigits", "the names are optdigits, synsep, synnonsep; did you mean optdigits?"),
+        ("synonsep", "did you mean synnonsep or synsep?"),
+        ("no/such/file.svm", "no data set and no file is called 'no/such/file.svm'; the names are"),
+        ("", "is a folder; give an svmlight file, or one of optdigits"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_names_there_are(name: str, message: str) -> None:
+    with pytest.raises(DatasetError, match=re.escape(message)):
+        load(name)
+
+
+def test_the_number_of_features_of_a_named_data_set_cannot_be_changed() -> None:
+    assert load("optdigits", n_features=64).n_features == 64
+    with pytest.raises(DatasetError, match="optdigits has 64 features; n_features=65 is for files only"):
+        load("optdigits", n_features=65)

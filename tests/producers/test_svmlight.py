@@ -1,0 +1,200 @@
+"""The svmlight reader reads what is right and says which line is wrong."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from producers.datasets.base import Dataset, DatasetError
+from producers.datasets.svmlight import name_of, read
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "letters.svm"
+
+
+def entries(data: Dataset) -> list[tuple[int, dict[int, float]]]:
+    rows = [data.row(row) for row in range(data.rows)]
+    return [(label, dict(zip(x.indices.tolist(), x.values.tolist(), strict=True))) for x, label in rows]
+
+
+def test_rows_are_read_with_indices_from_0(path: Path) -> None:
+    path.write_text("1 1:0.5 3:-2e-1\n0 2:+1\n1\n")
+    data = read(path)
+    assert entries(data) == [(1, {0: 0.5, 2: -0.2}), (0, {1: 1.0}), (1, {})]
+    assert (data.name, data.id_prefix, data.rows) == ("letters", "letters", 3)
+    assert (data.n_features, data.n_classes, data.class_names) == (3, 2, ("0", "1"))
+
+
+def test_arrays_have_the_types_of_features(path: Path) -> None:
+    path.write_text("0 1:1\n1 1:1\n")
+    row = read(path).row(0)
+    assert (row.x.indices.dtype.name, row.x.values.dtype.name) == ("int32", "float64")
+    assert type(row.label) is type(read(path).label(0)) is int
+    assert row.x.indices.flags.c_contiguous
+    assert row.x.indices.flags.writeable  # numba compiles anew for read-only arrays
+
+
+def test_a_compressed_file_is_known_by_its_first_bytes(path: Path) -> None:
+    path.write_bytes(gzip.compress(b"0 1:1\n1 2:1\n"))
+    assert entries(read(path)) == [(0, {0: 1.0}), (1, {1: 1.0})]
+
+
+def test_comments_blank_lines_and_windows_line_ends_are_passed_over(path: Path) -> None:
+    path.write_bytes(b"# a comment\r\n\r\n0 1:1 # seen 2:3\r\n  \n1\t2:1")
+    assert entries(read(path)) == [(0, {0: 1.0}), (1, {1: 1.0})]
+
+
+def test_a_file_with_an_index_0_counts_from_0(path: Path) -> None:
+    path.write_text("0 1:1\n1 0:1 3:1\n")
+    assert entries(read(path)) == [(0, {1: 1.0}), (1, {0: 1.0, 3: 1.0})]
+    assert read(path).n_features == 4
+
+
+def test_the_index_base_can_be_given(path: Path) -> None:
+    path.write_text("0 1:1\n1 2:1\n")
+    assert entries(read(path, index_base=0)) == [(0, {1: 1.0}), (1, {2: 1.0})]
+    assert read(path, index_base=0).n_features == 3
+
+
+def test_the_number_of_features_can_be_given(path: Path) -> None:
+    path.write_text("0 1:1\n1 2:1\n")
+    assert read(path, 47_236).n_features == 47_236
+    assert read(path, 2).n_features == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "class_names"),
+    [
+        (["10", "9", "2", "9"], [2, 1, 0, 1], ("2", "9", "10")),
+        (["+1", "-1", "1", "1.0"], [1, 0, 1, 1], ("-1", "+1")),
+        (["0.5", "-3", "0.5"], [1, 0, 1], ("-3", "0.5")),
+        (["cat", "10", "ant", "cat"], [0, 1, 2, 0], ("cat", "10", "ant")),
+        (["2", "nan", "1"], [0, 1, 2], ("2", "nan", "1")),
+        (["größer", "kleiner"], [0, 1], ("größer", "kleiner")),
+    ],
+)
+def test_labels_become_classes(path: Path, labels: list[str], classes: list[int], class_names: tuple[str, ...]) -> None:
+    path.write_text("".join(f"{label} 1:1\n" for label in labels), encoding="utf-8")
+    data = read(path)
+    assert data.class_names == class_names
+    assert data.block(0, data.rows).labels.tolist() == classes
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 1:x", "an entry is INDEX:VALUE, such as 7:0.5; got '1:x'"),
+        ("1 1:", "got '1:'"),
+        ("1 :1", "got ':1'"),
+        ("1 1", "got '1'"),
+        ("1 1:2:3 4", "got '1:2:3'"),
+        ("1 1.5:1", "got '1.5:1'"),
+        ("1 1:1_0", "got '1:1_0'"),
+        ("1 1_0:1", "got '1_0:1'"),
+        ("1 x:1", "got 'x:1'"),
+        ("1 1:0x1", "got '1:0x1'"),
+        ("1 1:nan", "values are finite; got 1:nan"),
+        ("1 1:1 2:-inf", "values are finite; got 2:-inf"),
+        ("1 1:1e400", "values are finite; got 1:inf"),
+        ("1 2:1 1:1", "the indices of a row strictly increase; got 1 after 2"),
+        ("1 2:1 2:1", "the indices of a row strictly increase; got 2 after 2"),
+        ("1 -1:1", "indices count from 1; got -1: indices are never negative"),
+        ("1 4294967296:1", "there are at most 2147483647 features; got index 4294967296 (counted from 1)"),
+        ("1 99999999999999999999:1", "an index is at most 2147483647"),
+        ("1 qid:3 1:1", "a ranking file (qid:) has no classes"),
+        ("1:1 2:1", "a row begins with its label; got '1:1'"),
+        ("1,2 1:1", "a row has one label; got '1,2'"),
+        ("\udcff 1:1", "the label is UTF-8 text; got '\\\\xff'"),
+    ],
+)
+def test_a_wrong_line_is_named_with_what_was_expected(path: Path, line: str, message: str) -> None:
+    path.write_text(
+        f"0 7:1\n# the wrong line is the third\n{line}\n0 1:1\n", encoding="utf-8", errors="surrogateescape"
+    )
+    with pytest.raises(DatasetError, match=f"{re.escape(f'{path}, line 3: ')}.*{re.escape(message)}"):
+        read(path)
+
+
+def test_an_index_beyond_the_given_number_of_features_is_refused(path: Path) -> None:
+    path.write_text("0 1:1\n1 5:1\n")
+    with pytest.raises(DatasetError, match=r"line 2: .* at most 4 features; got index 5 .*: give n_features=5"):
+        read(path, 4)
+
+
+def test_an_index_0_is_refused_where_indices_are_said_to_count_from_1(path: Path) -> None:
+    path.write_text("0 1:1\n1 0:1\n")
+    with pytest.raises(DatasetError, match="line 2: indices count from 1; got 0: leave index_base out or give 0"):
+        read(path, index_base=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no rows"),
+        (b"# nothing\n", "holds no rows"),
+        (b"0\n1\n", "no row has any feature"),
+        (b"7 1:1\n7 2:1\n", "all rows are labelled '7'; two classes at least are needed"),
+        (gzip.compress(b"0 1:1\n" * 1_000)[:-9], "is damaged or cut off"),
+        (b"\x1f\x8bno gzip at all", "is damaged or cut off"),
+    ],
+)
+def test_a_file_without_a_data_set_is_refused(path: Path, content: bytes, message: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=f"{re.escape(str(path))}.*{message}"):
+        read(path)
+
+
+def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
+    with pytest.raises(DatasetError, match=f"cannot read {re.escape(str(path))}: No such file"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("a/b/optdigits.scale.svm.gz", "optdigits.scale"),
+        ("letter", "letter"),
+        ("my letters (2).TXT", "my_letters_2_"),
+        (".svm", ".svm"),
+        ("x" * 300, "x" * 64),
+    ],
+)
+def test_a_data_set_is_named_after_its_file(file: str, name: str) -> None:
+    assert name_of(Path(file)) == name
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(-3, 3),
+        st.dictionaries(st.integers(0, 50), st.floats(allow_nan=False, allow_infinity=False), max_size=8),
+    ),
+    min_size=2,
+    max_size=20,
+)
+
+
+@given(ROWS, st.booleans(), st.sampled_from([0, 1]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_written_is_read_back(
+    path: Path, rows: list[tuple[int, dict[int, float]]], packed: bool, base: int
+) -> None:
+    rows = [(label, dict(sorted(x.items()))) for label, x in [*rows, (-4, {0: 1.0})]]
+    text = "".join(f"{label} {' '.join(f'{i + base}:{v!r}' for i, v in x.items())}\n" for label, x in rows).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    classes = sorted({label for label, _ in rows})
+    data = read(path)
+    assert entries(data) == [(classes.index(label), x) for label, x in rows]
+    for start in range(0, data.rows, 3):
+        block = data.block(start, data.rows)
+        assert block.offsets[0] == 0
+        for j, row in enumerate(range(start, data.rows)):
+            cut = slice(block.offsets[j], block.offsets[j + 1])
+            assert (
+                block.labels[j],
+                dict(zip(block.indices[cut].tolist(), block.values[cut].tolist(), strict=True)),
+            ) == (entries(data)[row])
