@@ -13,7 +13,9 @@ What kafka-python leaves to its caller, and where it is done here:
   the session ends; `close` makes it leave.
 - Its group metadata fall back to "no generation", which the broker does not check, when the member is thrown out.
   Offsets are not sent then.
-- An offset that is no longer kept is replaced by the first one silently, when a reset policy is set. Readers have none.
+- An offset that is no longer kept is replaced by the first one silently, when a reset policy is set. None is set here.
+- A partition that stays with its member in a rebalance goes on at the position reached, not at the committed offset
+  (the Java client starts anew). `_take_over` seeks.
 - Committed offsets lag behind a commit until its marker is written. They are asked for with `require_stable`, which
   kafka-python does for a consumer that reads committed records, not in its admin client.
 """
@@ -22,6 +24,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -45,8 +48,9 @@ from stream.broker import (
     StaleMemberError,
     TopicDescription,
     TopicPartition,
-    TopicSettingsError,
     TopicSpec,
+    check_co_partitioned,
+    check_settings,
 )
 
 Result = TypeVar("Result")
@@ -61,6 +65,7 @@ _ATTEMPT_MS = 2_000  # one attempt to connect, and how often the wait is reporte
 _RETRY_S = 0.1
 _SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
 _CLOSE_S = 5.0
+_JOIN_POLL_MS = 50
 _HEARTBEAT_MS_MAX = 3_000
 # kafka-python's producer queues without a limit. So many unacknowledged records are waited for before more are queued.
 _QUEUED_RECORDS_MAX = 20_000
@@ -116,7 +121,7 @@ class KafkaBroker:
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
         existing = self.describe_topics([spec.name for spec in specs])
-        _check_settings(specs, existing)
+        check_settings(specs, existing)
         missing = {
             spec.name: {
                 "num_partitions": spec.partitions,
@@ -149,7 +154,7 @@ class KafkaBroker:
             f"wait for the topics {', '.join(missing)}",
             lambda: self._admin.wait_for_topics(list(missing), timeout_ms=self.request_timeout_ms),
         )
-        _check_settings(specs, self.describe_topics([spec.name for spec in specs]))
+        check_settings(specs, self.describe_topics([spec.name for spec in specs]))
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
@@ -215,22 +220,19 @@ class KafkaBroker:
     ) -> "_KafkaGroupConsumer":
         """See Broker."""
         check_co_partitioned(group, topics, self.describe_topics(topics))
-        client = self._make(
-            KafkaConsumer,
+        client = self._make_consumer(
             group_id=group,
             group_instance_id=member,
             session_timeout_ms=self._session_timeout_ms,
             heartbeat_interval_ms=min(_HEARTBEAT_MS_MAX, self._session_timeout_ms // 4),
-            auto_offset_reset="earliest",
             partition_assignment_strategy=(RangePartitionAssignor,),
-            **self._reading(),
         )
         return self._opened(_KafkaGroupConsumer(self, client, group, member, topics, listener))
 
     def reader(self, tps: Sequence[TopicPartition]) -> "_KafkaConsumer":
         """See Broker."""
         beginnings = self.beginnings(tps)
-        client = self._make(KafkaConsumer, auto_offset_reset="none", **self._reading())
+        client = self._make_consumer()
         consumer = self._opened(_KafkaConsumer(self, client))
         client.assign([KafkaTopicPartition(*tp) for tp in tps])
         for tp, offset in beginnings.items():
@@ -250,18 +252,21 @@ class KafkaBroker:
 
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
-        client = self._make(KafkaConsumer, group_id=group, **self._reading())
+        client = self._make_consumer(group_id=group)
         try:
-            offsets = {
-                tp: self.ask(
-                    f"read the offsets of group {group}",
-                    lambda tp=tp: client.committed(KafkaTopicPartition(*tp), timeout_ms=self.request_timeout_ms),  # type: ignore[misc]
-                )
-                for tp in tps
-            }
+            return self.committed_to(client, group, tps)
         finally:
             client.close(timeout_ms=0)
-        return {tp: offset for tp, offset in offsets.items() if offset is not None}
+
+    def committed_to(self, client: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The committed offsets of a group, by a client of that group."""
+        offsets = {}
+        for tp in tps:
+            ask = partial(client.committed, KafkaTopicPartition(*tp), timeout_ms=self.request_timeout_ms)
+            offset: int | None = self.ask(f"read the offsets of group {group}", ask)
+            if offset is not None:
+                offsets[tp] = offset
+        return offsets
 
     def close(self) -> None:
         """See Broker."""
@@ -368,14 +373,18 @@ class KafkaBroker:
                 **settings,
             )
 
-    def _reading(self) -> dict[str, Any]:
-        return {
-            "enable_auto_commit": False,
-            "isolation_level": "read_committed",
-            "allow_auto_create_topics": False,
-            "metrics_enabled": False,
-            "fetch_max_wait_ms": min(500, self.request_timeout_ms // 2),
-        }
+    def _make_consumer(self, **settings: Any) -> Any:
+        with self.translating("connect a consumer"):
+            return self._make(
+                KafkaConsumer,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+                fetch_max_wait_ms=min(500, self.request_timeout_ms // 2),
+                **settings,
+            )
 
     def _offsets(self, tps: Sequence[TopicPartition], spec: Any, isolation: Any) -> dict[TopicPartition, int]:
         if not tps:
@@ -690,6 +699,8 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self._client.pause(*assigned)
+        for tp in assigned:
+            self._client.seek(tp, 0)  # any position keeps the client from seeking one; `_take_over` seeks the right one
         self.assignment = frozenset(TopicPartition(*tp) for tp in assigned)
         self.assigned = True
 
@@ -717,6 +728,8 @@ class _KafkaGroupConsumer(_KafkaConsumer):
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
         self._check_place()
+        if not self._rebalances.assignment:
+            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # what is assigned is paused, and would be waited for in vain
         records = super().poll(timeout_ms, records_max)
         failure, self._rebalances.failure = self._rebalances.failure, None
         if failure is not None:
@@ -780,44 +793,17 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         self._rebalances.assigned = False
         self._paused.clear()
         tps = self._rebalances.assignment
-        beginnings = self._broker.beginnings(sorted(tps))
-        for tp in sorted(tps):
-            position = self.position(tp)
-            if position < beginnings[tp]:
+        committed = self._broker.committed_to(self._client, self._group, tps)
+        for tp, first in self._broker.beginnings(sorted(tps)).items():
+            offset = committed.get(tp, first)
+            if offset < first:
                 raise BrokerError(
-                    f"offset {position} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, is no "
-                    f"longer kept: the first is {beginnings[tp]}"
+                    f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, is no "
+                    f"longer kept: the first is {first}"
                 )
+            self.seek(tp, offset)
         self._listener.on_assigned(tps)
         super().resume(tps - self._paused)
-
-
-def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[str, TopicDescription]) -> None:
-    """Refuse topics of which equal partition numbers could not go to the same member."""
-    missing = [topic for topic in topics if topic not in existing]
-    if missing:
-        raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
-    partitions = {topic: existing[topic].partitions for topic in topics}
-    if len(set(partitions.values())) > 1:
-        raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
-
-
-def _check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescription]) -> None:
-    wrong = []
-    for spec in specs:
-        if (found := existing.get(spec.name)) is None:
-            continue
-        expected = TopicDescription(
-            spec.name, spec.partitions, append_time=True, compacted=spec.compacted,
-            retention_ms=spec.retention_ms, replication=spec.replication,
-        )  # fmt: skip
-        wrong += [
-            f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
-            for setting in TopicDescription._fields
-            if getattr(found, setting) != getattr(expected, setting)
-        ]
-    if wrong:
-        raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use another prefix")
 
 
 def _offsets(offsets: Mapping[TopicPartition, int]) -> dict[Any, Any]:
