@@ -18,11 +18,12 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
-from math import inf, sqrt
+from math import exp, inf, sqrt
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
 from numba import njit
 
 from stream.events import FloatArray, IndexArray
@@ -208,3 +209,40 @@ def norm_of(values: FloatArray) -> float:
         ratio = values[j] / largest
         total += ratio * ratio
     return largest * sqrt(total)
+
+
+@compiled
+def unit(values: FloatArray) -> FloatArray:
+    """Scale x to unit norm; zeros when x is zero, infinite or not a number."""
+    norm = norm_of(values)
+    if 0.0 < norm < inf:
+        return values / norm
+    return np.zeros(values.size)
+
+
+SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
+"""The kernels k(x, x') by name; `similarity` takes the place in this tuple."""
+
+
+@compiled
+def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degree: int, width: float) -> float:
+    """k(x, x') from ⟨x, x'⟩, ‖x‖² and ‖x'‖²: linear, rational (for norms up to 1), polynomial, Gaussian."""
+    if kind == 0:
+        return dot
+    if kind == 1:
+        return 1.0 / (1.0 - 0.5 * dot)
+    if kind == 2:
+        return float((1.0 + dot) ** degree)
+    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # below 0 is rounding
+
+
+@compiled
+def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> FloatArray:
+    """⟨x, x_p⟩ for the first n columns x_p of S [d, n_max]; by rows, which lie together."""
+    sums = np.zeros(n)
+    for j in range(indices.size):
+        row = S[indices[j]]
+        value = values[j]
+        for p in range(n):
+            sums[p] += value * row[p]
+    return sums
