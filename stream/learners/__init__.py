@@ -13,7 +13,8 @@ from stream.learners.base import (
     registered,
 )
 from stream.learners.full_information import Arow, Perceptron, SecondOrderPerceptron
-from stream.learners.soba import SobaDiag
+from stream.learners.newtron import Newtron, PNewtron
+from stream.learners.soba import Soba, SobaAdaptive, SobaDiag
 
 __all__ = [
     "Arow",
@@ -21,10 +22,14 @@ __all__ = [
     "Cost",
     "KernelLearner",
     "Learner",
+    "Newtron",
+    "PNewtron",
     "Parameter",
     "ParameterError",
     "Perceptron",
     "SecondOrderPerceptron",
+    "Soba",
+    "SobaAdaptive",
     "SobaDiag",
     "State",
     "check_parameters",

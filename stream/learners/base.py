@@ -91,6 +91,7 @@ class Learner(ABC):
     needs_label: ClassVar[bool] = False  # a full-information baseline: `update` wants `label`
     randomised_update: ClassVar[bool] = False  # `update` consumes `v`
     retractable: ClassVar[bool] = False  # an update can be taken back, see `retract`
+    diagonal: ClassVar[str] = ""  # what to use instead where the state would be too large
 
     def __init__(self, n_classes: int, n_features: int) -> None:
         self.n_classes = n_classes
@@ -146,11 +147,17 @@ class KernelLearner(Learner):
 
     predict_kernel: ClassVar[Kernel]
     update_kernel: ClassVar[Kernel]
+    kernels: tuple[Kernel, Kernel]  # predict and update: the class's, unless a parameter chooses others
     arrays: dict[str, NDArray[Any]]  # the state by name; written in place, never replaced
     model: tuple[Any, ...]  # what the kernels get after the event
 
     def __init__(
-        self, n_classes: int, n_features: int, arrays: Mapping[str, NDArray[Any]], model: tuple[Any, ...]
+        self,
+        n_classes: int,
+        n_features: int,
+        arrays: Mapping[str, NDArray[Any]],
+        model: tuple[Any, ...],
+        kernels: tuple[Kernel, Kernel] | None = None,
     ) -> None:
         """Take the state's arrays and the kernels' last arguments.
 
@@ -160,12 +167,13 @@ class KernelLearner(Learner):
             arrays: The whole state by name. Each is an array of `model`, or a view into one: an array costs 0.1 µs per
                 call, so learners stack arrays of one shape.
             model: What the kernels get after the event: arrays (scratch space among them), then constants.
+            kernels: Predict and update, where they are not the class's.
         """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
         self.model = model
-        self._predict = type(self).predict_kernel
-        self._update = type(self).update_kernel
+        self.kernels = kernels or (self.predict_kernel, self.update_kernel)
+        self._predict, self._update = self.kernels
 
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
         """Decide for x with one uniform u in [0, 1)."""
@@ -258,8 +266,7 @@ def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Lea
     cls = _REGISTRY[name]
     state_bytes = cls.cost(n_classes, n_features, 0, checked).state_bytes
     if state_bytes > STATE_BYTES_MAX:
-        alternative = f"{name}-diag"
-        hint = f"; use {alternative}, whose state is diagonal" if alternative in _REGISTRY else ""
+        hint = f"; use {cls.diagonal}, whose state is diagonal" if cls.diagonal else ""
         raise ParameterError(
             f"{name}: its state for {n_classes} classes and {n_features} features takes {state_bytes / 1e9:,.0f} GB, "
             f"more than the {STATE_BYTES_MAX / 1e9:,.0f} GB allowed{hint}"
