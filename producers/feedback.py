@@ -42,6 +42,7 @@ class FeedbackProgram:
         plan: FeedbackPlan,
         options: FeedbackOptions,
         now_ms: Callable[[], int],
+        heard: Callable[[int], None] = lambda append_ms: None,
         observe: Callable[[Prediction, int], None] = lambda prediction, label: None,
     ) -> None:
         """Join the group.
@@ -53,6 +54,7 @@ class FeedbackProgram:
             plan: how often and how late each event's feedback is sent.
             options: see FeedbackOptions.
             now_ms: the broker's time, as far as this process can tell.
+            heard: told every append time that comes by, so that the caller can tell the broker's time.
             observe: told every prediction and its true class.
         """
         self._topics = topics
@@ -60,6 +62,7 @@ class FeedbackProgram:
         self._plan = plan
         self._options = options
         self._now_ms = now_ms
+        self._heard = heard
         self._observe = observe
         self._sequence = 0
         self._due: list[tuple[int, int, Record, Feedback]] = []  # heap: due_ms, order of arrival
@@ -98,11 +101,14 @@ class FeedbackProgram:
             BrokerUnavailableError: the broker is away; to be made anew.
         """
         if len(self._due) < self._options.waiting_max:
-            for record in self._consumer.poll(timeout_ms, self._options.records_max):
+            records = self._consumer.poll(timeout_ms, self._options.records_max)
+            for record in records:
                 self._take(record)
+            if records:
+                self._heard(records[-1].append_ms)
         sent = self._send_due()
         if sent:
-            self._producer.flush()
+            self._heard(self._producer.flush())
         now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
             self._committed_at_ms = now_ms

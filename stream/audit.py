@@ -38,6 +38,18 @@ class Finding(NamedTuple):
         """Whether the two ledgers agree, add up, and nothing else is wrong."""
         return self.learner == self.audited and self.audited.balances and not self.faults
 
+    def as_json(self) -> dict[str, object]:
+        """The finding as plain values."""
+        return {
+            "partition": self.partition,
+            "ok": self.ok,
+            "learner": self.learner._asdict(),
+            "audited": self.audited._asdict(),
+            "faults": self.faults,
+            "contexts_behind": self.contexts_behind,
+            "feedback_behind": self.feedback_behind,
+        }
+
 
 FAULTS_SHOWN_MAX = 20
 """A partition that is wrong in one way is often wrong in thousands of records; the first ones tell enough."""
@@ -78,10 +90,9 @@ def audit_partition(
     """Recompute one partition's ledger from its topics.
 
     Raises:
-        JournalError: there is no journal, or it cannot be read.
+        JournalError: the journal cannot be read.
     """
     opening, last = _journal(broker, TopicPartition(topics.journal, partition))
-    join = opening["join"]
     audit = _Audit(topics, partition)
 
     def records(topic: str) -> list[Record]:
@@ -90,12 +101,16 @@ def audit_partition(
 
     for record in records(topics.predictions):
         _read_prediction(audit, record)
-    for record in records(topics.examples):
-        _read_example(audit, record, join["window_ms"])
-    for record in records(topics.dead_letter):
-        _read_dead_letter(audit, record)
     contexts = records(topics.contexts)
     feedback = records(topics.feedback)
+    if opening is None:
+        if audit.prediction_of:
+            audit.fault(f"{len(audit.prediction_of)} predictions, and no journal")
+        return Finding(partition, Ledger(), Ledger(), tuple(audit.faults), len(contexts), len(feedback))
+    for record in records(topics.examples):
+        _read_example(audit, record, opening["join"]["window_ms"])
+    for record in records(topics.dead_letter):
+        _read_dead_letter(audit, record)
     counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
     counts |= _count_feedback(audit, feedback, last.feedback[1], opening)
     settled = [entry for entries in audit.settled.values() for entry in entries]
@@ -112,17 +127,20 @@ def audit_partition(
     )
 
 
-def _journal(broker: Broker, tp: TopicPartition) -> tuple[dict[str, Any], JournalStep]:
+def _journal(broker: Broker, tp: TopicPartition) -> tuple[dict[str, Any] | None, JournalStep]:
+    """The settings that open a journal, and its last step; None and nothing done for an empty one."""
     opening: dict[str, Any] | None = None
-    last: JournalStep | None = None
+    last = JournalStep(0, (0, 0), (0, 0), 0, -1, 0, Ledger())
     for record in read_partition(broker, tp):
         entry = decode_step(record)
         if isinstance(entry, JournalStep):
             last = entry
         else:
             opening = entry
-    if opening is None or last is None:
-        raise JournalError(f"{tp.topic}/{tp.partition} holds no journal: no learner has worked on this partition yet")
+    if opening is None and last.number:
+        raise JournalError(
+            f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"
+        )
     return opening, last
 
 

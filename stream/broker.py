@@ -4,7 +4,7 @@ The embedded broker keeps time with a virtual clock that only its owner moves. I
 same contract tests (`tests/contract`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stream.records import Headers as Headers
@@ -264,6 +264,27 @@ class VirtualClock:
     def advance_to(self, now_ms: int) -> None:
         """Move to a later time; an earlier one changes nothing."""
         self.now_ms = max(self.now_ms, now_ms)
+
+
+class EstimatedClock:
+    """A broker's time as a client can tell it: its latest known append time, and the time that went by since.
+
+    It is never ahead of the broker's, as long as this host's clock does not run faster.
+    """
+
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._ahead_ms: int | None = None  # the broker's time less this host's monotonic one
+
+    def heard(self, append_ms: int) -> None:
+        """Take in an append time that the broker has just given, or gave some time ago."""
+        ahead_ms = append_ms - self._monotonic_ms()
+        if self._ahead_ms is None or ahead_ms > self._ahead_ms:
+            self._ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        """The broker's time, at least; 0 as long as none is known."""
+        return 0 if self._ahead_ms is None else self._monotonic_ms() + self._ahead_ms
 
 
 class _Transaction:

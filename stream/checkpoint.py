@@ -9,16 +9,18 @@ what time it was, and the counts. Records of the journal are JSON:
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from hashlib import sha256
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from stream import codec
 from stream.broker import Broker, Consumer, TransactionalProducer
 from stream.engine import Effects, Task, TaskSettings, merge
-from stream.ledger import Ledger
+from stream.ledger import Ledger, total_ledger
 from stream.records import Record, TopicPartition
 from stream.topics import Topics
 
@@ -154,6 +156,21 @@ def _place(record: Record) -> str:
     return f"{record.topic}/{record.partition} offset {record.offset}"
 
 
+def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 of learners' states in a canonical byte form: the same state has the same digest anywhere."""
+    digest = sha256()
+    for state in states:
+        for name in sorted(state):
+            array = np.asarray(state[name])
+            if array.dtype.kind == "U":
+                content, kind = str(array).encode(), "text"
+            else:
+                array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+                content, kind = array.tobytes(), array.dtype.str
+            digest.update(f"{name} {kind} {array.shape} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
 def read_partition(broker: Broker, tp: TopicPartition, timeout_ms: int = 60_000) -> Iterator[Record]:
     """All that can be read of a partition at the moment of asking.
 
@@ -287,4 +304,24 @@ class _Input:
             self._buffer.extend(self._consumer.poll(60_000, 5_000))
 
     def close(self) -> None:
+        self._consumer.close()
+
+
+class JournalFollower:
+    """Follows the journals of a pipeline: where each of its tasks stands."""
+
+    def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
+        self._consumer = broker.reader([TopicPartition(topics.journal, partition) for partition in range(partitions)])
+        self.steps: dict[int, JournalStep] = {}  # the last step of each task that has made one
+
+    def read(self, timeout_ms: int) -> Ledger:
+        """Read what has come, and return the sum of the tasks' ledgers."""
+        for record in self._consumer.poll(timeout_ms, 10_000):
+            entry = decode_step(record)
+            if isinstance(entry, JournalStep):
+                self.steps[record.partition] = entry
+        return total_ledger(step.ledger for step in self.steps.values())
+
+    def close(self) -> None:
+        """Release the connection."""
         self._consumer.close()

@@ -157,6 +157,7 @@ class RunReport:
     delays: Delays | None = None
     constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
     report: str | None = None  # where the page is
+    audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
     def decided(self) -> int:
@@ -225,8 +226,8 @@ class RunReport:
 
     @property
     def ledger_ok(self) -> bool:
-        """Whether the ledger balances."""
-        return self.ledger.balances
+        """Whether the ledger balances, and the audit agrees with the learner's counts."""
+        return self.ledger.balances and self.audit_ok
 
     @property
     def events_per_s(self) -> float:

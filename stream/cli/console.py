@@ -1,0 +1,146 @@
+"""Printing: people read tables and progress, programs read JSON; errors and progress never go to stdout."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from stream import evaluate
+
+out = Console()
+err = Console(stderr=True)
+
+EXIT_DIFFERS = 1  # verify found a difference
+EXIT_USAGE = 2  # a setting, a file or a command line that cannot be used
+EXIT_FENCED = 3  # another process has taken over
+EXIT_UNAVAILABLE = 4  # no broker answers
+EXIT_INTERRUPTED = 130
+
+
+def monotonic_ms() -> int:
+    """This host's monotonic time, for intervals only."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def announce(message: str) -> None:
+    """Tell people something on stderr, with the time of day."""
+    err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {message}", highlight=False, soft_wrap=True)
+
+
+def print_table(table: evaluate.Table, title: str | None = None) -> None:
+    """Show a table of text on stdout."""
+    shown = Table(title=title, title_justify="left")
+    for index, column in enumerate(table.columns):
+        shown.add_column(column, justify="left" if index == 0 else "right")
+    for row in table.rows:
+        shown.add_row(*row)
+    out.print(shown)
+
+
+class StopRequest:
+    """Whether the process was asked to stop: the first Ctrl-C or SIGTERM asks, a second Ctrl-C breaks off."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.stopped
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        announce("stopping: the open transaction is finished first")
+        self.stopped = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class RunProgress:
+    """The progress line of a run: events, events per second, error so far, pending, time to go.
+
+    On a terminal it moves; elsewhere a line is written now and then.
+    """
+
+    LINE_INTERVAL_S = 5.0
+    REFRESH_INTERVAL_S = 0.1
+
+    def __init__(self, label: str, events: int) -> None:
+        self._label = label
+        self._events = events
+        self._started_s = time.monotonic()
+        self._shown_s = self._started_s
+        self._calls = 0
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        if err.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[figures]}"),
+                TimeRemainingColumn(),
+                console=err,
+                auto_refresh=False,
+            )
+            self._task = self._bar.add_task(label, total=events, figures="")
+            self._bar.start()
+
+    def due(self) -> bool:
+        """Whether it is time to show something; cheap enough for an inner loop."""
+        self._calls += 1
+        if self._calls & 127:
+            return False
+        interval_s = self.LINE_INTERVAL_S if self._bar is None else self.REFRESH_INTERVAL_S
+        return time.monotonic() - self._shown_s >= interval_s
+
+    def show(self, done: int, error_rate: float, pending: int) -> None:
+        """Show where the run stands."""
+        now_s = time.monotonic()
+        self._shown_s = now_s
+        per_s = done / max(now_s - self._started_s, 1e-9)
+        figures = f"{per_s:,.0f} events/s  error {evaluate.percent(error_rate)}  pending {pending:,}"
+        if self._bar is None:
+            remaining = (self._events - done) / per_s if per_s else 0.0
+            announce(f"{self._label}: {done:,} of {self._events:,} events  {figures}  ETA {remaining:.0f} s")
+        else:
+            self._bar.update(self._task, completed=done, figures=figures)
+            self._bar.refresh()
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+@contextmanager
+def run_progress(label: str, events: int) -> Iterator[RunProgress]:
+    """A progress line for the time of a run."""
+    progress = RunProgress(label, events)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
+    """A function that does the action when it is called and the interval has passed."""
+    last_ms = monotonic_ms()
+
+    def act() -> None:
+        nonlocal last_ms
+        if monotonic_ms() - last_ms >= interval_ms:
+            last_ms = monotonic_ms()
+            action()
+
+    return act
+
+
+def fail(message: str, code: int) -> SystemExit:
+    """Say what went wrong, and the exception that ends the process."""
+    err.print(f"[bold red]error:[/] {message}", highlight=False, soft_wrap=True, markup=True)
+    return SystemExit(code)

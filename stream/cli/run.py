@@ -1,0 +1,131 @@
+"""`onebit run`, embedded: the whole pipeline in this process, in virtual time."""
+
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from consumers.learner import LearnerOptions, LearnerProgram
+from producers.datasets.base import Dataset
+from producers.feedback import FeedbackOptions, FeedbackProgram
+from producers.replay import ReplayProgram
+from stream.audit import audit_partition
+from stream.broker import Broker, EmbeddedBroker, VirtualClock
+from stream.checkpoint import read_partition, state_digest
+from stream.cli.console import announce, run_progress
+from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.codec import decode_example
+from stream.engine import TaskSettings
+from stream.evaluate import ErrorCurve, RunReport, constant_error_rate, summarise_delays
+from stream.events import Prediction
+from stream.learners import registered
+from stream.ledger import total_ledger
+from stream.records import TopicPartition
+from stream.settings import Settings
+from stream.simulate import run_until_settled
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges every prediction as it was made, from the true class."""
+
+    n_classes: int
+    curve: ErrorCurve = field(default_factory=ErrorCurve)
+    labels: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.labels = [0] * self.n_classes
+
+    def observe(self, prediction: Prediction, label: int) -> None:
+        """Take in one prediction and its true class."""
+        decision = prediction.decision
+        self.curve.add(decision.action != label, decision.greedy != label)
+        self.labels[label] += 1
+
+
+def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: str) -> RunReport:
+    """Run one learner on the data set until every decision is settled."""
+    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
+    topics = topics_of(settings)
+    clock = VirtualClock()
+    broker = EmbeddedBroker(clock)
+    broker.create_topics(topics.specs(settings.partitions))
+    judge = Judge(dataset.n_classes)
+    events = events_of(settings, dataset)
+
+    def now_ms() -> int:
+        return clock.now_ms
+
+    replay = ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms)
+    feedback = FeedbackProgram(
+        broker,
+        topics,
+        dataset.label_of,
+        feedback_plan(settings, dataset),
+        FeedbackOptions(with_label=registered()[learner].needs_label or settings.with_label),
+        now_ms,
+        observe=judge.observe,
+    )
+    program = LearnerProgram(broker, topics, task, LearnerOptions(), now_ms)
+    with run_progress(learner, events) as progress:
+
+        def show() -> None:
+            pending = sum(len(running.join.pending) for running in program.tasks.values())
+            progress.show(len(judge.curve), judge.curve.error_rate, pending)
+
+        started_s = time.perf_counter()
+        run_until_settled(clock, [replay, feedback, program], lambda: show() if progress.due() else None)
+        wall_s = time.perf_counter() - started_s
+        show()
+    tasks = program.tasks
+    digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
+    outcome = Outcome(sum(running.updates for running in tasks.values()), digest, clock.now_ms / 1_000, wall_s)
+    return report_of(broker, settings, task, dataset, judge, outcome, command)
+
+
+class Outcome(NamedTuple):
+    """What a run left behind, beside its topics."""
+
+    updates: int
+    state_sha256: str
+    virtual_s: float
+    wall_s: float
+
+
+def report_of(
+    broker: Broker,
+    settings: Settings,
+    task: TaskSettings,
+    dataset: Dataset,
+    judge: Judge,
+    outcome: Outcome,
+    command: str,
+) -> RunReport:
+    """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
+    topics = topics_of(settings)
+    findings = [audit_partition(broker, topics, partition) for partition in range(settings.partitions)]
+    for finding in findings:
+        for fault in finding.faults:
+            announce(f"ledger of partition {finding.partition}: {fault}")
+    delays_ms = [
+        example.delay_ms
+        for partition in range(settings.partitions)
+        for record in read_partition(broker, TopicPartition(topics.examples, partition))
+        if (example := decode_example(record)[0]).delay_ms is not None
+    ]
+    return RunReport(
+        data=dataset.name,
+        learner=task.learner,
+        params=task.parameters,
+        seed=settings.seed,
+        events=events_of(settings, dataset),
+        classes=dataset.n_classes,
+        features=dataset.n_features,
+        ledger=total_ledger(finding.learner for finding in findings),
+        audit_ok=all(finding.ok for finding in findings),
+        errors=judge.curve.summary(),
+        settings=settings.shown() | {"command": command},
+        full_information=registered()[task.learner].needs_label,
+        delays=summarise_delays(delays_ms),
+        constant_error_rate=constant_error_rate(judge.labels),
+        **outcome._asdict(),
+    )

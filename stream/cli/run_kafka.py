@@ -1,0 +1,189 @@
+"""`onebit run --kafka`: the same run with real processes and topics, from the first context to the last settlement."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from producers.datasets.base import Dataset
+from stream import codec
+from stream.broker import Broker, BrokerError
+from stream.checkpoint import JournalFollower, read_partition, recover, state_digest
+from stream.cli.console import StopRequest, announce, fail, run_progress
+from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.run import Judge, Outcome, report_of
+from stream.evaluate import RunReport
+from stream.events import Prediction
+from stream.kafka_broker import KafkaBroker
+from stream.learners import registered
+from stream.records import TopicPartition
+from stream.settings import Settings, SettingsError
+from stream.topics import DEFAULT_PREFIX, Topics
+
+PROGRAMS = ("learn", "feedback", "replay")
+POLL_MS = 200
+STOP_TIMEOUT_S = 30.0
+
+
+def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: str, stop: StopRequest) -> RunReport:
+    """Run one learner with every program in a process of its own, until every decision is settled.
+
+    Raises:
+        SettingsError: the topics are in use by an earlier run.
+        SystemExit: a program ended early, or the run was asked to stop.
+    """
+    settings = _with_own_topics(settings, learner)
+    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
+    topics = topics_of(settings)
+    started_s = time.perf_counter()
+    broker = KafkaBroker(settings.bootstrap, connect_timeout_ms=settings.connect_timeout, progress=announce)
+    try:
+        broker.create_topics(topics.specs(settings.partitions, settings.replication))
+        _refuse_used(broker, topics, settings)
+        announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
+        with _programs(settings, learner) as programs:
+            _wait_until_settled(broker, topics, settings, learner, dataset, programs, stop)
+        wall_s = time.perf_counter() - started_s
+        judge, virtual_s = _judge(broker, topics, settings, dataset)
+        tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
+        digest = state_digest(task.learner.state() for task in tasks)
+        outcome = Outcome(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
+        return report_of(broker, settings, task, dataset, judge, outcome, command)
+    finally:
+        broker.close()
+
+
+def _with_own_topics(settings: Settings, learner: str) -> Settings:
+    """Settings whose topics are this run's own, unless a prefix was chosen."""
+    if settings.topic_prefix != DEFAULT_PREFIX:
+        suffix = f"{learner}." if len(settings.learner) > 1 else ""
+        return settings.model_copy(update={"topic_prefix": settings.topic_prefix + suffix})
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return settings.model_copy(update={"topic_prefix": f"{DEFAULT_PREFIX}run-{stamp}.{learner}."})
+
+
+def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
+    tps = [TopicPartition(topics.contexts, partition) for partition in range(settings.partitions)]
+    if any(ends.high_watermark > 0 for ends in broker.ends(tps).values()):
+        raise SettingsError(
+            f"--topic-prefix {settings.topic_prefix}: {topics.contexts} holds events of an earlier run; choose another "
+            "prefix, or delete these topics with `onebit topics delete`"
+        )
+
+
+class _Programs:
+    """The processes of a run, and where each writes what it has to say."""
+
+    def __init__(self, settings: Settings, learner: str, directory: Path) -> None:
+        own = settings.model_copy(
+            update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
+        )
+        environment = os.environ | _scoped_parameters(own).environment()
+        self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        for name in PROGRAMS:
+            with self.logs[name].open("wb") as log:
+                self.processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "stream.cli", name],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+                )
+
+    def check(self) -> None:
+        """End the run when a program has ended early; only the replay comes to an end by itself."""
+        for name, process in self.processes.items():
+            code = process.poll()
+            if code is not None and (code != 0 or name != "replay"):
+                tail = "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-15:])
+                raise fail(f"`onebit {name}` ended with exit code {code}; its last lines:\n{tail}", 1)
+
+    def stop(self) -> None:
+        """Stop all programs; each finishes its transaction."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _scoped_parameters(settings: Settings) -> Settings:
+    """The same settings for one learner alone: parameters of the others would be refused there."""
+    learner = settings.learner[0]
+    names = {parameter.name for parameter in registered()[learner].parameters}
+    kept = [
+        text
+        for text in settings.param
+        if text.partition("=")[0].removeprefix(f"{learner}.") in names
+    ]  # fmt: skip
+    return settings.model_copy(update={"param": kept})
+
+
+@contextmanager
+def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
+    with tempfile.TemporaryDirectory(prefix="onebit-run-") as directory:
+        programs = _Programs(settings, learner, Path(directory))
+        try:
+            yield programs
+        finally:
+            programs.stop()
+
+
+def _wait_until_settled(
+    broker: Broker,
+    topics: Topics,
+    settings: Settings,
+    learner: str,
+    dataset: Dataset,
+    programs: _Programs,
+    stop: StopRequest,
+) -> None:
+    """Wait until all is decided, all feedback has come, and nothing is pending; a lost broker is waited for."""
+    events = events_of(settings, dataset)
+    plan = feedback_plan(settings, dataset)
+    schedule = dataset.schedule(0, events, replay_options(settings, dataset).shuffle_seed)
+    feedback = sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)
+    follower = JournalFollower(broker, topics, settings.partitions)
+    with run_progress(learner, events) as progress:
+        while True:
+            programs.check()
+            if stop():
+                raise fail("the run was stopped before its end; its topics are kept", 130)
+            try:
+                ledger = follower.read(POLL_MS)
+            except BrokerError as error:
+                announce(f"the broker is away: {error}")
+                time.sleep(1.0)
+                continue
+            progress.show(ledger.decided, float("nan"), ledger.pending)
+            if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
+                break
+    follower.close()
+
+
+def _judge(broker: Broker, topics: Topics, settings: Settings, dataset: Dataset) -> tuple[Judge, float]:
+    """Judge all predictions in the order of the broker's time; and the broker's time from the first to the last."""
+    judged: list[tuple[int, int, int, Prediction]] = []
+    for partition in range(settings.partitions):
+        for record in read_partition(broker, TopicPartition(topics.predictions, partition)):
+            prediction, _ = codec.decode_prediction(record)
+            judged.append((record.append_ms, partition, record.offset, prediction))
+    judged.sort(key=lambda entry: entry[:3])
+    judge = Judge(dataset.n_classes)
+    for _, _, _, prediction in judged:
+        judge.observe(prediction, dataset.label_of(prediction.id))
+    last_ms = max(
+        record.append_ms
+        for partition in range(settings.partitions)
+        for record in read_partition(broker, TopicPartition(topics.examples, partition))
+    )
+    return judge, (last_ms - judged[0][0]) / 1_000
