@@ -12,22 +12,31 @@ from stream.learners.base import (
     create,
     registered,
 )
+from stream.learners.confidit import Confidit
 from stream.learners.full_information import Arow, Perceptron, SecondOrderPerceptron
 from stream.learners.newtron import Newtron, PNewtron
+from stream.learners.one_sided_banditron import OneSidedBanditron
+from stream.learners.one_versus_all import OvaKernelPerceptron, OvaPerceptron
+from stream.learners.selectron import Selectron
 from stream.learners.soba import Soba, SobaAdaptive, SobaDiag
 
 __all__ = [
     "Arow",
     "Banditron",
+    "Confidit",
     "Cost",
     "KernelLearner",
     "Learner",
     "Newtron",
+    "OneSidedBanditron",
+    "OvaKernelPerceptron",
+    "OvaPerceptron",
     "PNewtron",
     "Parameter",
     "ParameterError",
     "Perceptron",
     "SecondOrderPerceptron",
+    "Selectron",
     "Soba",
     "SobaAdaptive",
     "SobaDiag",

@@ -1,0 +1,298 @@
+"""One-versus-all perceptrons: each class claims x or not; when none does, guess."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stream.events import Decision, Features, FloatArray, IndexArray
+from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
+from stream.learners.kernels import (
+    SIMILARITIES,
+    add_scaled,
+    argmax,
+    bounded,
+    check_event,
+    compiled,
+    dots,
+    linear_scores,
+    sample_epsilon_greedy,
+    similarity,
+    unit,
+    usable,
+)
+
+# Places in the columns of `marks`: what is kept of a support example beside x.
+OWNER, SIGN, NORM_SQ = range(3)
+
+# Places in `fill`.
+USED, NEXT = range(2)
+
+
+@compiled
+def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
+    """Lines 3-5 and 8-9: the highest score if it is not negative, else a uniform class."""
+    greedy = argmax(scores)
+    if scores[greedy] >= 0.0:
+        return greedy, greedy, 1.0
+    action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+    return action, greedy, propensity
+
+
+@compiled
+def direction(scores: FloatArray, reward: int) -> float:
+    """Lines 6 and 10: -1 for a claim that was wrong, +1 for a guess that was right, 0 for neither."""
+    claimed = scores[argmax(scores)] >= 0.0
+    if claimed:
+        return 0.0 if reward == 1 else -1.0
+    return 1.0 if reward == 1 else 0.0
+
+
+@compiled
+def predict_linear(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray
+) -> tuple[int, int, float]:
+    """Scores, then `choose`."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    return choose(scores, u)
+
+
+@compiled
+def update_linear(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+) -> bool:
+    """W_action += x, -= x or neither."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    sign = direction(scores, reward)
+    if sign == 0.0 or indices.size == 0:
+        return False
+    add_scaled(W, action, sign, indices, values)
+    return True
+
+
+@register
+class OvaPerceptron(KernelLearner):
+    """One perceptron per class; a wrong claim demotes it, a right guess promotes it.
+
+    "Bandit Multiclass Classification" (the Notes), Algorithm 3.
+
+        some w_iᵀx ≥ 0:  ỹ = argmax_i w_iᵀx;  if wrong, w_ỹ -= x
+        none:            ỹ uniform;            if right, w_ỹ += x
+
+    Symbols: w_i weights [K, d], array W; ỹ the action. w = 0 claims every x.
+
+    Assumes, for its bound of O(K²/γ²) expected mistakes, classes that are separable one against all others through the
+    origin: w*_yᵀx ≥ γ/2 and w*_iᵀx ≤ -γ/2 for i ≠ y.
+
+    Under delay, whether the action was a claim or a guess is read from the scores of prediction time: this is what the
+    bit answers.
+
+    Retraction: W is a sum over the events, so it is afterwards, to rounding and in any order, the one that had the real
+    bit at that place, for the decisions as they were made.
+
+    Departures from the paper: none; of several classes that claim x, where the paper takes any, the highest score.
+
+    >>> from stream.learners import create
+    >>> learner = create("ova-perceptron", n_classes=2, n_features=2)
+    >>> x = np.array([1.0, 2.0])
+    >>> for _ in range(2):
+    ...     _ = learner.update(x, learner.predict(x, u=0.7), reward=0)
+    >>> decision = learner.predict(x, u=0.7)
+    >>> decision.action, decision.propensity
+    (1, 0.5)
+    >>> learner.update(x, decision, reward=1)
+    True
+    >>> learner.weights().tolist()
+    [[-1.0, -2.0], [0.0, 0.0]]
+    """
+
+    name: ClassVar[str] = "ova-perceptron"
+    summary: ClassVar[str] = "one perceptron per class; guesses when none claims x"
+    paper: ClassVar[str] = "Notes, Alg. 3"
+    retractable: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict_linear)
+    update_kernel = staticmethod(update_linear)
+
+    def __init__(self, n_classes: int, n_features: int) -> None:
+        W = np.zeros((n_classes, n_features))
+        super().__init__(n_classes, n_features, {"W": W}, (W,))
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """Add the difference of the two updates."""
+        indices, values = sparse(x, self.n_features)
+        action, _, propensity, scores = decision
+        if assumed_reward == reward or not usable(
+            indices, values, action, propensity, scores, self.n_classes, self.n_features
+        ):
+            return False
+        change = direction(scores, int(reward)) - direction(scores, int(assumed_reward))
+        add_scaled(self.model[0], action, change, indices, values)
+        return bool(indices.size > 0)
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """K·nnz products for the scores; one row updated."""
+        return Cost(
+            flops_per_event=2 * nnz * (n_classes + 1),
+            bytes_per_event=8 * nnz * (n_classes + 2),
+            state_bytes=8 * n_classes * n_features,
+        )
+
+
+@compiled
+def predict_kernelised(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    S: FloatArray,
+    marks: FloatArray,
+    fill: IndexArray,
+    kind: int,
+    degree: int,
+    width: float,
+) -> tuple[int, int, float]:
+    """s_i = Σ_{p of class i} sign_p k(x_p, x), then `choose`."""
+    check_event(indices, values, S.shape[0])
+    x = unit(values) if kind == 1 else values
+    norm_sq = 0.0
+    for j in range(x.size):
+        norm_sq += x[j] * x[j]
+    n = fill[USED]
+    inner = dots(indices, x, S, n)
+    scores[:] = 0.0
+    for p in range(n):
+        k = similarity(kind, inner[p], norm_sq, marks[NORM_SQ, p], degree, width)
+        scores[int(marks[OWNER, p])] += marks[SIGN, p] * k
+    for i in range(scores.size):
+        scores[i] = bounded(scores[i])
+    return choose(scores, u)
+
+
+@compiled
+def update_kernelised(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    S: FloatArray,
+    marks: FloatArray,
+    fill: IndexArray,
+    kind: int,
+    degree: int,
+    width: float,
+) -> bool:
+    """Keep x for the action's class with its sign, in the place of the oldest example when all are taken."""
+    if not usable(indices, values, action, propensity, scores, scores.size, S.shape[0]):
+        return False
+    sign = direction(scores, reward)
+    if sign == 0.0:
+        return False
+    x = unit(values) if kind == 1 else values
+    place = fill[NEXT]
+    if fill[USED] > place:  # the oldest goes
+        S[:, place] = 0.0
+    norm_sq = 0.0
+    for j in range(indices.size):
+        S[indices[j], place] = x[j]
+        norm_sq += x[j] * x[j]
+    marks[OWNER, place] = action
+    marks[SIGN, place] = sign
+    marks[NORM_SQ, place] = norm_sq
+    fill[USED] = max(fill[USED], place + 1)
+    fill[NEXT] = (place + 1) % S.shape[1]
+    return True
+
+
+@register
+class OvaKernelPerceptron(KernelLearner):
+    """The one-versus-all perceptron in a kernel's feature space, where linear separability suffices.
+
+    "Bandit Multiclass Classification" (the Notes), sect. 5, with Algorithm 3.
+
+        s_i = Σ_{p in the support of i} sign_p k(x_p, x)
+        some s_i ≥ 0:  ỹ = argmax_i s_i;  if wrong, (x, -1) joins the support of ỹ
+        none:          ỹ uniform;          if right, (x, +1) joins the support of ỹ
+
+        rational    k(x, x') = 1 / (1 - ½⟨x, x'⟩), both scaled to unit norm
+        polynomial  k(x, x') = (1 + ⟨x, x'⟩)^degree
+        rbf         k(x, x') = exp(-‖x - x'‖² / (2 width²))
+
+    Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and their class i, rows of `marks`; ỹ the
+    action; s = 0 claims x, so an empty support claims every x.
+
+    Assumes, for its bound, linear separability with a margin (1) of the Notes; the rational kernel's space makes it
+    one-versus-all separability with a smaller margin.
+
+    Bounded support: all classes together keep `support_max` examples, and the newest takes the place of the oldest.
+    From then on the mistake bound, which counts on every example, no longer holds.
+
+    Under delay, whether the action was a claim or a guess is read from the scores of prediction time.
+
+    Departures from the paper: the bound on the support.
+
+    >>> from stream.learners import create
+    >>> learner = create("ova-kernel-perceptron", n_classes=2, n_features=2, kernel="rational")
+    >>> x = np.array([3.0, 4.0])
+    >>> learner.update(x, learner.predict(x, u=0.5), reward=0)
+    True
+    >>> learner.predict(x, u=0.5).scores.round(6).tolist()
+    [-2.0, 0.0]
+    """
+
+    name: ClassVar[str] = "ova-kernel-perceptron"
+    summary: ClassVar[str] = "one kernel perceptron per class; guesses when none claims x"
+    paper: ClassVar[str] = "Notes, sect. 5"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("kernel", "rational", "k(x, x')", choices=("rational", "polynomial", "rbf")),
+        Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
+        Parameter("width", 1.0, "width of the rbf kernel", low=1e-9, high=1e9),
+        Parameter("support_max", 1_000, "examples kept, of all classes; then the oldest goes", low=1, high=1_000_000),
+    )
+    predict_kernel = staticmethod(predict_kernelised)
+    update_kernel = staticmethod(update_kernelised)
+
+    def __init__(
+        self, n_classes: int, n_features: int, kernel: str, degree: int, width: float, support_max: int
+    ) -> None:
+        S = np.zeros((n_features, support_max))
+        marks = np.zeros((3, support_max))
+        fill = np.zeros(2, dtype=np.int32)
+        model = (S, marks, fill, SIMILARITIES.index(kernel), degree, width)
+        super().__init__(n_classes, n_features, {"S": S, "marks": marks, "fill": fill}, model)
+
+    def weights(self) -> FloatArray:
+        """Not linear in x.
+
+        Raises:
+            NotImplementedError: always; the support is in `state()`.
+        """
+        raise NotImplementedError(f"{self.name}: the scores are not linear in x; its support is in state()")
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """At a full support: nnz products and a kernel for each example kept."""
+        support_max = int(parameters["support_max"])
+        return Cost(
+            flops_per_event=2 * support_max * (nnz + 4),
+            bytes_per_event=8 * support_max * (nnz + 3) + 16 * n_features,
+            state_bytes=8 * support_max * (n_features + 3) + 8,
+        )

@@ -1,0 +1,454 @@
+"""Selectron: explore where x is unknown, else play the greedy class; refit on the right answers."""
+
+from collections.abc import Mapping
+from math import exp, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.events import Decision, Features, FloatArray, IndexArray
+from stream.learners.base import Cost, Kernel, KernelLearner, Parameter, register, sparse
+from stream.learners.kernels import (
+    add_scaled,
+    argmax,
+    check_event,
+    compiled,
+    linear_scores,
+    sample_epsilon_greedy,
+    usable,
+)
+
+TOLERANCE = 1e-11
+"""The logistic refit ends when the projected gradient step is shorter than this. The objective is 1/η strongly convex:
+W is then within about η L · 1e-11 of the minimiser, L the smoothness."""
+
+STEPS_MAX = 20_000
+"""And after so many steps in any case; from the last W, which is near, 20 to 500 are usual."""
+
+ENTRIES_PER_EXAMPLE = 256
+"""Room for the entries of the examples kept, on average; more than the mean of the text data used here."""
+
+# Places in `fill`.
+EXAMPLES, ENTRIES = range(2)
+
+
+@compiled
+def times(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> FloatArray:
+    """Inverse · x, for a symmetric matrix."""
+    z = np.zeros(inverse.shape[0])
+    for a in range(indices.size):
+        row = inverse[indices[a]]
+        value = values[a]
+        for j in range(z.size):
+            z[j] += value * row[j]
+    return z
+
+
+@compiled
+def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> float:
+    """‖x‖² in the norm of M⁻¹; 0 for what rounding leaves below it."""
+    total = 0.0
+    for a in range(indices.size):
+        row = inverse[indices[a]]
+        inner = 0.0
+        for b in range(indices.size):
+            inner += row[indices[b]] * values[b]
+        total += inner * values[a]
+    return max(total, 0.0)
+
+
+@compiled
+def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weight: float) -> FloatArray:
+    """Turn M⁻¹ into (M + weight · xxᵀ)⁻¹ (Sherman and Morrison) and return the new M⁻¹x.
+
+    Every entry is made of the same product as its mirror image, so the matrix stays symmetric to the bit.
+    """
+    z = times(inverse, indices, values)
+    inner = 0.0
+    for a in range(indices.size):
+        inner += values[a] * z[indices[a]]
+    shrink = 1.0 / (1.0 + weight * inner)
+    root = sqrt(abs(weight * shrink))
+    sign = 1.0 if weight > 0.0 else -1.0
+    for i in range(z.size):
+        row = inverse[i]
+        left = root * z[i]
+        for j in range(z.size):
+            row[j] -= sign * (left * (root * z[j]))
+    return z * shrink
+
+
+@compiled
+def choose(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray, M_inv: FloatArray, eps: float
+) -> tuple[int, int, float]:
+    """Lines 8-11."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    greedy = argmax(scores)
+    if sqrt(squared_norm(M_inv, indices, values)) >= eps:  # line 8
+        action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+        return action, greedy, propensity
+    return greedy, greedy, 1.0
+
+
+@compiled
+def predict_quadratic(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    W: FloatArray,
+    inverses: FloatArray,
+    epsilon: float,
+    alpha: float,
+) -> tuple[int, int, float]:
+    """Lines 8-11."""
+    return choose(indices, values, u, scores, W, inverses[0], epsilon)
+
+
+@compiled
+def _shift(
+    indices: IndexArray,
+    values: FloatArray,
+    y: int,
+    sign: float,
+    W: FloatArray,
+    inverses: FloatArray,
+    alpha: float,
+) -> None:
+    """Add (sign +1) or take out (-1) one right answer, in lines 14 and 15."""
+    current = np.empty(W.shape[0])
+    linear_scores(indices, values, W, current)
+    add_outer(inverses[0], indices, values, sign)  # line 14
+    z = add_outer(inverses[1], indices, values, sign / (alpha + 1.0))
+    for i in range(current.size):
+        residual = (1.0 if i == y else 0.0) - (alpha + current[i]) / (alpha + 1.0)
+        row = W[i]
+        for j in range(z.size):
+            row[j] += sign * residual * z[j]  # line 15
+
+
+@compiled
+def update_quadratic(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    inverses: FloatArray,
+    epsilon: float,
+    alpha: float,
+) -> bool:
+    """Lines 13-15 for (13): W_i += G⁻¹x ([i = y] - α/(α+1) - W_iᵀx/(α+1)), G = I/η + Σ xxᵀ/(α+1) with this x."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    if reward == 0 or indices.size == 0:
+        return False
+    _shift(indices, values, action, 1.0, W, inverses, alpha)
+    return True
+
+
+@compiled
+def retract_quadratic(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    propensity: float,
+    scores: FloatArray,
+    change: int,
+    W: FloatArray,
+    inverses: FloatArray,
+    epsilon: float,
+    alpha: float,
+) -> bool:
+    """Add the example to the sums, or take it out of them; change is the real reward less the assumed one."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    if change == 0 or indices.size == 0:
+        return False
+    _shift(indices, values, action, float(change), W, inverses, alpha)
+    return True
+
+
+@compiled
+def _objective_gradient(
+    W: FloatArray,
+    starts: IndexArray,
+    kept_indices: IndexArray,
+    kept_values: FloatArray,
+    labels: IndexArray,
+    n: int,
+    eta: float,
+) -> FloatArray:
+    """Σ_s (softmax(W x_s) - e_{y_s}) x_sᵀ + W/η."""
+    gradient = W / eta
+    p = np.empty(W.shape[0])
+    for s in range(n):
+        indices = kept_indices[starts[s] : starts[s + 1]]
+        values = kept_values[starts[s] : starts[s + 1]]
+        linear_scores(indices, values, W, p)
+        highest = p.max()
+        total = 0.0
+        for i in range(p.size):
+            p[i] = exp(p[i] - highest)
+            total += p[i]
+        for i in range(p.size):
+            residual = p[i] / total - (1.0 if i == labels[s] else 0.0)
+            add_scaled(gradient, i, residual, indices, values)
+    return gradient
+
+
+@compiled
+def _into_balls(W: FloatArray, radius: float) -> None:
+    """Scale every row into the ball: the nearest point of Ω = {‖W_i‖ ≤ radius}."""
+    for i in range(W.shape[0]):
+        norm_sq = 0.0
+        for j in range(W.shape[1]):
+            norm_sq += W[i, j] * W[i, j]
+        if norm_sq > radius * radius:
+            W[i] *= radius / sqrt(norm_sq)
+
+
+@compiled
+def refit(
+    W: FloatArray,
+    starts: IndexArray,
+    kept_indices: IndexArray,
+    kept_values: FloatArray,
+    labels: IndexArray,
+    n: int,
+    eta: float,
+    radius: float,
+) -> None:
+    """Line 15 for (15), from the present W: projected gradient steps with Nesterov's momentum, restarted.
+
+    The momentum starts again whenever it points uphill (O'Donoghue, Candès, "Adaptive restart for accelerated gradient
+    schemes", 2015), so that the strong convexity need not be known.
+    """
+    smoothness = 1.0 / eta
+    for e in range(starts[n]):
+        smoothness += 0.5 * kept_values[e] * kept_values[e]  # the softmax's Hessian is at most ½
+    previous = W.copy()
+    ahead = W.copy()
+    momentum = 1.0
+    for _ in range(STEPS_MAX):
+        gradient = _objective_gradient(ahead, starts, kept_indices, kept_values, labels, n, eta)
+        for i in range(W.shape[0]):
+            for j in range(W.shape[1]):
+                W[i, j] = ahead[i, j] - gradient[i, j] / smoothness
+        _into_balls(W, radius)
+        longest = 0.0
+        uphill = 0.0
+        for i in range(W.shape[0]):
+            for j in range(W.shape[1]):
+                step = W[i, j] - ahead[i, j]
+                longest = max(longest, abs(step))
+                uphill -= step * (W[i, j] - previous[i, j])
+        if longest <= TOLERANCE:
+            return
+        if uphill > 0.0:
+            momentum = 1.0
+        following = 0.5 * (1.0 + sqrt(1.0 + 4.0 * momentum * momentum))
+        share = (momentum - 1.0) / following
+        for i in range(W.shape[0]):
+            for j in range(W.shape[1]):
+                ahead[i, j] = W[i, j] + share * (W[i, j] - previous[i, j])
+                previous[i, j] = W[i, j]
+        momentum = following
+
+
+@compiled
+def predict_logistic(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    W: FloatArray,
+    inverses: FloatArray,
+    starts: IndexArray,
+    kept_indices: IndexArray,
+    kept_values: FloatArray,
+    labels: IndexArray,
+    fill: IndexArray,
+    epsilon: float,
+    eta: float,
+    radius: float,
+) -> tuple[int, int, float]:
+    """Lines 8-11."""
+    return choose(indices, values, u, scores, W, inverses[0], epsilon)
+
+
+@compiled
+def update_logistic(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    inverses: FloatArray,
+    starts: IndexArray,
+    kept_indices: IndexArray,
+    kept_values: FloatArray,
+    labels: IndexArray,
+    fill: IndexArray,
+    epsilon: float,
+    eta: float,
+    radius: float,
+) -> bool:
+    """Lines 13-15 for (15): keep x, and fit to all that are kept; nothing when there is no room left."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    n = fill[EXAMPLES]
+    end = fill[ENTRIES] + indices.size
+    if reward == 0 or indices.size == 0 or n == labels.size or end > kept_values.size:
+        return False
+    kept_indices[fill[ENTRIES] : end] = indices
+    kept_values[fill[ENTRIES] : end] = values
+    labels[n] = action
+    starts[n + 1] = end
+    fill[EXAMPLES] = n + 1
+    fill[ENTRIES] = end
+    add_outer(inverses[0], indices, values, 1.0)  # line 14
+    refit(W, starts, kept_indices, kept_values, labels, n + 1, eta, radius)  # line 15
+    return True
+
+
+@register
+class Selectron(KernelLearner):
+    """Uniform where x is far from what was answered right, greedy elsewhere; learns from right answers alone.
+
+    "Bandit Multiclass Classification" (the Notes), Algorithm 5, with (13) or (15); after Agarwal, ICML 2013.
+
+        ‖x‖_{M⁻¹} ≥ ε:  ỹ uniform;  else ỹ = argmax_i (Wx)_i
+        right, in either case:  M += xxᵀ;  W = argmin_{W∈Ω} Σ_s (Φ(Wx_s) - (Wx_s)_{y_s}) + ‖W‖²/(2η)
+        wrong: nothing
+        quadratic (13)  Φ(u) = ‖u‖²/(2(α+1)) + α/(α+1) Σ_i u_i, in closed form:
+                        W_i = (I/η + Σ xxᵀ/(α+1))⁻¹ Σ_s ([i = y_s] - α/(α+1)) x_s
+        logistic (15)   Φ(u) = ln Σ_i exp u_i,  Ω = {‖W_i‖ ≤ radius for all i}
+
+    Symbols: W weights [K, d]; M [d, d], I at the start, kept as its inverse; ε `epsilon`, the paper's Δ/(2 γ_u C');
+    η `eta`; α `alpha`, of the label model (12), in (-1, 1]; `radius` D of (14); ỹ the action.
+
+    Under delay, a right answer that comes late joins the same sums: M, and W as their minimiser, do not depend on the
+    order of the answers. Which branch was played does not matter to an update.
+
+    Retraction: for the quadratic loss M and W are functions of two sums over the right answers, so they are afterwards,
+    to rounding and in any order, what they would be with the real bit at that place. With the logistic loss the learner
+    is not retractable.
+
+    Bounded support: the logistic fit needs the examples; `support_max` right answers are kept, and at most 256 entries
+    for each on average. When there is no more room, later answers change nothing.
+
+    Departures from the paper: for (13), Ω, which in the paper depends on every x_t, is the whole space, where the fit
+    has its closed form; for (15), the bound on the support, and the fit is iterated to a step of 1e-11.
+
+    >>> from stream.learners import create
+    >>> learner = create("selectron", n_classes=2, n_features=2, epsilon=0.9)
+    >>> x = np.array([0.6, 0.8])
+    >>> decision = learner.predict(x, u=0.7)
+    >>> decision.action, decision.propensity
+    (1, 0.5)
+    >>> learner.update(x, decision, reward=1)
+    True
+    >>> learner.weights().round(3).tolist()
+    [[-0.2, -0.267], [0.2, 0.267]]
+    >>> learner.predict(x, u=0.2)[:3]  # ‖x‖ is now √½
+    (1, 1, 1.0)
+    """
+
+    name: ClassVar[str] = "selectron"
+    summary: ClassVar[str] = "explores unknown x, refits on right answers"
+    paper: ClassVar[str] = "Notes, Alg. 5"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("epsilon", 0.5, "norm of x in M⁻¹ from which on it explores", low=0.0),
+        Parameter("eta", 1.0, "inverse regularisation", low=1e-9, high=1e9),
+        Parameter("loss", "quadratic", "the label model: (13) or (15)", choices=("quadratic", "logistic")),
+        Parameter("alpha", 1.0, "closeness of the classes, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
+        Parameter("radius", 10.0, "bound on the norm of each row, for the logistic loss", low=1e-9, high=1e9),
+        Parameter("support_max", 300, "right answers kept, for the logistic loss", low=1, high=1_000_000),
+    )
+    retractable: ClassVar[bool] = True
+
+    def __new__(cls, n_classes: int, n_features: int, **parameters: Any) -> "Selectron":
+        """Make the class that fits the loss: what is retractable is told by the class."""
+        return object.__new__(Selectron if parameters["loss"] == "quadratic" else LogisticSelectron)
+
+    def __init__(
+        self,
+        n_classes: int,
+        n_features: int,
+        *,
+        epsilon: float,
+        eta: float,
+        loss: str,
+        alpha: float,
+        radius: float,
+        support_max: int,
+    ) -> None:
+        W = np.zeros((n_classes, n_features))
+        if loss == "quadratic":
+            inverses = np.array([np.eye(n_features), eta * np.eye(n_features)])
+            model = (W, inverses, epsilon, alpha)
+            kernels: tuple[Kernel, Kernel] = (predict_quadratic, update_quadratic)
+            super().__init__(n_classes, n_features, {"W": W, "inverses": inverses}, model, kernels)
+            return
+        entries = support_max * min(n_features, ENTRIES_PER_EXAMPLE)
+        arrays: dict[str, NDArray[Any]] = {
+            "W": W,
+            "inverses": np.eye(n_features)[np.newaxis].copy(),
+            "starts": np.zeros(support_max + 1, dtype=np.int32),
+            "kept_indices": np.zeros(entries, dtype=np.int32),
+            "kept_values": np.zeros(entries),
+            "labels": np.zeros(support_max, dtype=np.int32),
+            "fill": np.zeros(2, dtype=np.int32),
+        }
+        kernels = (predict_logistic, update_logistic)
+        super().__init__(n_classes, n_features, arrays, (*arrays.values(), epsilon, eta, radius), kernels)
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        """Add the right answer to the sums, or take it out."""
+        if not self.retractable:
+            return super().retract(x, decision, assumed_reward, reward, v)
+        indices, values = sparse(x, self.n_features)
+        action, _, propensity, scores = decision
+        change = int(reward) - int(assumed_reward)
+        return bool(retract_quadratic(indices, values, action, propensity, scores, change, *self.model))
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """Two inverses changed by rank one; the logistic fit takes some hundred passes over its support."""
+        K, d = n_classes, n_features
+        if parameters["loss"] == "quadratic":
+            return Cost(
+                flops_per_event=2 * nnz * (K + nnz + 2 * d) + 6 * d * d + 2 * K * d,
+                bytes_per_event=8 * (nnz * (K + nnz + 2 * d) + 4 * d * d + 2 * K * d),
+                state_bytes=8 * (2 * d * d + K * d),
+            )
+        support_max = int(parameters["support_max"])
+        entries = support_max * min(d, ENTRIES_PER_EXAMPLE)
+        pass_flops = 4 * support_max * nnz * K + 10 * K * d
+        return Cost(
+            flops_per_event=2 * nnz * (K + nnz + d) + 3 * d * d + 200 * pass_flops,
+            bytes_per_event=8 * (nnz * (K + nnz + d) + 2 * d * d) + 200 * 12 * support_max * nnz,
+            state_bytes=8 * (d * d + K * d) + 12 * entries + 8 * support_max + 12,
+        )
+
+
+class LogisticSelectron(Selectron):
+    """Selectron with the logistic loss, whose fit cannot be taken back."""
+
+    retractable: ClassVar[bool] = False

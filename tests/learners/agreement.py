@@ -1,0 +1,69 @@
+"""One run of a learner beside its naive transcription, with feedback at once or late."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.events import Decision, FloatArray
+from stream.learners import Learner
+from tests.oracles.logged import Logged, Oracle
+
+DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")
+
+
+def delays(kind: str, rounds: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Rounds that pass between each decision and its feedback."""
+    if kind == "at once":
+        return np.zeros(rounds, dtype=np.int64)
+    if kind == "after 5 rounds":
+        return np.full(rounds, 5)
+    return rng.geometric(1 / 6, rounds) - 1  # 0, 1, 2, ... with mean 5
+
+
+class Round(NamedTuple):
+    """One event of a test."""
+
+    x: FloatArray
+    label: int
+    u: float
+    v: float
+
+
+def rounds_of(X: FloatArray, labels: NDArray[np.int64], rng: np.random.Generator) -> list[Round]:
+    """Events with their draws."""
+    return [Round(x, int(y), float(rng.random()), float(rng.random())) for x, y in zip(X, labels, strict=True)]
+
+
+def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
+    """("decide", t) and ("learn", t) in the order in which they happen; at one time, feedback in order of decision."""
+    due: dict[int, list[int]] = {}
+    for t in range(late.size):
+        yield "decide", t
+        due.setdefault(t + int(late[t]), []).append(t)
+        for s in sorted(due.pop(t, [])):
+            yield "learn", s
+    for time in sorted(due):
+        for s in sorted(due[time]):
+            yield "learn", s
+
+
+def assert_agree(learner: Learner, oracle: Oracle, events: list[Round], late: NDArray[np.int64]) -> int:
+    """Actions, greedy classes and propensities are equal at every round; the number of mistakes."""
+    decided: dict[int, Decision] = {}
+    logged: dict[int, Logged] = {}
+    mistakes = 0
+    for what, t in settled(late):
+        x, label, u, v = events[t]
+        if what == "decide":
+            decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
+            ours, theirs = decided[t], logged[t]
+            assert (ours.action, ours.greedy) == (theirs.action, theirs.greedy), f"round {t}: {ours} against {theirs}"
+            np.testing.assert_allclose(ours.propensity, theirs.propensity, rtol=1e-12, err_msg=f"round {t}")
+            mistakes += ours.action != label
+        else:
+            reward = int(decided[t].action == label)
+            learner.update(x, decided.pop(t), reward, v=v)
+            oracle.update(x, logged.pop(t), reward, v)
+    return mistakes

@@ -1,0 +1,95 @@
+"""Confidit as in Fig. 1 of the paper: matrices, linear systems, and the projection by bisection."""
+
+import numpy as np
+
+from stream.events import FloatArray
+from tests.oracles.logged import Logged
+
+
+class NaiveConfidit:
+    """Fig. 1 with the options of Table 2 and equations (9), (10), (11)."""
+
+    def __init__(
+        self,
+        n_classes: int,
+        n_features: int,
+        *,
+        projection: bool,
+        confidence: str,
+        covariance: str,
+        alpha: float = 1.0,
+        eta: float = 1.0,
+        u_norm_sq: float = 1.0,
+        delta: float = 0.05,
+        approx_error: float = 1.0,
+        approx_error_power: float = -0.5,
+    ) -> None:
+        self.K = n_classes
+        self.projection, self.confidence, self.covariance = projection, confidence, covariance
+        self.alpha, self.eta, self.u_norm_sq, self.delta = alpha, eta, u_norm_sq, delta
+        self.q_1, self.q_power = approx_error, approx_error_power
+        self.A = np.array([(1 + alpha) ** 2 * np.eye(n_features)] * n_classes)
+        self.W = np.zeros((n_classes, n_features))
+        self.t = 0
+        self.confidence_sum = 0.0
+        self.closest = np.inf  # the smallest lead over a class that did not tie to the bit
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        x = x / np.linalg.norm(x)
+        self.t += 1
+        solved = np.array([np.linalg.solve(self.A[i], x) for i in range(self.K)])
+        c = np.array([x @ solved[i] for i in range(self.K)])
+        if self.projection:
+            self._project(x, solved, c)
+        scores = np.array([self.W[i] @ x for i in range(self.K)])
+        if self.confidence == "constant":
+            eps_sq = self.eta * c
+        else:
+            half = 0.5 * (1 + self.alpha) ** 2
+            eta_t = (
+                half * self.u_norm_sq
+                + half * self.confidence_sum
+                + 9 * (1 + self.alpha) ** 2 * np.log((self.t + 4) / self.delta)
+            )
+            if self.confidence == "modified":
+                eta_t += (1 + self.alpha) ** 2 * sum(self.q_1 * s**self.q_power for s in range(1, self.t))
+            eps_sq = 2 * c * eta_t
+        bounds = scores + np.sqrt(eps_sq)
+        action = int(np.argmax(bounds))
+        for values in (bounds, scores):
+            behind = values[values != values.max()]
+            if behind.size:
+                self.closest = min(self.closest, float(values.max() - behind.max()))
+        return Logged(action, int(np.argmax(scores)), 1.0, scores)
+
+    def _project(self, x: FloatArray, solved: FloatArray, c: FloatArray) -> None:
+        """Minimise the distance in the norm of A by its dual: Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα in λ."""
+        s = np.array([self.W[i] @ x for i in range(self.K)])
+        goal = 1 + self.alpha - self.K * self.alpha
+        low, high = -1.0, 1.0
+        while np.maximum(-self.alpha, s + low * c).sum() > goal:
+            low *= 2
+        while np.maximum(-self.alpha, s + high * c).sum() < goal:
+            high *= 2
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            if np.maximum(-self.alpha, s + middle * c).sum() < goal:
+                low = middle
+            else:
+                high = middle
+        moved = np.maximum(-self.alpha, s + high * c)
+        self.W = np.array([self.W[i] + (moved[i] - s[i]) / c[i] * solved[i] for i in range(self.K)])
+
+    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+        x = x / np.linalg.norm(x)
+        a = logged.action
+        X = x
+        if reward == 0 and v < (1 + self.alpha) / 2:
+            X = -x
+        before = self.A[a].copy()
+        self.A[a] += np.diag(X * X) if self.covariance == "diag" else np.outer(X, X)
+        self.W[a] = np.linalg.solve(self.A[a], before @ self.W[a] + X)
+        self.confidence_sum += float(x @ np.linalg.solve(self.A[a], x))
+
+    def weights(self) -> FloatArray:
+        return self.W

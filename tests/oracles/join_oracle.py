@@ -1,0 +1,162 @@
+"""What should become of contexts and feedback, told from all their times; plain lists, searched from end to end.
+
+Whether feedback is in time is decided here by the two times alone: its append time and the time of the decision. The
+join does not compare these two; it expires decisions as the watermark passes. Both must say the same.
+"""
+
+from dataclasses import dataclass, field
+
+from stream.join import JoinSettings, Overflows
+from stream.ledger import Ledger
+
+
+@dataclass
+class Decided:
+    """A decision, from when it was made until it is forgotten."""
+
+    id: str
+    decided_at_ms: int
+    outcome: str = ""  # empty: still waits
+    reward: int | None = None
+    settled_at_ms: int = -1
+    settled_as: int = -1  # how many were settled before it
+    gave_way: bool = False  # expired before its time, to make room
+    forgotten: bool = False
+
+
+@dataclass
+class Waiting:
+    """Feedback that waits for its context."""
+
+    id: str
+    reward: int
+    since_ms: int
+
+
+@dataclass
+class JoinOracle:
+    """Give it everything in its order; it says what happens to whom, in words such as `matched a 1`."""
+
+    settings: JoinSettings
+    assumed_reward: int | None = None
+    time_ms: int = 0
+    decisions: list[Decided] = field(default_factory=list)
+    orphans: list[Waiting] = field(default_factory=list)
+    contexts: int = 0
+    context_duplicates: int = 0
+    feedback_count: int = 0
+    late: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    dropped: int = 0
+    settled: int = 0
+    gave_way: int = 0
+    orphans_gave_way: int = 0
+    forgotten_early: int = 0
+
+    def context(self, event_id: str, decided_at_ms: int) -> list[str]:
+        """A context comes, and would be decided at this time."""
+        self.contexts += 1
+        if self._known(event_id) is not None:
+            self.context_duplicates += 1
+            return ["context duplicate"]
+        decision = Decided(event_id, decided_at_ms)
+        self.decisions.append(decision)
+        waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        if waiting:
+            self.orphans.remove(waiting[0])
+            return self._settle(decision, "matched", waiting[0].reward)
+        unsettled = [d for d in self.decisions if not d.outcome]
+        if len(unsettled) > self.settings.pending_max:
+            self.gave_way += 1
+            oldest = min(unsettled, key=lambda d: d.decided_at_ms)
+            oldest.gave_way = True
+            return self._settle(oldest, "expired", self.assumed_reward)
+        return []
+
+    def feedback(self, event_id: str, reward: int, append_ms: int) -> list[str]:
+        """Feedback was appended at this time."""
+        happened = self.time(append_ms)
+        self.feedback_count += 1
+        decision = self._known(event_id)
+        if decision is None:
+            return happened + self._without_decision(event_id, reward)
+        if decision.outcome == "matched":
+            return [*happened, self._duplicate(decision.reward, reward)]
+        in_time = append_ms <= decision.decided_at_ms + self.settings.window_ms
+        if in_time and not decision.gave_way:
+            return happened + self._settle(decision, "matched", reward)
+        self.late += 1
+        return [*happened, f"late {event_id}"]
+
+    def time(self, now_ms: int) -> list[str]:
+        """All feedback up to this time is known."""
+        if now_ms <= self.time_ms:
+            return []
+        self.time_ms = now_ms
+        happened: list[str] = []
+        for decision in self.decisions:
+            if not decision.outcome and now_ms > decision.decided_at_ms + self.settings.window_ms:
+                happened += self._settle(decision, "expired", self.assumed_reward)
+        for orphan in [o for o in self.orphans if now_ms > o.since_ms + self.settings.orphan_ms]:
+            happened += self._drop(orphan)
+        for decision in self.decisions:
+            if decision.outcome and now_ms > decision.settled_at_ms + self.settings.retain_ms:
+                decision.forgotten = True
+        return happened
+
+    def _known(self, event_id: str) -> Decided | None:
+        known = [d for d in self.decisions if d.id == event_id and not d.forgotten]
+        assert len(known) <= 1
+        return known[0] if known else None
+
+    def _without_decision(self, event_id: str, reward: int) -> list[str]:
+        waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        if waiting:
+            return [self._duplicate(waiting[0].reward, reward)]
+        self.orphans.append(Waiting(event_id, reward, self.time_ms))
+        if len(self.orphans) > self.settings.orphans_max:
+            self.orphans_gave_way += 1
+            return self._drop(self.orphans[0])
+        return []
+
+    def _duplicate(self, first: int | None, reward: int) -> str:
+        self.duplicates += 1
+        self.conflicts += first != reward
+        return "feedback duplicate" if first == reward else "feedback conflict"
+
+    def _settle(self, decision: Decided, outcome: str, reward: int | None) -> list[str]:
+        decision.outcome, decision.reward = outcome, reward
+        decision.settled_at_ms, decision.settled_as = self.time_ms, self.settled
+        self.settled += 1
+        remembered = [d for d in self.decisions if d.outcome and not d.forgotten]
+        if len(remembered) > self.settings.retained_max:
+            self.forgotten_early += 1
+            min(remembered, key=lambda d: d.settled_as).forgotten = True
+        return [f"{outcome} {decision.id} {reward}"]
+
+    def _drop(self, orphan: Waiting) -> list[str]:
+        self.orphans.remove(orphan)
+        self.dropped += 1
+        return [f"dropped {orphan.id}"]
+
+    def ledger(self) -> Ledger:
+        """The books."""
+        return Ledger(
+            contexts=self.contexts,
+            decided=len(self.decisions),
+            context_duplicates=self.context_duplicates,
+            feedback=self.feedback_count,
+            matched=sum(d.outcome == "matched" for d in self.decisions),
+            expired=sum(d.outcome == "expired" for d in self.decisions),
+            pending=sum(not d.outcome for d in self.decisions),
+            late=self.late,
+            feedback_duplicates=self.duplicates,
+            conflicts=self.conflicts,
+            orphans_waiting=len(self.orphans),
+            orphans_dropped=self.dropped,
+        )
+
+    def overflows(self) -> Overflows:
+        """How often each limit was met."""
+        return Overflows(self.gave_way, self.orphans_gave_way, self.forgotten_early)
