@@ -32,6 +32,7 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, MemberToRemove, OffsetSpec
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
@@ -227,7 +228,11 @@ class KafkaBroker:
             heartbeat_interval_ms=min(_HEARTBEAT_MS_MAX, self._session_timeout_ms // 4),
             partition_assignment_strategy=(RangePartitionAssignor,),
         )
-        return self._opened(_KafkaGroupConsumer(self, client, group, member, topics, listener))
+        try:
+            return self._opened(_KafkaGroupConsumer(self, client, group, member, topics, listener))
+        except BaseException:
+            client.close(timeout_ms=0)
+            raise
 
     def reader(self, tps: Sequence[TopicPartition]) -> "_KafkaConsumer":
         """See Broker."""
@@ -350,6 +355,7 @@ class KafkaBroker:
                     "request_timeout_ms": self.request_timeout_ms,
                     "reconnect_backoff_max_ms": 1000,
                     "kafka_client": network,
+                    "proxy_url": "direct://",  # no proxy: see _Socket
                     **settings,
                 }
             )
@@ -410,6 +416,19 @@ class KafkaBroker:
             yield
         except (kafka_errors.KafkaError, ValueError, TypeError) as error:
             self.refuse(what, error)
+
+
+class _Socket(KafkaNetSocket):  # type: ignore[misc]
+    """Closes the socket of a failed attempt, which kafka-python leaves open; chosen by the scheme of `proxy_url`."""
+
+    SCHEMES = ("direct",)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
 
 
 class _Sent:
@@ -496,7 +515,7 @@ class _KafkaTransactionalProducer:
     def take_over(self) -> None:
         """Fence earlier producers of this id, and have their open transaction aborted."""
         try:
-            with self._broker.translating(f"take over the transactional id {self._id}"):
+            with self._translating("take over the transactional id"):
                 self._client.init_transactions()
         except BrokerError:
             self.close()
@@ -580,7 +599,7 @@ class _KafkaTransactionalProducer:
     def _check_known(self) -> None:
         if self._unknown is not None:
             raise BrokerUnavailableError(
-                f"the outcome of a transaction of {self._id} is unknown: {self._unknown} by {self._broker.bootstrap}; "
+                f"the outcome of a transaction of {self._id} at {self._broker.bootstrap} is unknown: {self._unknown}; "
                 f"make a new producer with this id, and read what was written"
             )
 
@@ -596,6 +615,9 @@ class _KafkaTransactionalProducer:
                     f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
                     f"its time-out or another process has taken over"
                 ) from error
+            if self._manager.has_fatal_error():  # so it also takes a request that was not answered in time
+                self._unknown = f"could not {what}: {error}"
+                self._check_known()
             self._broker.refuse(what, error)
 
     def _raise_if_fenced(self, what: str) -> None:
@@ -720,6 +742,9 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         self._paused: set[TopicPartition] = set()  # by the user
         self._fenced = False
         client.subscribe(list(topics), listener=self._rebalances)
+        # A leader of the group that has no metadata yet deals no partitions, and the group is joined a second time.
+        with broker.translating(f"read about {', '.join(topics)}"):
+            client._net.run(client._manager.wait_for, client._cluster.request_update(), broker.request_timeout_ms)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""

@@ -314,6 +314,9 @@ def _write_settings(home: Path, storage: Path, port: int, controller_port: int) 
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
+        # A killed broker starts again only when its session of before has ended; by default after 9 s.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
         "group.min.session.timeout.ms": "1000",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "num.network.threads": "2",

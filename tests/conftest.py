@@ -1,0 +1,38 @@
+"""What tests share: a real Kafka of this test run, and names that no other test uses."""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from stream.broker import Broker, EmbeddedBroker, VirtualClock
+from stream.kafka_broker import KafkaBroker
+from stream.local_kafka import LocalKafka, local_kafka
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka]:
+    """A Kafka that lives as long as the test run; when it cannot start, the tests that need it fail."""
+    with local_kafka() as running:
+        yield running
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A prefix for topics, groups and transactional ids that no other test uses."""
+    return f"test{os.getpid()}.{next(_numbers)}."
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """Each of the brokers in turn."""
+    if request.param == "embedded":
+        yield EmbeddedBroker(VirtualClock(1_000))
+        return
+    running: LocalKafka = request.getfixturevalue("kafka")
+    made = KafkaBroker(running.bootstrap)
+    yield made
+    made.close()

@@ -1,0 +1,236 @@
+"""What only the Kafka adapter can show: brokers that are down, restarted or frozen, and what is left behind."""
+
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka.partitioner.default import DefaultPartitioner
+
+from stream import local_kafka
+from stream.broker import (
+    BrokerError,
+    BrokerUnavailableError,
+    FencedError,
+    TopicPartition,
+    TopicSpec,
+    partition_for,
+)
+from stream.kafka_broker import KafkaBroker
+from stream.local_kafka import LocalKafka
+
+
+class Deaf:
+    def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
+        pass
+
+    def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+        pass
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((local_kafka.HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path, unused_port: int) -> Iterator[LocalKafka]:
+    """A Kafka that a test may stop, kill or freeze."""
+    yield local_kafka.start(unused_port, tmp_path)
+    local_kafka.stop(tmp_path)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 12])
+def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: int) -> None:
+    class Cluster:
+        def topics(self) -> set[str]:
+            return {"topic"}
+
+        def partitions_for_topic(self, _: str) -> set[int]:
+            return set(range(partitions))
+
+        available_partitions_for_topic = partitions_for_topic
+
+    theirs = DefaultPartitioner()
+    for key in [b"", *(str(i).encode() * (i % 7) for i in range(1, 500))]:
+        assert partition_for(key, partitions) == theirs.partition("topic", key, key, None, None, Cluster())
+
+
+def test_a_broker_that_is_down_is_waited_for_and_then_named(unused_port: int) -> None:
+    said: list[str] = []
+    started_s = time.monotonic()
+    with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{unused_port} within 3000 ms.*onebit kafka up"):
+        KafkaBroker(f"127.0.0.1:{unused_port}", connect_timeout_ms=3_000, progress=said.append)
+    assert 2.5 < time.monotonic() - started_s < 8
+    assert said
+    assert f"waiting for Kafka at 127.0.0.1:{unused_port}" in said[0]
+
+
+def test_a_broker_that_comes_up_later_is_connected_to(tmp_path: Path, unused_port: int) -> None:
+    starter = threading.Thread(target=local_kafka.start, args=(unused_port, tmp_path))
+    starter.start()
+    broker = KafkaBroker(f"127.0.0.1:{unused_port}", connect_timeout_ms=60_000)
+    assert broker.describe_topics(["none"]) == {}
+    broker.close()
+    starter.join()
+    local_kafka.stop(tmp_path)
+
+
+def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str) -> None:
+    before = set(threading.enumerate())
+    broker = KafkaBroker(kafka.bootstrap)
+    broker.create_topics([TopicSpec(prefix, 1)])
+    tp = TopicPartition(prefix, 0)
+    producer = broker.producer()
+    producer.send(prefix, 0, b"key", b"value")
+    broker.transactional_producer(prefix).begin()
+    broker.reader([tp]).poll(100, 10)
+    broker.group_consumer(prefix, "m", [prefix], Deaf()).poll(1_000, 10)
+    broker.committed(prefix, [tp])
+    broker.close()
+    gc.collect()  # an unclosed socket warns when it is collected, and a warning is an error
+    assert set(threading.enumerate()) == before
+
+
+def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(kafka: LocalKafka, prefix: str) -> None:
+    broker = KafkaBroker(kafka.bootstrap, transaction_timeout_ms=1_000)
+    broker.create_topics([TopicSpec(prefix, 1)])
+    tp = TopicPartition(prefix, 0)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(prefix, 0, b"key", b"value")
+    producer.flush()
+    wait_for(lambda: broker.ends([tp])[tp].stable > 0)
+    with pytest.raises(FencedError):
+        producer.commit()
+    broker.close()
+
+
+def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafka, prefix: str) -> None:
+    broker = KafkaBroker(kafka.bootstrap, transaction_timeout_ms=1_000)
+    broker.create_topics([TopicSpec(prefix, 2)])
+    tp = TopicPartition(prefix, 0)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(prefix, 0, b"key", b"early")
+    producer.flush()
+    wait_for(lambda: broker.ends([tp])[tp].stable > 0)
+
+    def write_on() -> None:
+        producer.send(prefix, 0, b"key", b"late")
+        producer.send(prefix, 1, b"key", b"late")
+        producer.commit()
+
+    with pytest.raises(FencedError):
+        write_on()
+    reader = broker.reader([tp, TopicPartition(prefix, 1)])
+    assert reader.poll(500, 10) == []
+    broker.close()
+
+
+def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kafka: LocalKafka) -> None:
+    broker = KafkaBroker(own_kafka.bootstrap, request_timeout_ms=30_000)
+    broker.create_topics([TopicSpec("topic", 1)])
+    tp = TopicPartition("topic", 0)
+    producer, transactions = broker.producer(), broker.transactional_producer("id")
+    consumer = broker.group_consumer("group", "m", ["topic"], Deaf())
+    producer.send("topic", 0, b"key", b"before")
+    producer.flush()
+    read: list[bytes | None] = []
+
+    def read_so_many(count: int) -> bool:
+        read.extend(record.value for record in consumer.poll(100, 10))
+        return len(read) >= count
+
+    wait_for(lambda: read_so_many(1))
+    transactions.begin()
+    transactions.send("topic", 0, b"key", b"transaction")
+    transactions.flush()
+
+    os.kill(own_kafka.pid, signal.SIGKILL)
+    assert consumer.poll(500, 10) == []
+    producer.send("topic", 0, b"key", b"while down")
+    local_kafka.start(int(own_kafka.bootstrap.rpartition(":")[2]), own_kafka.home)
+
+    producer.flush()
+    transactions.send_offsets({tp: 1}, consumer)
+    transactions.commit()
+    wait_for(lambda: read_so_many(3))
+    assert read == [b"before", b"transaction", b"while down"]
+    assert broker.committed("group", [tp]) == {tp: 1}
+    broker.close()
+
+
+def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka) -> None:
+    broker = KafkaBroker(own_kafka.bootstrap, request_timeout_ms=2_000)
+    broker.create_topics([TopicSpec("topic", 1)])
+    tp = TopicPartition("topic", 0)
+    producer, transactions = broker.producer(), broker.transactional_producer("id")
+    reader = broker.reader([tp])
+    transactions.begin()
+    transactions.send("topic", 0, b"key", b"value")
+    transactions.flush()
+    producer.send("topic", 0, b"key", b"value")
+
+    os.kill(own_kafka.pid, signal.SIGSTOP)
+    try:
+        for operation in (
+            producer.flush,
+            transactions.commit,
+            transactions.commit,
+            lambda: broker.ends([tp]),
+            lambda: broker.describe_topics(["topic"]),
+            lambda: broker.reader([tp]),
+            lambda: broker.transactional_producer("another"),
+            lambda: broker.group_consumer("group", "m", ["topic"], Deaf()),
+            lambda: broker.committed("group", [tp]),
+        ):
+            started_s = time.monotonic()
+            with pytest.raises(BrokerUnavailableError):
+                operation()
+            assert time.monotonic() - started_s < 12, operation
+        started_s = time.monotonic()
+        reader.poll(500, 10)
+        broker.close()
+        assert time.monotonic() - started_s < 30
+    finally:
+        os.kill(own_kafka.pid, signal.SIGCONT)
+
+
+def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka: LocalKafka, prefix: str) -> None:
+    broker = KafkaBroker(kafka.bootstrap)
+    broker.create_topics([TopicSpec(prefix, 1)])
+    tp = TopicPartition(prefix, 0)
+    producer = broker.producer()
+    for _ in range(5):
+        producer.send(prefix, 0, b"key", b"value")
+    producer.flush()
+    consumer = broker.group_consumer(prefix, "m", [prefix], Deaf())
+    wait_for(lambda: bool(consumer.poll(100, 10)))
+    consumer.commit({tp: 1})
+    consumer.close()
+    broker._admin.delete_records({tp: 3})  # as retention does
+    assert broker.beginnings([tp]) == {tp: 3}
+
+    reader = broker.reader([tp])
+    assert reader.position(tp) == 3
+    reader.seek(tp, 2)
+    with pytest.raises(BrokerError, match="no longer kept"):
+        wait_for(lambda: bool(reader.poll(100, 10)))
+    again = broker.group_consumer(prefix, "m", [prefix], Deaf())
+    with pytest.raises(BrokerError, match=r"offset 1 .* no longer kept: the first is 3"):
+        wait_for(lambda: bool(again.poll(100, 10)))
+    broker.close()
+
+
+def wait_for(claim: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < deadline_s, "this did not come to hold in time"

