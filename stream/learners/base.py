@@ -138,6 +138,9 @@ class Learner(ABC):
         """The cost per event at nnz non-zeros, and in all; known before anything is allocated."""
 
 
+_tuple = tuple.__new__  # makes a Decision in 0.15 µs instead of 0.25: a twentieth of the whole event
+
+
 class KernelLearner(Learner):
     """A learner whose arithmetic is a pair of kernels over flat arrays; see `stream.learners.kernels`.
 
@@ -182,7 +185,7 @@ class KernelLearner(Learner):
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         scores = np.empty(self.n_classes)
         action, greedy, propensity = self._predict(indices, values, u, scores, *self.model)
-        return Decision(action, greedy, propensity, scores)
+        return _tuple(Decision, (action, greedy, propensity, scores))
 
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None

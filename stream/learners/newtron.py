@@ -71,8 +71,9 @@ def gradient(
         c = h[action] / propensity
         curvature = beta
     G_W = 0.0
+    share = 1.0 / K
     for k in range(K):
-        h[k] = c * ((1.0 if k == action else 0.0) - 1.0 / K)
+        h[k] = c * ((1.0 if k == action else 0.0) - share)
         G_W += h[k] * scores[k]  # G·W_τ = Σ_k h_k ⟨W_τ,k, x⟩
     return curvature, 1.0 - curvature * G_W
 
@@ -85,13 +86,10 @@ def predict_diagonal(
     scores: FloatArray,
     M: FloatArray,
     norm: FloatArray,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    D: float,
 ) -> tuple[int, int, float]:
     """Sample from the softmax of the projected weights, mixed with γ."""
     W = M[0]
+    gamma, alpha, D = norm[2], norm[3], norm[5]
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     if norm[0] > D * D:
@@ -113,12 +111,10 @@ def accumulate_diagonal(
     sign: float,
     M: FloatArray,
     norm: FloatArray,
-    alpha: float,
-    beta: float,
-    D: float,
 ) -> bool:
     """Add a round's share to A and b (sign 1), or take it away (sign -1); W'' and its norm follow."""
     W, A, b = M[0], M[1], M[2]
+    alpha, beta, D = norm[3], norm[4], norm[5]
     K, d = W.shape
     if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
         return False
@@ -127,16 +123,19 @@ def accumulate_diagonal(
     if h[action] == 0.0 or not abs(factor * h[action]) < STEP_MAX:
         return False
     change = 0.0
+    floor = 1.0 / D  # A is never below I/D but for the rounding of a sign of -1
     for k in range(K):
         square, step = sign * (curvature * h[k] * h[k]), sign * (factor * h[k])
         for j in range(indices.size):
             i = indices[j]
-            # A is never below I/D but for the rounding of a sign of -1.
-            A[k, i] = max(A[k, i] + square * (values[j] * values[j]), 1.0 / D)
-            b[k, i] += step * values[j]
-            old = W[k, i]
-            W[k, i] = -b[k, i] / A[k, i]
-            change += W[k, i] * W[k, i] - old * old
+            x = values[j]
+            A_ki = A[k, i] + square * (x * x)
+            if A_ki < floor:
+                A_ki = floor
+            b_ki = b[k, i] + step * x
+            new, old = -b_ki / A_ki, W[k, i]
+            W[k, i], A[k, i], b[k, i] = new, A_ki, b_ki
+            change += new * new - old * old
     norm[0] += change
     norm[1] += 1.0
     if norm[1] == NORM_REFRESH_UPDATES:
@@ -161,13 +160,9 @@ def update_diagonal(
     label: int,
     M: FloatArray,
     norm: FloatArray,
-    gamma: float,
-    alpha: float,
-    beta: float,
-    D: float,
 ) -> bool:
     """A += κβ G², b += (1 - κβ G·W_τ) G, W'' = -b/A."""
-    return accumulate_diagonal(indices, values, action, propensity, scores, reward, 1.0, M, norm, alpha, beta, D)
+    return accumulate_diagonal(indices, values, action, propensity, scores, reward, 1.0, M, norm)
 
 
 @register
@@ -218,11 +213,12 @@ class PNewtron(KernelLearner):
     update_kernel = staticmethod(update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
-        M, norm = np.zeros((3, n_classes, n_features)), np.zeros(2)
+        M = np.zeros((3, n_classes, n_features))
         M[1] = 1.0 / radius
-        arrays = {"W": M[0], "A": M[1], "b": M[2], "norm": norm}
-        super().__init__(n_classes, n_features, arrays, (M, norm, gamma, alpha, beta, radius))
-        self.alpha, self.beta, self.radius = alpha, beta, radius
+        # The parameters ride behind ‖W''‖² and the count of updates: four numbers cost 0.3 µs per event, one array 0.2.
+        norm = np.array([0.0, 0.0, gamma, alpha, beta, radius])
+        super().__init__(n_classes, n_features, {"W": M[0], "A": M[1], "b": M[2], "norm": norm[:2]}, (M, norm))
+        self.radius = radius
 
     def weights(self) -> FloatArray:
         """W', float64[K, d]."""
@@ -237,16 +233,9 @@ class PNewtron(KernelLearner):
         if assumed_reward == reward:
             return False
         event = (*sparse(x, self.n_features), decision.action, decision.propensity, decision.scores)
-        model = (self.arrays_stacked, self.arrays["norm"], self.alpha, self.beta, self.radius)
-        away = accumulate_diagonal(*event, assumed_reward, -1.0, *model)
-        added = accumulate_diagonal(*event, reward, 1.0, *model)
+        away = accumulate_diagonal(*event, assumed_reward, -1.0, *self.model)
+        added = accumulate_diagonal(*event, reward, 1.0, *self.model)
         return away or added
-
-    @property
-    def arrays_stacked(self) -> FloatArray:
-        """W'', A and b as one array [3, K, d]."""
-        stacked: FloatArray = self.model[0]
-        return stacked
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
