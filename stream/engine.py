@@ -115,6 +115,7 @@ class Task:
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
         self.updates = 0  # updates that changed the model: its version
+        self.decided_at_ms = 0  # of the latest decision; the next is not dated before it, as the join's order needs
         self._contexts_topic = contexts_topic
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
@@ -149,7 +150,7 @@ class Task:
         if self.join.receive_context(event_id) is Action.IGNORE_CONTEXT:
             return
         decision = self.learner.predict(x, self._draw_action(event_id))
-        decided_at_ms = max(now_ms, record.append_ms, self.join.watermark_ms)
+        self.decided_at_ms = decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
         effects.predictions.append((Prediction(event_id, decision, decided_at_ms, self.updates), record.offset))
         settled = self.join.hold(event_id, Pending(x, decision, decided_at_ms))
         if settled is not None:

@@ -1,0 +1,191 @@
+"""What the tests of the pipeline share: small tasks, records by hand, and a whole pipeline on the embedded broker."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from consumers.learner import LearnerOptions, LearnerProgram
+from producers.datasets.base import Dataset
+from producers.datasets.synthetic import synsep
+from producers.feedback import FeedbackOptions, FeedbackProgram
+from producers.replay import ReplayOptions, ReplayProgram
+from stream.audit import Finding, audit_partition
+from stream.broker import EmbeddedBroker, VirtualClock, partition_for
+from stream.checkpoint import JournalStep, decode_step, read_partition, state_digest
+from stream.codec import HEADERS
+from stream.delays import FeedbackPlan, parse_delay
+from stream.engine import TaskSettings
+from stream.join import JoinSettings
+from stream.ledger import Ledger, total_ledger
+from stream.records import Record, TopicPartition
+from stream.simulate import Program, run_until_settled
+from stream.topics import Topics
+
+TOPICS = Topics.with_prefix("test.")
+N_CLASSES, N_FEATURES = 3, 4
+
+
+def context_value(event_id: str, *indices: int) -> bytes:
+    """A context of a task of N_FEATURES features."""
+    return orjson.dumps({"id": event_id, "x": {"i": indices or (0, 2)}})
+
+
+def feedback_value(event_id: str, reward: int, label: int | None = None) -> bytes:
+    """A feedback."""
+    fields = {"id": event_id, "reward": reward}
+    return orjson.dumps(fields if label is None else {**fields, "label": label})
+
+
+def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
+    """Settings for hand-made events: 3 classes, 4 features, decisions wait for 1 s."""
+    limits = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000)
+    return TaskSettings(learner, N_CLASSES, N_FEATURES, **{"join": limits, **changes})
+
+
+@dataclass
+class Inputs:
+    """Records of the two inputs of one partition, as a broker would number them."""
+
+    records: list[Record] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, topic: str, append_ms: int, value: bytes | None) -> Record:
+        offset = self.counts.get(topic, 0)
+        self.counts[topic] = offset + 1
+        self.records.append(Record(topic, 0, offset, append_ms, None, value, HEADERS))
+        return self.records[-1]
+
+    def context(self, event_id: str, append_ms: int, *indices: int) -> Record:
+        return self.add(TOPICS.contexts, append_ms, context_value(event_id, *indices))
+
+    def feedback(self, event_id: str, reward: int, append_ms: int, label: int | None = None) -> Record:
+        return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label))
+
+    def of(self, topic: str) -> deque[Record]:
+        return deque(record for record in self.records if record.topic == topic)
+
+
+class CrashError(Exception):
+    """The process dies here; nothing is closed."""
+
+
+@dataclass
+class Together:
+    """Several learners that step in turn, as one program of a simulation."""
+
+    clock: VirtualClock
+    learners: Sequence[Program]
+    started: bool = False
+
+    def step(self, timeout_ms: int) -> int:
+        self.started = True
+        return sum(learner.step(timeout_ms) for learner in self.learners)
+
+    def next_due_ms(self) -> int | None:
+        if not self.started:
+            return self.clock.now_ms
+        return min((due for learner in self.learners if (due := learner.next_due_ms()) is not None), default=None)
+
+
+@dataclass
+class Pipeline:
+    """A whole pipeline on the embedded broker, whose parts can be killed and made anew."""
+
+    settings: TaskSettings
+    partitions: int = 1
+    clock: VirtualClock = field(default_factory=lambda: VirtualClock(1_000))
+    broker: EmbeddedBroker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.broker = EmbeddedBroker(self.clock)
+        self.broker.create_topics(TOPICS.specs(self.partitions))
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms
+
+    def learner(
+        self,
+        instance: str = "learner-1",
+        crash_point: Callable[[int], None] = lambda number: None,
+        settings: TaskSettings | None = None,
+        **options: Any,
+    ) -> LearnerProgram:
+        return LearnerProgram(
+            self.broker,
+            TOPICS,
+            self.settings if settings is None else settings,
+            LearnerOptions(instance=instance, **options),
+            self.now_ms,
+            crash_point=crash_point,
+        )
+
+    def replay(self, dataset: Dataset, events: int, rate: float = 1_000.0, start: int = 0) -> ReplayProgram:
+        options = ReplayOptions(events, rate, partitions=self.partitions, start=start)
+        return ReplayProgram(self.broker, TOPICS, dataset, options, self.now_ms)
+
+    def feedback(self, dataset: Dataset, plan: FeedbackPlan, **options: Any) -> FeedbackProgram:
+        return FeedbackProgram(self.broker, TOPICS, dataset.label_of, plan, FeedbackOptions(**options), self.now_ms)
+
+    def run(self, sources: Sequence[Program], *learners: LearnerProgram) -> None:
+        """Run until nothing is left to do; the learners start with what stands in the topics."""
+        run_until_settled(self.clock, sources, Together(self.clock, learners))
+
+    def send(self, topic: str, value: bytes | None, partition: int = 0, key: bytes | None = None) -> None:
+        self.broker.producer().send(topic, partition, key, value, HEADERS)
+
+    def context(self, event_id: str, *indices: int) -> None:
+        partition = partition_for(event_id.encode(), self.partitions)
+        self.send(TOPICS.contexts, context_value(event_id, *indices), partition, event_id.encode())
+
+    def answer(self, event_id: str, reward: int) -> None:
+        partition = partition_for(event_id.encode(), self.partitions)
+        self.send(TOPICS.feedback, feedback_value(event_id, reward), partition, event_id.encode())
+
+    def records(self, topic: str, partition: int = 0) -> list[Record]:
+        return list(read_partition(self.broker, TopicPartition(topic, partition)))
+
+    def values(self, topic: str, partition: int = 0) -> list[dict[str, Any]]:
+        return [orjson.loads(record.value or b"null") for record in self.records(topic, partition)]
+
+    def all_values(self, topic: str) -> list[dict[str, Any]]:
+        return [value for partition in range(self.partitions) for value in self.values(topic, partition)]
+
+    def journal(self, partition: int = 0) -> list[JournalStep]:
+        entries = map(decode_step, self.records(TOPICS.journal, partition))
+        return [entry for entry in entries if isinstance(entry, JournalStep)]
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Where every topic ends, records of open transactions included."""
+        tps = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(self.partitions)]
+        return {tp: end.high_watermark for tp, end in self.broker.ends(tps).items()}
+
+    def ledger(self) -> Ledger:
+        return total_ledger(steps[-1].ledger for p in range(self.partitions) if (steps := self.journal(p)))
+
+    def audits(self) -> list[Finding]:
+        return [audit_partition(self.broker, TOPICS, partition) for partition in range(self.partitions)]
+
+
+def digest(*learners: LearnerProgram) -> str:
+    """The state of all tasks that run in these programs."""
+    tasks = {partition: task for learner in learners for partition, task in learner.tasks.items()}
+    return state_digest(task.learner.state() for _, task in sorted(tasks.items()))
+
+
+def plan(delay: str = "none", loss: float = 0.0, duplicates: float = 0.0, seed: int = 1) -> FeedbackPlan:
+    """When the feedback of each event comes."""
+    return FeedbackPlan(seed, parse_delay(delay), loss, duplicates)
+
+
+def small_synsep(rows: int = 400) -> Dataset:
+    return synsep(seed=3, rows=rows)
+
+
+def synsep_task(learner: str = "soba-diag", **changes: Any) -> TaskSettings:
+    """Settings for SynSep, with a window that some of a log-normal delay's feedback misses."""
+    dataset = small_synsep()
+    limits = JoinSettings(window_ms=500, orphan_ms=500, retain_ms=5_000)
+    return TaskSettings(learner, dataset.n_classes, dataset.n_features, **{"join": limits, "seed": 5, **changes})
