@@ -14,7 +14,7 @@ from stream import codec
 from stream.broker import Broker
 from stream.codec import DEAD_LETTER_MALFORMED, MalformedError
 from stream.delays import FeedbackPlan
-from stream.events import Feedback, Prediction
+from stream.events import Answer, Feedback
 from stream.records import Record, TopicPartition
 from stream.topics import Topics
 
@@ -43,7 +43,7 @@ class FeedbackProgram:
         options: FeedbackOptions,
         now_ms: Callable[[], int],
         heard: Callable[[int], None] = lambda append_ms: None,
-        observe: Callable[[Prediction, int], None] = lambda prediction, label: None,
+        observe: Callable[[Answer, int], None] = lambda answer, label: None,
     ) -> None:
         """Join the group.
 
@@ -125,22 +125,22 @@ class FeedbackProgram:
 
     def _take(self, record: Record) -> None:
         try:
-            prediction, _ = codec.decode_prediction(record)
-            event_id = prediction.id
+            answer = codec.decode_answer(record)
+            event_id = answer.id
             label = self._label_of(event_id)
         except (MalformedError, UnknownEventError) as error:
             self._refuse(record, str(error))
             return
-        self._observe(prediction, label)
+        self._observe(answer, label)
         delays_ms = self._plan(event_id, label)
         if not delays_ms:
             return
-        reward = int(prediction.decision.action == label)
+        reward = int(answer.action == label)
         feedback = Feedback(event_id, reward, label if self._options.with_label else None)
         self._unsent[self._place(record)][record.offset] = len(delays_ms)
         for delay_ms in delays_ms:
             self._sequence += 1
-            heapq.heappush(self._due, (record.append_ms + delay_ms, self._sequence, record, feedback))
+            heapq.heappush(self._due, (answer.decided_at_ms + delay_ms, self._sequence, record, feedback))
 
     def _send_due(self) -> int:
         now_ms, sent = self._now_ms(), 0

@@ -338,7 +338,7 @@ class EmbeddedBroker:
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
         self._specs: dict[str, TopicSpec] = {}
-        self._logs: dict[TopicPartition, _Log] = {}
+        self._logs: dict[tuple[str, int], _Log] = {}
         self._groups: dict[str, _Group] = {}
         self._epochs: dict[str, int] = {}
         self._open: dict[str, _Transaction] = {}  # by transactional id
@@ -366,10 +366,10 @@ class EmbeddedBroker:
         """See Broker."""
         for name in names:
             if self._specs.pop(name, None) is not None:
-                for tp in [tp for tp in self._logs if tp.topic == name]:
+                for tp in [tp for tp in self._logs if tp[0] == name]:
                     del self._logs[tp]
                     for group in self._groups.values():
-                        group.committed.pop(tp, None)
+                        group.committed.pop(TopicPartition(*tp), None)
 
     def producer(self) -> "EmbeddedProducer":
         """See Broker."""
@@ -420,10 +420,10 @@ class EmbeddedBroker:
             log.first += count
             log.aborted = {offset for offset in log.aborted if offset >= log.first}
 
-    def _log(self, tp: TopicPartition) -> _Log:
+    def _log(self, tp: tuple[str, int]) -> _Log:
         log = self._logs.get(tp)
         if log is None:
-            raise BrokerError(f"there is no partition {tp.partition} of topic {tp.topic}; create the topics first")
+            raise BrokerError(f"there is no partition {tp[1]} of topic {tp[0]}; create the topics first")
         return log
 
     def append(
@@ -431,7 +431,7 @@ class EmbeddedBroker:
         transaction: _Transaction | None,
     ) -> None:  # fmt: skip
         """Append one record at the clock's time."""
-        log = self._log(TopicPartition(topic, partition))
+        log = self._log((topic, partition))
         if value is not None and len(value) > RECORD_BYTES_MAX:
             raise BrokerError(
                 f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
@@ -439,8 +439,12 @@ class EmbeddedBroker:
         offset = log.first + len(log.records)
         log.records.append(Record(topic, partition, offset, self.clock.now_ms, key, value, headers))
         if transaction is not None:
-            log.open.setdefault(transaction, offset)
-            transaction.touched.setdefault(log, []).append(offset)
+            offsets = transaction.touched.get(log)
+            if offsets is None:
+                log.open[transaction] = offset
+                transaction.touched[log] = [offset]
+            else:
+                offsets.append(offset)
             transaction.last_ms = self.clock.now_ms
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:

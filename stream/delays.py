@@ -131,6 +131,10 @@ class DelayModel:
         """The delay of an event with this true label, in milliseconds, from a uniform u in [0, 1)."""
         return self.by_class.get(label, self.otherwise).quantile_ms(u)
 
+    def quantile_ms(self, u: float) -> int:
+        """The delay that in every class at least a share 1 - u of all delays reaches."""
+        return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
+
     def check_classes(self, n_classes: int) -> None:
         """Raise DelayError when a class is named that the data does not have."""
         for label in self.by_class:

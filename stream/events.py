@@ -46,6 +46,15 @@ class Prediction(NamedTuple):
     model_version: int  # updates the model had seen
 
 
+class Answer(NamedTuple):
+    """Of a prediction, what its judge needs."""
+
+    id: str
+    action: int
+    greedy: int
+    decided_at_ms: int
+
+
 class Feedback(NamedTuple):
     """The one bit: was the action right."""
 

@@ -12,7 +12,7 @@ reading. So what is matched and what is late depends on append times alone, not 
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
@@ -21,7 +21,7 @@ from stream.ledger import Ledger
 from stream.records import Record
 
 
-class State(Enum):
+class State(IntEnum):
     """Where an event id stands."""
 
     UNSEEN = auto()
@@ -31,7 +31,7 @@ class State(Enum):
     EXPIRED = auto()
 
 
-class Input(Enum):
+class Input(IntEnum):
     """What can happen to an event id."""
 
     CONTEXT = auto()

@@ -24,38 +24,55 @@ class StalledError(Exception):
     """A program has something due but does nothing: the simulation would never end."""
 
 
-STEPS_AT_ONE_TIME_MAX = 100_000
+ROUNDS_AT_ONE_TIME_MAX = 1_000_000
 """More rounds than any moment needs: each does at least one thing, and time must move in the end."""
 
 
 def run_until_settled(
-    clock: VirtualClock, programs: Sequence[Program], progress: Callable[[], None] = lambda: None
+    clock: VirtualClock,
+    sources: Sequence[Program],
+    learner: Program,
+    poll_ms: int = 0,
+    progress: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the programs in turn until none has anything left to do.
+    """Run the programs until none has anything left to do.
 
-    At each moment every program steps, in the order given, until all have stepped once without doing anything: so an
-    answer that takes no time is given at the moment of the question.
+    At each moment at which something is due the sources step. The learner steps when what came has waited poll_ms, as
+    one on a real broker polls now and then; with 0 it steps at every moment, and an answer that takes no time is given
+    at the moment of the question, and learned from before the next event. The records' times and their order, and so
+    what is learned, are the same for every poll_ms up to the shortest delay of an answer.
 
     Raises:
         StalledError: a program is due and does nothing.
     """
-    steps = [program.step for program in programs]
-    dues = [program.next_due_ms for program in programs]
-    last = len(steps) - 1
+    waits = False  # whether the sources have written what the learner has not read
+    next_poll_ms = clock.now_ms
+    learner_due_ms = learner.next_due_ms()  # changes only when the learner steps
     rounds = 0
     while True:
-        idle, turn = 0, 0
-        while idle <= last:
-            idle = 0 if steps[turn](0) else idle + 1
-            turn = turn + 1 if turn < last else 0
-            rounds += 1
-        due_ms = min((due for next_due_ms in dues if (due := next_due_ms()) is not None), default=None)
-        if due_ms is None:
+        for source in sources:
+            if source.step(0):
+                waits = True
+        now_ms = clock.now_ms
+        if (waits and now_ms >= next_poll_ms) or (learner_due_ms is not None and now_ms >= learner_due_ms):
+            while learner.step(0) or sum(source.step(0) for source in sources):
+                pass
+            waits = False
+            next_poll_ms = now_ms + poll_ms
+            learner_due_ms = learner.next_due_ms()
+        dues = [due_ms for source in sources if (due_ms := source.next_due_ms()) is not None]
+        if learner_due_ms is not None:
+            dues.append(learner_due_ms)
+        if waits:
+            dues.append(next_poll_ms)
+        if not dues:
             return
-        if due_ms <= clock.now_ms:
-            if rounds > STEPS_AT_ONE_TIME_MAX:
-                raise StalledError(f"at {clock.now_ms} ms a program is due since {due_ms} ms and does nothing")
-        else:
+        due_ms = min(dues)
+        if due_ms > now_ms:
             rounds = 0
-        clock.advance_to(due_ms)
+            clock.advance_to(due_ms)
+        else:
+            rounds += 1
+            if rounds > ROUNDS_AT_ONE_TIME_MAX:
+                raise StalledError(f"at {now_ms} ms a program is due since {due_ms} ms and does nothing")
         progress()

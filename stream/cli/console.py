@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -34,9 +35,9 @@ def announce(message: str) -> None:
 
 def print_table(table: evaluate.Table, title: str | None = None) -> None:
     """Show a table of text on stdout."""
-    shown = Table(title=title, title_justify="left")
-    for index, column in enumerate(table.columns):
-        shown.add_column(column, justify="left" if index == 0 else "right")
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for index, column in enumerate(table.columns):  # headings may wrap, what stands below them may not
+        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in table.rows:
         shown.add_row(*row)
     out.print(shown)

@@ -1,6 +1,9 @@
 """`onebit run`, embedded: the whole pipeline in this process, in virtual time."""
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,9 +17,10 @@ from stream.checkpoint import read_partition, state_digest
 from stream.cli.console import announce, run_progress
 from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.codec import decode_example
+from stream.delays import parse_delay
 from stream.engine import TaskSettings
 from stream.evaluate import ErrorCurve, RunReport, constant_error_rate, summarise_delays
-from stream.events import Prediction
+from stream.events import Answer
 from stream.learners import registered
 from stream.ledger import total_ledger
 from stream.records import TopicPartition
@@ -35,10 +39,9 @@ class Judge:
     def __post_init__(self) -> None:
         self.labels = [0] * self.n_classes
 
-    def observe(self, prediction: Prediction, label: int) -> None:
-        """Take in one prediction and its true class."""
-        decision = prediction.decision
-        self.curve.add(decision.action != label, decision.greedy != label)
+    def observe(self, answer: Answer, label: int) -> None:
+        """Take in one answer and the true class."""
+        self.curve.add(answer.action != label, answer.greedy != label)
         self.labels[label] += 1
 
 
@@ -73,13 +76,39 @@ def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: st
             progress.show(len(judge.curve), judge.curve.error_rate, pending)
 
         started_s = time.perf_counter()
-        run_until_settled(clock, [replay, feedback, program], lambda: show() if progress.due() else None)
+        with _without_collector():
+            run_until_settled(
+                clock, (replay, feedback), program, _poll_ms(settings), lambda: show() if progress.due() else None
+            )
         wall_s = time.perf_counter() - started_s
         show()
     tasks = program.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     outcome = Outcome(sum(running.updates for running in tasks.values()), digest, clock.now_ms / 1_000, wall_s)
     return report_of(broker, settings, task, dataset, judge, outcome, command)
+
+
+POLL_MS_MAX = 10
+"""What a transaction on a real broker takes, and so how often a learner there polls."""
+
+SHORT_DELAY_SHARE = 0.001
+"""This share of the feedback may come sooner than the learner polls again, and then waits for it."""
+
+
+def _poll_ms(settings: Settings) -> int:
+    """How often the learner polls: at every moment, where answers come at once or nearly so."""
+    return min(POLL_MS_MAX, parse_delay(settings.delay).quantile_ms(SHORT_DELAY_SHARE))
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Leave the cyclic garbage collector out: a run makes no cycles, and all its records would be walked again."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Outcome(NamedTuple):

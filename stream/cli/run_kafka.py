@@ -17,7 +17,7 @@ from stream.cli.console import StopRequest, announce, fail, run_progress
 from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.run import Judge, Outcome, report_of
 from stream.evaluate import RunReport
-from stream.events import Prediction
+from stream.events import Answer
 from stream.kafka_broker import KafkaBroker
 from stream.learners import registered
 from stream.records import TopicPartition
@@ -172,15 +172,16 @@ def _wait_until_settled(
 
 def _judge(broker: Broker, topics: Topics, settings: Settings, dataset: Dataset) -> tuple[Judge, float]:
     """Judge all predictions in the order of the broker's time; and the broker's time from the first to the last."""
-    judged: list[tuple[int, int, int, Prediction]] = []
+    judged: list[tuple[int, int, int, Answer]] = []
     for partition in range(settings.partitions):
-        for record in read_partition(broker, TopicPartition(topics.predictions, partition)):
-            prediction, _ = codec.decode_prediction(record)
-            judged.append((record.append_ms, partition, record.offset, prediction))
+        judged += [
+            (record.append_ms, partition, record.offset, codec.decode_answer(record))
+            for record in read_partition(broker, TopicPartition(topics.predictions, partition))
+        ]
     judged.sort(key=lambda entry: entry[:3])
     judge = Judge(dataset.n_classes)
-    for _, _, _, prediction in judged:
-        judge.observe(prediction, dataset.label_of(prediction.id))
+    for _, _, _, answer in judged:
+        judge.observe(answer, dataset.label_of(answer.id))
     last_ms = max(
         record.append_ms
         for partition in range(settings.partitions)
