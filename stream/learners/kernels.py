@@ -240,9 +240,17 @@ def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degr
 def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> FloatArray:
     """⟨x, x_p⟩ for the first n columns x_p of S [d, n_max]; by rows, which lie together."""
     sums = np.zeros(n)
-    for j in range(indices.size):
+    j = 0
+    while j + 3 < indices.size:  # four rows a pass: the sums are read and written a quarter as often
+        r0, r1, r2, r3 = S[indices[j]], S[indices[j + 1]], S[indices[j + 2]], S[indices[j + 3]]
+        x0, x1, x2, x3 = values[j], values[j + 1], values[j + 2], values[j + 3]
+        for p in range(n):
+            sums[p] += (x0 * r0[p] + x1 * r1[p]) + (x2 * r2[p] + x3 * r3[p])
+        j += 4
+    while j < indices.size:
         row = S[indices[j]]
         value = values[j]
         for p in range(n):
             sums[p] += value * row[p]
+        j += 1
     return sums

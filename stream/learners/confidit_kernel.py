@@ -1,0 +1,293 @@
+"""Confidit in dual variables: the ridge scores and bounds of a kernel's feature space."""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.events import FloatArray, IndexArray
+from stream.learners.base import Cost, KernelLearner, Parameter, register
+from stream.learners.kernels import (
+    SIMILARITIES,
+    argmax,
+    bounded,
+    check_event,
+    compiled,
+    dots,
+    similarity,
+    unit,
+    usable,
+)
+
+SUPPORT_LIMIT = 30_000
+"""The factors of so many examples of one class take 3.6 GB."""
+
+SLACK = 1e-9
+"""A class is given up only when its bound lies so far below the highest, relative to 1 and to it: a million times what
+rounding can add, so that the action is the one of the full computation."""
+
+
+@compiled
+def variance(
+    k: int, own: FloatArray, alone: float, enough: float, members: IndexArray, starts: IndexArray, L: FloatArray
+) -> float:
+    """k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖², from the similarities `own` to the examples of class k.
+
+    Every row only lowers it, so that it ends when it is below `enough`: what comes out is then an upper bound.
+    """
+    rest = alone
+    for i in range(own.size):
+        if rest < enough:
+            break
+        start = starts[members[k, i]]
+        row = L[start : start + i + 1]
+        s0 = s1 = s2 = s3 = 0.0  # sums that do not wait for each other
+        j = 0
+        while j + 3 <= i:
+            s0 += row[j] * own[j]
+            s1 += row[j + 1] * own[j + 1]
+            s2 += row[j + 2] * own[j + 2]
+            s3 += row[j + 3] * own[j + 3]
+            j += 4
+        while j <= i:
+            s0 += row[j] * own[j]
+            j += 1
+        z = (s0 + s1) + (s2 + s3)
+        rest -= z * z
+    return max(rest, 0.0)  # below zero is rounding
+
+
+@compiled
+def squared_length(x: FloatArray) -> float:
+    """‖x‖², which is 1 or 0 to rounding."""
+    total = 0.0
+    for j in range(x.size):
+        total += x[j] * x[j]
+    return total
+
+
+@compiled
+def predict(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    S: FloatArray,
+    L: FloatArray,
+    support: FloatArray,
+    starts: IndexArray,
+    members: IndexArray,
+    sizes: IndexArray,
+    kind: int,
+    degree: int,
+    width: float,
+    alpha: float,
+    eta: float,
+) -> tuple[int, int, float]:
+    """The class with the highest s_i + √(η c_i), from s_i = k_iᵀa_i.
+
+    The greedy class comes first. Of another, c_i is followed only as long as its bound might still be the highest.
+    """
+    check_event(indices, values, S.shape[0])
+    lam = (1.0 + alpha) ** 2
+    n = sizes.sum()
+    x = unit(values)
+    norm_sq = squared_length(x)
+    similar = dots(indices, x, S, n)
+    alone = similarity(kind, norm_sq, norm_sq, norm_sq, degree, width)
+    grouped = np.empty(n)  # the similarities, class by class
+    first = np.zeros(scores.size + 1, np.int64)
+    for k in range(scores.size):
+        start = first[k]
+        score = 0.0
+        for i in range(sizes[k]):
+            p = members[k, i]
+            value = similarity(kind, similar[p], norm_sq, support[0, p], degree, width)
+            grouped[start + i] = value
+            score += value * support[1, p]
+        scores[k] = bounded(score)
+        first[k + 1] = start + sizes[k]
+    greedy = argmax(scores)
+    action = greedy
+    own = grouped[first[greedy] : first[greedy + 1]]
+    highest = scores[greedy] + sqrt(eta * variance(greedy, own, alone, -1.0, members, starts, L) / lam)  # (11)
+    for k in range(scores.size):
+        if k == greedy:
+            continue
+        gap = highest - SLACK * (1.0 + abs(highest)) - scores[k]
+        enough = lam * gap * gap / eta if gap > 0.0 and eta > 0.0 else -1.0
+        own = grouped[first[k] : first[k + 1]]
+        rest = variance(k, own, alone, enough, members, starts, L)
+        bound = scores[k] + sqrt(eta * rest / lam)  # (11)
+        if bound > highest or (bound == highest and k < action):
+            highest = bound
+            action = k
+    return action, greedy, 1.0
+
+
+@compiled
+def update(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    S: FloatArray,
+    L: FloatArray,
+    support: FloatArray,
+    starts: IndexArray,
+    members: IndexArray,
+    sizes: IndexArray,
+    kind: int,
+    degree: int,
+    width: float,
+    alpha: float,
+    eta: float,
+) -> bool:
+    """Append x to the examples of the action's class: a row of L⁻¹, and a = L⁻ᵀL⁻¹t anew; nothing when all is full."""
+    if not usable(indices, values, action, propensity, scores, sizes.size, S.shape[0]):
+        return False
+    n = sizes.sum()
+    size = sizes[action]
+    if n == S.shape[1]:
+        return False
+    x = unit(values)
+    norm_sq = squared_length(x)
+    own = np.empty(size)
+    for i in range(size):
+        p = members[action, i]
+        dot = 0.0
+        for j in range(indices.size):
+            dot += x[j] * S[indices[j], p]
+        own[i] = similarity(kind, dot, norm_sq, support[0, p], degree, width)
+    row = L[starts[n] : starts[n] + size + 1]
+    row[:] = 0.0
+    rest = similarity(kind, norm_sq, norm_sq, norm_sq, degree, width)
+    residual = -1.0 if reward == 0 and v < 0.5 * (1.0 + alpha) else 1.0  # steps 6a, 6b, 7
+    for i in range(size):
+        p = members[action, i]
+        residual -= own[i] * support[1, p]
+        earlier = L[starts[p] : starts[p] + i + 1]
+        z = 0.0
+        for j in range(i + 1):
+            z += earlier[j] * own[j]
+        rest -= z * z
+        for j in range(i + 1):
+            row[j] -= z * earlier[j]
+    pivot = sqrt((1.0 + alpha) ** 2 + max(rest, 0.0))
+    row /= pivot
+    row[size] = 1.0 / pivot
+    residual /= pivot
+    for i in range(size):
+        support[1, members[action, i]] += row[i] * residual
+    for j in range(indices.size):
+        S[indices[j], n] = x[j]
+    support[0, n] = norm_sq
+    support[1, n] = residual / pivot
+    starts[n + 1] = starts[n] + size + 1
+    members[action, size] = n
+    sizes[action] = size + 1
+    return True
+
+
+@register
+class ConfiditKernel(KernelLearner):
+    """Confidit without projection, with (11), in the feature space of a kernel.
+
+    Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
+    90 (2013), sect. 3: Fig. 1 "run in dual variables".
+
+        for the examples x_s played as class i, X_s = ±x_s with signs t_i:  G_i = (1+α)² I + [k(x_s, x_r)]
+        s_i = k_iᵀG_i⁻¹t_i;  c_i = (k(x, x) - k_iᵀG_i⁻¹k_i) / (1+α)²,  with k_i = [k(x_s, x)]
+        ŷ = argmax_i (s_i + √(η c_i))                                                                              (11)
+        then (x, +1) joins the examples of ŷ if it was right; if wrong, (x, -1) when v < (1+α)/2, else (x, +1)
+
+        linear      k(x, x') = ⟨x, x'⟩, the same learner as variant 2 of `confidit`
+        rational    k(x, x') = 1 / (1 - ½⟨x, x'⟩)
+        polynomial  k(x, x') = (1 + ⟨x, x'⟩)^degree
+        rbf         k(x, x') = exp(-‖x - x'‖² / (2 width²))
+
+    Symbols: x scaled to unit norm; x_s columns of S [d, support_max]; G_i = L_i L_iᵀ, the rows of L_i⁻¹ one after the
+    other in L, each where `starts` says; a_i = G_i⁻¹t_i, in row 1 of `support`; α `alpha`, in (-1, 1]; η `eta`. One
+    row is appended for each update, and nothing is inverted.
+
+    Bounded support: all classes together keep `support_max` examples; after that an update changes nothing and returns
+    False. The first ones stay, since forgetting one would widen its bounds again and the learner would explore what it
+    knew, for ever.
+
+    Under delay an update uses the current examples and of the decision the action alone. A ridge regression does not
+    depend on the order of its examples, but the order decides which ones find room.
+
+    Departures from the paper: the bound on the support.
+
+    >>> from stream.learners import create
+    >>> learner = create("confidit-kernel", n_classes=3, n_features=2, kernel="rbf", width=0.5)
+    >>> x = np.array([3.0, 4.0])
+    >>> learner.update(x, learner.predict(x, u=0.5), reward=0)
+    True
+    >>> learner.predict(x, u=0.5).scores.round(6).tolist()
+    [-0.2, 0.0, 0.0]
+    """
+
+    name: ClassVar[str] = "confidit-kernel"
+    summary: ClassVar[str] = "Confidit in the feature space of a kernel"
+    paper: ClassVar[str] = "Crammer, Gentile 2013, sect. 3"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("kernel", "rbf", "k(x, x')", choices=SIMILARITIES),
+        Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
+        Parameter("width", 1.0, "width of the rbf kernel, on x of unit norm", low=1e-9, high=1e9),
+        Parameter("eta", 1.0, "squared width of the bounds", low=0.0),
+        Parameter("alpha", 1.0, "closeness of the classes", low=-1.0, high=1.0, low_open=True),
+        Parameter("support_max", 1_000, "examples kept, of all classes; then no more", low=1, high=SUPPORT_LIMIT),
+    )
+    randomised_update: ClassVar[bool] = True
+    predict_kernel = staticmethod(predict)
+    update_kernel = staticmethod(update)
+
+    def __init__(
+        self,
+        n_classes: int,
+        n_features: int,
+        *,
+        kernel: str,
+        degree: int,
+        width: float,
+        eta: float,
+        alpha: float,
+        support_max: int,
+    ) -> None:
+        arrays: dict[str, NDArray[Any]] = {
+            "S": np.zeros((n_features, support_max)),
+            "L": np.zeros(support_max * (support_max + 1) // 2),
+            "support": np.zeros((2, support_max)),  # ‖x_s‖², which is 1 or 0; a
+            "starts": np.zeros(support_max + 1, dtype=np.int32),
+            "members": np.zeros((n_classes, support_max), dtype=np.int32),
+            "sizes": np.zeros(n_classes, dtype=np.int32),
+        }
+        constants = (SIMILARITIES.index(kernel), degree, width, alpha, eta)
+        super().__init__(n_classes, n_features, arrays, (*arrays.values(), *constants))
+
+    def weights(self) -> FloatArray:
+        """Not linear in x.
+
+        Raises:
+            NotImplementedError: always; the support is in `state()`.
+        """
+        raise NotImplementedError(f"{self.name}: the scores are not linear in x; its support is in state()")
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """At a full support, shared evenly by the classes: its products twice, and the triangles of all classes."""
+        n = int(parameters["support_max"])
+        triangles = n * n // (2 * n_classes)
+        return Cost(
+            flops_per_event=4 * n * (nnz + 4) + 2 * triangles + 4 * triangles // n_classes,
+            bytes_per_event=16 * n * (nnz + 2) + 8 * triangles + 16 * triangles // n_classes,
+            state_bytes=8 * (n * n_features + n * (n + 1) // 2 + 2 * n) + 4 * (n * n_classes + n + 1 + n_classes),
+        )

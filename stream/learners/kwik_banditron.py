@@ -1,0 +1,201 @@
+"""KWIK Banditron: explores where x is unknown as long as the comparator is far; for simulations."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stream.events import FloatArray, IndexArray
+from stream.learners.base import Cost, KernelLearner, Parameter, ParameterError, register
+from stream.learners.kernels import (
+    argmax,
+    argmax_except,
+    check_event,
+    compiled,
+    linear_scores,
+    sample_epsilon_greedy,
+    usable,
+)
+
+STEP = 0.125
+"""η of line 14."""
+
+
+@compiled
+def predict(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    W: FloatArray,
+    M_inv: FloatArray,
+    comparator: FloatArray,
+    epsilon: float,
+    radius: float,
+) -> tuple[int, int, float]:
+    """Lines 7-10; without a comparator (an array of no rows) W counts as far from it."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    greedy = argmax(scores)
+    norm_sq = 0.0
+    for a in range(indices.size):
+        row = M_inv[indices[a]]
+        inner = 0.0
+        for b in range(indices.size):
+            inner += row[indices[b]] * values[b]
+        norm_sq += inner * values[a]
+    distance_sq = 1.0
+    if comparator.shape[0] > 0:
+        distance_sq = ((W - comparator) ** 2).sum()
+    if sqrt(max(norm_sq, 0.0)) >= epsilon and distance_sq >= 1.0:  # line 7
+        action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+        return action, greedy, propensity
+    return greedy, greedy, 1.0
+
+
+@compiled
+def update(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    M_inv: FloatArray,
+    comparator: FloatArray,
+    epsilon: float,
+    radius: float,
+) -> bool:
+    """Lines 12-15, when right."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    if reward == 0 or indices.size == 0:
+        return False
+    current = np.empty(W.shape[0])
+    linear_scores(indices, values, W, current)
+    rival = argmax_except(current, action)
+    hinge = 1.0 - current[action] + current[rival]
+    loss = hinge * hinge
+    if not hinge > 0.0 or not loss < np.inf:
+        return False
+    z = np.zeros(W.shape[1])  # M⁻¹x
+    for a in range(indices.size):
+        row = M_inv[indices[a]]
+        for j in range(z.size):
+            z[j] += values[a] * row[j]
+    norm_sq = 0.0
+    for a in range(indices.size):
+        norm_sq += values[a] * z[indices[a]]
+    root = sqrt(loss / (1.0 + loss * norm_sq))
+    for i in range(z.size):
+        row = M_inv[i]
+        left = root * z[i]
+        for j in range(z.size):
+            row[j] -= left * (root * z[j])  # line 13
+    for a in range(indices.size):
+        W[action, indices[a]] += STEP * 2.0 * hinge * values[a]  # line 14
+        W[rival, indices[a]] -= STEP * 2.0 * hinge * values[a]
+    for k in (action, rival):
+        length_sq = 0.0
+        for j in range(W.shape[1]):
+            length_sq += W[k, j] * W[k, j]
+        if length_sq > radius * radius:
+            W[k] *= radius / sqrt(length_sq)  # line 15
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixParameter(Parameter):
+    """A matrix: an array, a list of rows, or these as JSON text; held as JSON text, which gives every bit back."""
+
+    def accepted(self) -> str:
+        """The accepted values, for people."""
+        return "a matrix of n_classes rows and n_features columns (array, rows, or rows in JSON), or nothing"
+
+    def _converted(self, value: object) -> float | int | str | None:
+        if isinstance(value, str) and not value:
+            return value
+        try:
+            matrix = np.array(json.loads(value) if isinstance(value, str) else value, dtype=np.float64)
+        except (TypeError, ValueError):
+            return None
+        return json.dumps(matrix.tolist()) if matrix.ndim == 2 and np.isfinite(matrix).all() else None
+
+
+@register
+class KwikBanditron(KernelLearner):
+    """Gradient steps on right answers; uniform where x is unknown while W is far from a known comparator.
+
+    "Bandit Multiclass Classification" (the Notes), Algorithm 6.
+
+        ‖x‖_{M⁻¹} ≥ ε and ‖W - W*‖_F ≥ 1:  ỹ uniform;  else ỹ = argmax_i (Wx)_i
+        right, in either case, with h = [1 - (Wx)_y + max_{r≠y} (Wx)_r]_+:
+        M += h² xxᵀ;  W = Π(W - ⅛ ∇h²),  ∇h² = 2h (e_r - e_y) xᵀ,  Π: every row into the ball of radius D
+        wrong: nothing
+
+    Symbols: W weights [K, d]; M [d, d], I at the start, kept as its inverse; W* `comparator` [K, d], with h = 0 on
+    every x, which only a simulation knows; ε `epsilon`, and 0 means Lemma 13's 1/(4D √(32 K³ D⁴)); D `radius`, ≥ 2;
+    ỹ the action; r the strongest rival, the lowest class of equals.
+
+    Assumes ‖x‖ ≤ 1, and x is not scaled.
+
+    Without a comparator ‖W - W*‖_F ≥ 1 is taken to hold always, which leaves the rule of line 7 in x alone: it explores
+    longer. That is for trying the learner on data whose comparator is unknown; the paper's lemmas are about W*.
+
+    Under delay the loss h² and its gradient are those of the current W: the step has to start from the point at which
+    its gradient is taken, or it would be no descent. Of the decision only the action counts.
+
+    Departures from the paper: only what is said for a missing comparator.
+
+    >>> from stream.learners import create
+    >>> learner = create("kwik-banditron", n_classes=2, n_features=2, comparator=[[0.0, 2.0], [0.0, -2.0]])
+    >>> x = np.array([0.0, 1.0])
+    >>> decision = learner.predict(x, u=0.3)
+    >>> decision.action, decision.propensity
+    (0, 0.5)
+    >>> learner.update(x, decision, reward=1)
+    True
+    >>> learner.weights().tolist()
+    [[0.0, 0.25], [0.0, -0.25]]
+    """
+
+    name: ClassVar[str] = "kwik-banditron"
+    summary: ClassVar[str] = "explores while a known comparator is far; for simulations"
+    paper: ClassVar[str] = "Notes, Alg. 6"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("epsilon", 0.0, "norm of x in M⁻¹ from which on it explores; 0: as in Lemma 13", low=0.0),
+        Parameter("radius", 2.0, "D, bound on the norm of each row", low=2.0, high=1e6),
+        MatrixParameter("comparator", "", "W*, a matrix that separates the data with margin 1; simulations only"),
+    )
+    predict_kernel = staticmethod(predict)
+    update_kernel = staticmethod(update)
+
+    def __init__(self, n_classes: int, n_features: int, epsilon: float, radius: float, comparator: str) -> None:
+        rows = np.array(json.loads(comparator), dtype=np.float64) if comparator else np.zeros((0, n_features))
+        if comparator and rows.shape != (n_classes, n_features):
+            raise ParameterError(
+                f"{self.name}: parameter comparator is a matrix of {n_classes} rows and {n_features} columns; "
+                f"got {rows.shape[0]} rows and {rows.shape[1]} columns"
+            )
+        if epsilon == 0.0:
+            epsilon = 1.0 / (4.0 * radius * sqrt(32.0 * n_classes**3 * radius**4))  # Lemma 13
+        W = np.zeros((n_classes, n_features))
+        M_inv = np.eye(n_features)
+        super().__init__(n_classes, n_features, {"W": W, "M_inv": M_inv}, (W, M_inv, rows, epsilon, radius))
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """The norm of x, the distance to the comparator, and one inverse changed by rank one."""
+        K, d = n_classes, n_features
+        return Cost(
+            flops_per_event=2 * nnz * (K + nnz + d) + 3 * K * d + 3 * d * d,
+            bytes_per_event=8 * (nnz * (K + nnz + d) + 2 * K * d + 2 * d * d),
+            state_bytes=8 * (K * d + d * d),
+        )
