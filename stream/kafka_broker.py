@@ -63,6 +63,7 @@ SESSION_TIMEOUT_MS = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
 
 _ATTEMPT_MS = 2_000  # one attempt to connect, and how often the wait is reported
+_CONNECTION_MS_MAX = 5_000
 _RETRY_S = 0.1
 _SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
 _CLOSE_S = 5.0
@@ -83,6 +84,8 @@ _STALE = (
     kafka_errors.UnknownMemberIdError,
     kafka_errors.RebalanceInProgressError,
 )
+# UnknownBrokerIdError: for a moment after an outage a partition has no leader, and the client asks "broker -1".
+_TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
 
 
 class KafkaBroker:
@@ -113,6 +116,7 @@ class KafkaBroker:
         """
         self.bootstrap = bootstrap
         self.request_timeout_ms = request_timeout_ms
+        self.patience_s = request_timeout_ms / 1000 + _SLACK_S
         self._session_timeout_ms = session_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
         self._open: list[_KafkaProducer | _KafkaTransactionalProducer | _KafkaConsumer] = []
@@ -201,7 +205,7 @@ class KafkaBroker:
 
     def producer(self) -> "_KafkaProducer":
         """See Broker."""
-        return self._opened(_KafkaProducer(self, self._make_producer(linger_ms=5)))
+        return self._opened(_KafkaProducer(self, partial(self._make_producer, linger_ms=5)))
 
     def transactional_producer(self, transactional_id: str) -> "_KafkaTransactionalProducer":
         """See Broker."""
@@ -292,7 +296,7 @@ class KafkaBroker:
                     f"create the topics first"
                 ) from error
             except kafka_errors.KafkaError as error:
-                if not isinstance(error, kafka_errors.RetriableError) or time.monotonic() > deadline_s:
+                if not isinstance(error, _TRANSIENT) or time.monotonic() > deadline_s:
                     self.refuse(what, error)
             time.sleep(_RETRY_S)
 
@@ -305,7 +309,7 @@ class KafkaBroker:
             raise FencedError(f"could not {what}: another process has taken over ({said})") from error
         if isinstance(reason, _STALE):
             raise StaleMemberError(f"could not {what}: the group has moved on without this member ({said})") from error
-        if isinstance(reason, kafka_errors.RetriableError):
+        if isinstance(reason, _TRANSIENT):
             raise BrokerUnavailableError(
                 f"could not {what}: Kafka at {self.bootstrap} did not answer as expected within "
                 f"{self.request_timeout_ms} ms ({said}); see that it runs and is reachable"
@@ -344,7 +348,15 @@ class KafkaBroker:
         made: list[Any] = []
 
         def network(**configs: Any) -> Any:
-            made.append(KafkaNetClient(**configs))
+            # By default a connection to a broker that froze is given 10 s, later 30 s, before another is tried.
+            setup_ms = min(self.request_timeout_ms, _CONNECTION_MS_MAX)
+            made.append(
+                KafkaNetClient(
+                    socket_connection_setup_timeout_ms=setup_ms,
+                    socket_connection_setup_timeout_max_ms=setup_ms,
+                    **configs,
+                )
+            )
             return made[-1]
 
         try:
@@ -454,11 +466,11 @@ class _Sent:
         if len(self._futures) >= _QUEUED_RECORDS_MAX or self._bytes >= _QUEUED_BYTES_MAX:
             self._append_ms = self.settle()
 
-    def settle(self) -> int:
+    def settle(self, *, wait: bool = True) -> int:
         """Wait until each record is acknowledged; the latest append time since the last time it was asked for."""
         futures, self._futures, self._bytes = self._futures, [], 0
         append_ms, self._append_ms = self._append_ms, -1
-        deadline_s = time.monotonic() + self._broker.request_timeout_ms / 1000 + _SLACK_S
+        deadline_s = time.monotonic() + (self._broker.patience_s if wait else 0)
         failed: tuple[int, Exception | None] = (0, None)
         for future in futures:
             try:
@@ -477,20 +489,28 @@ class _Sent:
 class _KafkaProducer:
     """See Producer."""
 
-    def __init__(self, broker: KafkaBroker, client: Any) -> None:
+    def __init__(self, broker: KafkaBroker, make: Callable[[], Any]) -> None:
         self._broker = broker
-        self._client = client
+        self._make = make
+        self._client = make()
         self._sent = _Sent(broker)
+        self._failed = False
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
+        if self._failed:
+            self._renew()
         self._sent.send(self._client, topic, partition, key, value, headers)
 
     def flush(self) -> int:
         """See Producer."""
         with suppress(kafka_errors.KafkaTimeoutError):  # then the records themselves say what became of them
-            self._client.flush(self._broker.request_timeout_ms / 1000 + _SLACK_S)
-        return self._sent.settle()
+            self._client.flush(self._broker.patience_s)
+        try:
+            return self._sent.settle(wait=False)
+        except BrokerError:
+            self._failed = True
+            raise
 
     def close(self) -> None:
         """See Producer."""
@@ -499,6 +519,17 @@ class _KafkaProducer:
         finally:
             self._broker.forget(self)
             _close_producer(self._client)
+
+    def _renew(self) -> None:
+        """Make the client anew.
+
+        After records that were not acknowledged in time the old one does not know its sequence numbers any more, and
+        must get a new epoch by a connection that may be gone: it sent again only after 5 s and more.
+        """
+        fresh = self._make()
+        _close_producer(self._client)
+        self._client = fresh
+        self._failed = False
 
 
 class _KafkaTransactionalProducer:
@@ -587,7 +618,7 @@ class _KafkaTransactionalProducer:
     def _wait_for(self, result: Any, what: str) -> None:
         """Wait for the transaction manager, but not for ever, as the client's own calls do."""
         self._client._sender.wakeup()
-        if not result.wait(self._broker.request_timeout_ms + 1000 * _SLACK_S):
+        if not result.wait(1000 * self._broker.patience_s):
             self._unknown = f"{what} was not answered within {self._broker.request_timeout_ms} ms"
             self._check_known()
 
@@ -641,7 +672,8 @@ class _KafkaConsumer:
         """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
         try:
             polled = self._client.poll(timeout_ms, records_max)
-        except kafka_errors.RetriableError:
+        except _TRANSIENT:
+            time.sleep(min(timeout_ms / 1000, _RETRY_S))
             return []
         except kafka_errors.OffsetOutOfRangeError as error:
             raise BrokerError(
@@ -707,14 +739,13 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
         self.closing = False
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        tps, self.assignment = self.assignment, frozenset()
-        told = not self.assigned
-        self.assigned = False
-        if tps and told and not self.closing:
+        if self.assignment and not self.assigned and not self.closing:
             try:
-                self._listener.on_revoked(tps)
+                self._listener.on_revoked(self.assignment)
             except Exception as error:  # raised again in poll, on the user's thread
                 self.failure = error
+        self.assignment = frozenset()
+        self.assigned = False
 
     def on_partitions_lost(self, lost: Iterable[Any]) -> None:
         self.on_partitions_revoked(lost)

@@ -578,6 +578,26 @@ def test_a_listener_may_seek_where_reading_is_to_start(broker: Broker, prefix: s
     consumer.close()
 
 
+def test_what_is_about_to_be_revoked_is_still_there(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "abc")
+    seen: list[tuple[frozenset[TopicPartition], int]] = []
+
+    class Looks(Heard):
+        def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
+            seen.append((first.assignment(), first.position(tp)))
+
+    first = broker.group_consumer(prefix, "m1", [name], Looks())
+    read(first, 3)
+    second = broker.group_consumer(prefix, "m0", [name], Heard())
+    until(lambda: bool(first.poll(50, 100) or second.poll(50, 100)))
+    assert seen == [(frozenset({tp}), 3)]
+    assert first.assignment() == frozenset()
+    first.close()
+    second.close()
+
+
 def test_what_a_listener_raises_comes_out_of_poll(broker: Broker, prefix: str) -> None:
     class Fails(Heard):
         def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
