@@ -37,6 +37,7 @@ class _RunningTask:
     feedback_offset: int
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)
+    paused: set[TopicPartition] = field(default_factory=set)  # not read on, because as much as is allowed waits
 
 
 class LearnerProgram:
@@ -66,7 +67,9 @@ class LearnerProgram:
         self._crash_point = crash_point
         self._running: dict[int, _RunningTask] = {}
         self._assigned: set[int] = set()
+        self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
         self._broker_ms = 0  # the broker's time in its last acknowledgement
+        self._knows_time = False  # whether that was after the last recovery: before, it may be any time ago
         self._committed_at_ms = monotonic_ms()
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Consumer = broker.group_consumer(
@@ -95,7 +98,7 @@ class LearnerProgram:
         return max(min(due), self._committed_at_ms + self._options.idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and apply what can be applied, in one transaction; the number of steps committed.
+        """Poll once and apply what can be applied, in one transaction; how much was done.
 
         Raises:
             FencedError: another process has taken this one's place.
@@ -105,8 +108,7 @@ class LearnerProgram:
             running = self._running.get(record.partition)
             if running is not None:  # else: of a task that is not recovered yet, and read again when it is
                 (running.contexts if record.topic == self._topics.contexts else running.feedback).append(record)
-        if len(self._running) < len(self._assigned):
-            self._recover_assigned()
+        recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         ends = self._ends()
         commits = []
         for partition, running in self._running.items():
@@ -120,9 +122,23 @@ class LearnerProgram:
                 self._announce(f"the group has moved on, this step is given up and its tasks recovered: {error}")
                 self._producer.abort()
                 self._running.clear()
-                return 0
+                return 1
             self._committed_at_ms = self._monotonic_ms()
-        return len(commits)
+            self._knows_time = True
+        for running in self._running.values():
+            self._pace(running.paused, running.contexts_tp, running.contexts)
+            self._pace(running.paused, running.feedback_tp, running.feedback)
+        return len(commits) + recovered
+
+    def _pace(self, paused: set[TopicPartition], tp: TopicPartition, waiting: deque[Record]) -> None:
+        """Read an input on only while little of it waits: else a backlog of one fills the memory before the other."""
+        full = len(waiting) >= self._options.records_max
+        if full and tp not in paused:
+            self._consumer.pause((tp,))
+            paused.add(tp)
+        elif paused and not full and tp in paused:
+            self._consumer.resume((tp,))
+            paused.remove(tp)
 
     def _ends(self) -> dict[TopicPartition, Ends]:
         """Where the inputs end; asked after what is waiting here was read."""
@@ -138,12 +154,14 @@ class LearnerProgram:
             running.feedback,
             contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
             feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
-            records_max=self._options.records_max,
+            records_max=self._options.records_max if self._knows_time else 0,
         )
         # The stable end may stand before records of open transactions; up to the high watermark there are none left.
         all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
         feedback_end_ms = self._broker_ms if all_read else -1
-        if not records and not self._time_is_due(running.task, feedback_end_ms):
+        # After a recovery the first step applies nothing: its acknowledgement tells the time. A decision dated by the
+        # append time of a context that has waited since an outage would expire before its feedback can come.
+        if not records and not (self._time_is_due(running.task, feedback_end_ms) or self._time_is_asked_for(running)):
             return None
         first_step = running.number == 0
         effects = running.task.step(records, self._broker_ms, feedback_end_ms)
@@ -174,11 +192,35 @@ class LearnerProgram:
             return True
         return self._monotonic_ms() - self._committed_at_ms >= self._options.idle_ms
 
-    def _recover_assigned(self) -> None:
-        """Recover the tasks that are assigned but do not run yet, and read on where they stand."""
+    def _time_is_asked_for(self, running: _RunningTask) -> bool:
+        """Whether records wait for the time to be known."""
+        return not self._knows_time and bool(running.contexts or running.feedback)
+
+    def _recover_assigned(self) -> int:
+        """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""
+        tasks_before = len(self._running)
         for partition in sorted(self._assigned - self._running.keys()):
+            if self._is_held_up(partition):
+                continue
             recovered = recover(self._broker, self._topics, partition, self._settings, self._report(partition))
             self._start(partition, recovered)
+        return len(self._running) - tasks_before
+
+    def _is_held_up(self, partition: int) -> bool:
+        """Whether the task's journal has an open transaction.
+
+        It is of the process that had this partition before, and that may still commit: what it wrote must be recovered
+        then. It ends by that process, or by the broker's time-out.
+        """
+        journal = TopicPartition(self._topics.journal, partition)
+        end = self._broker.ends([journal])[journal]
+        if end.stable >= end.high_watermark:
+            self._held_up.discard(partition)
+            return False
+        if partition not in self._held_up:
+            self._held_up.add(partition)
+            self._announce(f"partition {partition} waits for a transaction of the learner that had it before")
+        return True
 
     def _report(self, partition: int) -> Callable[[int, int], None]:
         def report(done: int, total: int) -> None:
@@ -195,6 +237,8 @@ class LearnerProgram:
             recovered.contexts_offset,
             recovered.feedback_offset,
         )
+        self._knows_time = False
+        self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)
         self._running[partition] = running
