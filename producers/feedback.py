@@ -156,10 +156,8 @@ class FeedbackProgram:
         return sent
 
     def _refuse(self, record: Record, reason: str) -> None:
-        headers = codec.dead_letter_headers(
-            record.topic, record.partition, record.offset, DEAD_LETTER_MALFORMED, reason
-        )
-        self._producer.send(self._topics.dead_letter, record.partition, record.key, record.value, headers)
+        letter = codec.encode_dead_letter(record, DEAD_LETTER_MALFORMED, reason)
+        self._producer.send(self._topics.dead_letter, record.partition, *letter)
 
     @staticmethod
     def _place(record: Record) -> TopicPartition:

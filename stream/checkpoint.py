@@ -102,8 +102,7 @@ def _send_effects(producer: TransactionalProducer, topics: Topics, partition: in
         value = codec.encode_example(example, feedback_offset)
         send(topics.examples, partition, example.id.encode(), value, codec.HEADERS)
     for record, kind, reason in effects.dead_letters:
-        headers = codec.dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
-        send(topics.dead_letter, partition, record.key, record.value, headers)
+        send(topics.dead_letter, partition, *codec.encode_dead_letter(record, kind, reason))
 
 
 def encode_settings(settings: TaskSettings) -> bytes:
@@ -214,6 +213,7 @@ def recover(
     records = list(read_partition(broker, journal))
     task = Task(settings, topics.contexts)
     if not records:
+        _check_untouched(broker, journal)
         starts = broker.beginnings(
             [TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)]
         )
@@ -222,9 +222,10 @@ def recover(
     opening, *rest = (decode_step(record) for record in records)
     _check_settings(opening, settings, journal)
     steps = [step for step in rest if isinstance(step, JournalStep)]
+    _check_numbers(steps, journal)
     last = steps[-1]
     progress(0, last.number)
-    inputs = _Inputs(broker, topics, partition, steps[0])
+    inputs = _Inputs(broker, topics, partition, steps[0], last)
     try:
         for step in steps:
             task.step(inputs.of(step), step.now_ms, step.feedback_end_ms)
@@ -237,6 +238,26 @@ def recover(
     return Recovered(task, last.number, last.contexts[1], last.feedback[1])
 
 
+def _check_untouched(broker: Broker, journal: TopicPartition) -> None:
+    """Take a journal without records for a new one only when nothing was deleted from it."""
+    beginning = broker.beginnings([journal])[journal]
+    if beginning > 0:
+        raise JournalError(
+            f"{journal.topic}/{journal.partition} is kept from offset {beginning} on: what came before it is gone; set "
+            "its retention.ms to -1, and start anew under another --topic-prefix"
+        )
+
+
+def _check_numbers(steps: Sequence[JournalStep], journal: TopicPartition) -> None:
+    """Refuse a journal that two learners have written at once, or that has lost steps."""
+    for number, step in enumerate(steps, 1):
+        if step.number != number:
+            raise JournalError(
+                f"{journal.topic}/{journal.partition}: expected step {number}; got {step.number}: another program has "
+                "written to it; start anew under another --topic-prefix"
+            )
+
+
 def _check_settings(opening: JournalStep | dict[str, Any], settings: TaskSettings, journal: TopicPartition) -> None:
     """Refuse to continue a journal under settings that would have given another state."""
     if isinstance(opening, JournalStep):
@@ -244,13 +265,22 @@ def _check_settings(opening: JournalStep | dict[str, Any], settings: TaskSetting
             f"{journal.topic}/{journal.partition} begins with step {opening.number}: what came before it is gone; set "
             "its retention.ms to -1, and start anew under another --topic-prefix"
         )
-    given = orjson.loads(encode_settings(settings))["settings"]
-    for name in given:
-        if opening.get(name) != given[name]:
+    given = _flat(orjson.loads(encode_settings(settings))["settings"])
+    opening = _flat(opening)
+    for name in sorted(given.keys() | opening.keys()):
+        if opening.get(name) != given.get(name):
             raise JournalError(
                 f"{journal.topic}/{journal.partition} was begun with {name} = {opening.get(name)!r}; got "
-                f"{given[name]!r}: start with the settings of before, or anew under another --topic-prefix"
+                f"{given.get(name)!r}: start with the settings of before, or anew under another --topic-prefix"
             )
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name; those of the join and the learner's parameters stand one level down, as `join.window_ms`."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
@@ -265,9 +295,10 @@ def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
 class _Inputs:
     """The two inputs of a task, read again in the portions that its journal names."""
 
-    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep) -> None:
-        self._contexts = _Input(broker, TopicPartition(topics.contexts, partition), first.contexts[0])
-        self._feedback = _Input(broker, TopicPartition(topics.feedback, partition), first.feedback[0])
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
+        contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
+        self._contexts = _Input(broker, contexts, first.contexts[0], last.contexts[1])
+        self._feedback = _Input(broker, feedback, first.feedback[0], last.feedback[1])
 
     def of(self, step: JournalStep) -> list[Record]:
         contexts = self._contexts.up_to(step.contexts[1])
@@ -281,12 +312,18 @@ class _Inputs:
 
 
 class _Input:
-    def __init__(self, broker: Broker, tp: TopicPartition, offset: int) -> None:
+    def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
         beginning = broker.beginnings([tp])[tp]
         if beginning > offset:
             raise JournalError(
                 f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
                 "its retention.ms, and start anew under another --topic-prefix"
+            )
+        kept_to = broker.ends([tp])[tp].stable
+        if kept_to < end:
+            raise JournalError(
+                f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
+                "made anew since; start anew under another --topic-prefix"
             )
         self._tp = tp
         self._consumer = broker.reader([tp])

@@ -246,6 +246,22 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
     )
 
 
+DEAD_LETTER_BYTES_MAX = 500_000
+"""Of the key, and of the value. A topic may hold larger records than a producer may send (compressed ones count as they
+are stored): their dead letters are cut, and say so in a header, for else they could never be written."""
+
+
+def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
+    """Key, value and headers of a record's dead letter."""
+    headers = dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
+    key, value = record.key, record.value
+    if key is not None and len(key) > DEAD_LETTER_BYTES_MAX:
+        key, headers = key[:DEAD_LETTER_BYTES_MAX], (*headers, ("onebit-key-bytes", b"%d" % len(key)))
+    if value is not None and len(value) > DEAD_LETTER_BYTES_MAX:
+        value, headers = value[:DEAD_LETTER_BYTES_MAX], (*headers, ("onebit-value-bytes", b"%d" % len(value)))
+    return key, value, headers
+
+
 def decode_dead_letter(record: Record) -> tuple[str, int, int, str]:
     """Topic, partition and offset of the record that a dead letter holds, and of what kind it is.
 
