@@ -91,6 +91,36 @@ class Together:
 
 
 @dataclass
+class Fragile:
+    """A learner that dies where the test says so, and is made anew in the same moment."""
+
+    make: Callable[[Callable[[int], None]], LearnerProgram]
+    crashes: set[tuple[int, int]]  # (which commit, after which of its steps)
+    commits: int = 0
+    crashed: int = 0
+    program: LearnerProgram = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program = self.make(self._crash_point)
+
+    def _crash_point(self, number: int) -> None:
+        self.commits += number == 1
+        if (self.commits, number) in self.crashes:
+            raise CrashError
+
+    def step(self, timeout_ms: int) -> int:
+        try:
+            return self.program.step(timeout_ms)
+        except CrashError:
+            self.crashed += 1
+            self.program = self.make(self._crash_point)
+            return 1
+
+    def next_due_ms(self) -> int | None:
+        return self.program.next_due_ms()
+
+
+@dataclass
 class Pipeline:
     """A whole pipeline on the embedded broker, whose parts can be killed and made anew."""
 
@@ -129,7 +159,7 @@ class Pipeline:
     def feedback(self, dataset: Dataset, plan: FeedbackPlan, **options: Any) -> FeedbackProgram:
         return FeedbackProgram(self.broker, TOPICS, dataset.label_of, plan, FeedbackOptions(**options), self.now_ms)
 
-    def run(self, sources: Sequence[Program], *learners: LearnerProgram) -> None:
+    def run(self, sources: Sequence[Program], *learners: Program) -> None:
         """Run until nothing is left to do; the learners start with what stands in the topics."""
         run_until_settled(self.clock, sources, Together(self.clock, learners))
 
