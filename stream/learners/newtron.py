@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
-from stream.learners.kernels import argmax, check_event, compiled, linear_scores, sample_from, usable
+from stream.learners.kernels import argmax, check_event, compiled, linear_scores, norm_of, sample_from, usable
 
 PARAMETERS = (
     Parameter("gamma", 2**-6, "share of rounds that explore uniformly", low=0.0, high=1.0),
@@ -28,6 +28,11 @@ count is in the state, so that a loaded model refreshes at the same update."""
 
 NORM_TOLERANCE = 1e-13
 """newtron's projection ends when ‖W'‖ is within this share of D: a hundred times the rounding of the norm."""
+
+TIE_TOLERANCE = 1e-9
+"""newtron's scores within this share of D‖x‖, the largest there can be, tie: classes with one history (all that were
+not played yet) have equal scores, which a factorisation tells apart by its rounding. Only the greedy class is settled
+by it."""
 
 PROJECTION_STEPS_MAX = 100
 """Newton's iteration on the secular equation takes 2 to 8; more means that rounding keeps it from the tolerance."""
@@ -248,6 +253,16 @@ class PNewtron(KernelLearner):
 
 
 @compiled
+def argmax_within(scores: FloatArray, tolerance: float) -> int:
+    """The lowest class whose score is the highest but for a tolerance."""
+    least = scores[argmax(scores)] - tolerance
+    for k in range(scores.size):
+        if scores[k] >= least:
+            return k
+    return 0  # not reached
+
+
+@compiled
 def predict_full(
     indices: IndexArray,
     values: FloatArray,
@@ -266,7 +281,7 @@ def predict_full(
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     action, propensity = sample_softmax(scores, alpha, gamma, u)
-    return action, argmax(scores), propensity
+    return action, argmax_within(scores, TIE_TOLERANCE * D * norm_of(values)), propensity
 
 
 @compiled
@@ -451,8 +466,8 @@ class Newtron(KernelLearner):
     Under delay, in what it assumes of x, and for retractions all is as in pnewtron.
 
     Departures from the paper: none. What is printed as W_τ in b is read as W'_τ, by the definition of f_t, and A as
-    starting at I/D. ‖W'‖ = D is met to 1e-13 D. An update after which A is not positive definite in float64 (entries
-    of x of 1e6 and more) is refused.
+    starting at I/D. ‖W'‖ = D is met to 1e-13 D. Scores within 1e-9 D‖x‖ tie for the greedy class, which is only
+    reported. An update after which A is not positive definite in float64 (entries of x of 1e6 and more) is refused.
 
     >>> from stream.learners import create
     >>> learner = create("newtron", n_classes=2, n_features=2, gamma=0.5)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream.events import Decision, FloatArray
 from stream.learners import Learner
-from tests.oracles.logged import Logged, Oracle
+from tests.oracles.logged import LabelledOracle, Logged, Oracle
 
 DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")
 
@@ -49,7 +49,9 @@ def settled(late: NDArray[np.int64]) -> Iterator[tuple[str, int]]:
             yield "learn", s
 
 
-def assert_agree(learner: Learner, oracle: Oracle, events: list[Round], late: NDArray[np.int64]) -> int:
+def assert_agree(
+    learner: Learner, oracle: Oracle | LabelledOracle, events: list[Round], late: NDArray[np.int64]
+) -> int:
     """Actions, greedy classes and propensities are equal at every round; the number of mistakes."""
     decided: dict[int, Decision] = {}
     logged: dict[int, Logged] = {}
@@ -60,10 +62,13 @@ def assert_agree(learner: Learner, oracle: Oracle, events: list[Round], late: ND
             decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
             ours, theirs = decided[t], logged[t]
             assert (ours.action, ours.greedy) == (theirs.action, theirs.greedy), f"round {t}: {ours} against {theirs}"
-            np.testing.assert_allclose(ours.propensity, theirs.propensity, rtol=1e-12, err_msg=f"round {t}")
+            np.testing.assert_allclose(ours.propensity, theirs.propensity, rtol=1e-9, err_msg=f"round {t}")
             mistakes += ours.action != label
         else:
             reward = int(decided[t].action == label)
-            learner.update(x, decided.pop(t), reward, v=v)
-            oracle.update(x, logged.pop(t), reward, v)
+            learner.update(x, decided.pop(t), reward, v=v, label=label)
+            if isinstance(oracle, LabelledOracle):
+                oracle.learn(x, logged.pop(t), label)
+            else:
+                oracle.update(x, logged.pop(t), reward, v)
     return mistakes

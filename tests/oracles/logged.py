@@ -1,6 +1,6 @@
 """What the naive transcriptions log at prediction time, and what the tests ask of them."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,20 @@ class Oracle(Protocol):
 
     def weights(self) -> FloatArray:
         """The linear weights; raises NotImplementedError where there are none."""
+
+
+@runtime_checkable
+class LabelledOracle(Protocol):
+    """The same for a full-information algorithm."""
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        """Decide for x."""
+
+    def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
+        """Learn from the true class."""
+
+    def weights(self) -> FloatArray:
+        """The linear weights."""
 
 
 def sample(p: FloatArray, u: float) -> int:

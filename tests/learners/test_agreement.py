@@ -1,0 +1,100 @@
+"""Every algorithm of this family beside its naive transcription, round by round."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.events import FloatArray
+from stream.learners import create
+from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
+from tests.oracles.banditron import NaiveBanditron
+from tests.oracles.full_information import NaiveArow, NaivePerceptron, NaiveSecondOrderPerceptron
+from tests.oracles.logged import LabelledOracle, Oracle
+from tests.oracles.newtron import NaiveNewtron
+from tests.oracles.soba import NaiveSoba
+
+K, D, ROUNDS = 4, 9, 300
+
+NEWTON: dict[str, Any] = {"gamma": 0.1, "alpha": 3.0, "beta": 0.05, "radius": 0.7}
+LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 1.0, "beta": 0.05, "radius": 30.0}
+
+CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Oracle | LabelledOracle]]] = {
+    "perceptron": ("perceptron", {}, lambda: NaivePerceptron(K, D)),
+    "second-order-perceptron": (
+        "second-order-perceptron",
+        {"a": 2.0},
+        lambda: NaiveSecondOrderPerceptron(K, D, a=2.0),
+    ),
+    "arow": ("arow", {"r": 0.5}, lambda: NaiveArow(K, D, r=0.5)),
+    "banditron": ("banditron", {"gamma": 0.2}, lambda: NaiveBanditron(K, D, gamma=0.2)),
+    "soba": ("soba", {"gamma": 0.2, "a": 2.0}, lambda: NaiveSoba(K, D, gamma=0.2, a=2.0)),
+    "soba-diag": ("soba-diag", {"gamma": 0.2, "a": 0.5}, lambda: NaiveSoba(K, D, gamma=0.2, a=0.5, diagonal=True)),
+    "soba-adaptive full": ("soba-adaptive", {"covariance": "full"}, lambda: NaiveSoba(K, D, adaptive=True)),
+    "soba-adaptive diag": (
+        "soba-adaptive",
+        {"covariance": "diag"},
+        lambda: NaiveSoba(K, D, adaptive=True, diagonal=True),
+    ),
+    "newtron": ("newtron", NEWTON, lambda: NaiveNewtron(K, D, **NEWTON)),
+    "newtron, seldom projected": ("newtron", LOOSE, lambda: NaiveNewtron(K, D, **LOOSE)),
+    "pnewtron": ("pnewtron", NEWTON, lambda: NaiveNewtron(K, D, diagonal=True, **NEWTON)),
+    "pnewtron, wide": ("pnewtron", LOOSE, lambda: NaiveNewtron(K, D, diagonal=True, **LOOSE)),
+}
+
+
+def events(seed: int, scale: float, binary: bool = False) -> list[Round]:
+    rng = np.random.default_rng(seed)
+    X: FloatArray = rng.normal(size=(ROUNDS, D)) * (rng.random((ROUNDS, D)) < 0.7)
+    if binary:
+        X = (X > 0).astype(np.float64)
+    labels = (X @ rng.normal(size=(D, K))).argmax(axis=1)
+    noisy = rng.random(ROUNDS) < 0.1
+    labels[noisy] = rng.integers(0, K, int(noisy.sum()))
+    return rounds_of(X * scale, labels, rng)
+
+
+@pytest.mark.parametrize("late", DELAYS)
+@pytest.mark.parametrize("data", ["gaussian", "small", "binary"])
+@pytest.mark.parametrize("case", CASES)
+def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late: str) -> None:
+    name, parameters, make = CASES[case]
+    learner, oracle = create(name, n_classes=K, n_features=D, **parameters), make()
+    scale = 0.05 if data == "small" else 1.0
+    rounds = events(seed=5, scale=scale, binary=data == "binary")
+    assert_agree(learner, oracle, rounds, delays(late, ROUNDS, np.random.default_rng(6)))
+    np.testing.assert_allclose(learner.weights(), oracle.weights(), atol=1e-9, rtol=1e-9)
+    assert np.any(learner.weights() != 0.0)
+    if isinstance(oracle, NaiveSoba):
+        assert oracle.closest > 1e-12  # no decision of line 13 hung on rounding
+
+
+@pytest.mark.parametrize(("scale", "diagonal"), [(1.0, True), (0.05, True), (1.0, False), (0.05, False)])
+def test_the_events_above_bind_the_condition_of_soba(scale: float, diagonal: bool) -> None:
+    oracle = NaiveSoba(K, D, gamma=0.2, diagonal=diagonal)
+    learner = create("soba-diag" if diagonal else "soba", n_classes=K, n_features=D, gamma=0.2)
+    assert_agree(learner, oracle, events(seed=5, scale=scale), delays("at once", ROUNDS, np.random.default_rng(6)))
+    assert oracle.refused >= 10
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "fewest", "most"),
+    [("newtron", NEWTON, 290, 300), ("newtron", LOOSE, 20, 290), ("pnewtron", NEWTON, 290, 300)],
+)
+def test_the_events_above_need_the_projection_and_also_do_without_it(
+    name: str, parameters: dict[str, Any], fewest: int, most: int
+) -> None:
+    oracle = NaiveNewtron(K, D, diagonal=name == "pnewtron", **parameters)
+    learner = create(name, n_classes=K, n_features=D, **parameters)
+    assert_agree(learner, oracle, events(seed=5, scale=1.0), delays("at once", ROUNDS, np.random.default_rng(6)))
+    assert fewest <= oracle.projections <= most
+
+
+def test_pnewtron_keeps_its_norm_through_the_refresh() -> None:
+    learner = create("pnewtron", n_classes=K, n_features=D, **NEWTON)
+    oracle = NaiveNewtron(K, D, diagonal=True, **NEWTON)
+    rounds = [r for seed in range(4) for r in events(seed=seed, scale=1.0)]
+    assert_agree(learner, oracle, rounds, np.zeros(len(rounds), dtype=np.int64))
+    np.testing.assert_allclose(learner.weights(), oracle.weights(), atol=1e-9)
+    assert float(np.linalg.norm(learner.weights())) == pytest.approx(NEWTON["radius"], rel=1e-12)

@@ -1,0 +1,428 @@
+"""What holds of every registered learner."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from stream.events import Decision, Features, FloatArray
+from stream.learners import Learner, ParameterError, create, registered
+from stream.offline import NEVER, Examples, run
+
+
+class Case(NamedTuple):
+    """A learner as the battery runs it."""
+
+    name: str
+    parameters: Mapping[str, Any] = {}
+    n_classes: int = 4
+    n_features: int = 9
+    long_run_events: int = 100_000
+
+    def create(self) -> Learner:
+        return create(self.name, n_classes=self.n_classes, n_features=self.n_features, **self.parameters)
+
+
+# Learners that do not run with their defaults or at the common size, or are too slow for the long run; every other one
+# is in the battery as it is.
+SPECIAL = {
+    "newtron": Case("newtron", n_classes=3, n_features=4),
+}
+VARIANTS = {
+    "soba-adaptive full": Case("soba-adaptive", {"covariance": "full"}),
+    "banditron without exploration": Case("banditron", {"gamma": 0.0}),
+    "soba-diag all exploration": Case("soba-diag", {"gamma": 1.0}),
+}
+CASES = {name: SPECIAL.get(name, Case(name)) for name in registered()} | VARIANTS
+
+each = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def examples(case: Case, size: int, seed: int = 1, absent: int | None = None) -> Examples:
+    """Noisy linear classes of sparse Gaussian x; some x are empty, and class `absent` never comes."""
+    rng = np.random.default_rng(seed)
+    d, K = case.n_features, case.n_classes
+    X = rng.normal(size=(size, d)) * (rng.random((size, d)) < 0.6)
+    scores = X @ rng.normal(size=(d, K)) + 0.1 * rng.normal(size=(size, K))
+    if absent is not None:
+        scores[:, absent] = -np.inf
+    rows, columns = np.nonzero(X)
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=size)))).astype(np.int64)
+    return Examples(offsets, columns.astype(np.int32), X[rows, columns], scores.argmax(axis=1).astype(np.int64))
+
+
+def learn(learner: Learner, data: Examples, t: int, decision: Decision, v: float = 0.5) -> bool:
+    label = int(data.labels[t])
+    return learner.update(data.features(t), decision, int(decision.action == label), v=v, label=label)
+
+
+def trace(learner: Learner, data: Examples, start: int, stop: int) -> list[tuple[int, int, float, list[float]]]:
+    """Predict and update from event start to stop; the decisions made."""
+    u = np.random.default_rng(2).random((data.labels.size, 2))
+    made = []
+    for t in range(start, stop):
+        decision = learner.predict(data.features(t), float(u[t, 0]))
+        made.append((decision.action, decision.greedy, decision.propensity, decision.scores.tolist()))
+        learn(learner, data, t, decision, float(u[t, 1]))
+    return made
+
+
+def assert_same_state(one: Learner, other: Learner) -> None:
+    first, second = one.state(), other.state()
+    assert first.keys() == second.keys()
+    for key in first:
+        np.testing.assert_array_equal(first[key], second[key], err_msg=key)
+
+
+def assert_finite(learner: Learner) -> None:
+    for key, value in learner.state().items():
+        array = np.asarray(value)
+        if array.dtype.kind == "f":
+            assert np.all(np.isfinite(array)), key
+
+
+def assert_valid(learner: Learner, decision: Decision) -> None:
+    assert 0 <= decision.action < learner.n_classes
+    assert 0 <= decision.greedy < learner.n_classes
+    assert 0.0 < decision.propensity <= 1.0 + 1e-12
+    assert decision.scores.shape == (learner.n_classes,)
+    assert not np.any(np.isnan(decision.scores))
+
+
+@each
+def test_the_same_calls_give_the_same_bits_and_touch_no_hidden_randomness(case: Case) -> None:
+    data = examples(case, 120)
+    one, other = case.create(), case.create()
+    np.random.seed(1)  # noqa: NPY002 (the hidden generator is the subject)
+    hidden = np.random.get_state()[1].tolist()  # type: ignore[index] # noqa: NPY002
+    made = trace(one, data, 0, 120)
+    assert np.random.get_state()[1].tolist() == hidden  # type: ignore[index] # noqa: NPY002
+    np.random.seed(2)  # noqa: NPY002
+    assert trace(other, data, 0, 120) == made
+    assert_same_state(one, other)
+
+
+@each
+def test_a_loaded_state_continues_bit_for_bit(case: Case) -> None:
+    data = examples(case, 200)
+    one, other = case.create(), case.create()
+    trace(one, data, 0, 100)
+    trace(other, data, 50, 80)  # another past, which loading must wipe out
+    other.load(one.state())
+    assert_same_state(one, other)
+    assert trace(one, data, 100, 200) == trace(other, data, 100, 200)
+    assert_same_state(one, other)
+
+
+@each
+def test_a_state_is_a_copy(case: Case) -> None:
+    data = examples(case, 60)
+    learner = case.create()
+    trace(learner, data, 0, 30)
+    kept = learner.state()
+    before = {key: np.array(value) for key, value in kept.items()}
+    trace(learner, data, 30, 60)
+    for key in kept:
+        np.testing.assert_array_equal(kept[key], before[key])
+
+
+@each
+def test_a_state_of_another_size_is_refused(case: Case) -> None:
+    other = create(case.name, n_classes=case.n_classes, n_features=case.n_features - 1, **case.parameters)
+    with pytest.raises(ValueError, match=case.name):
+        case.create().load(other.state())
+
+
+@each
+def test_dense_x_gives_the_bits_of_sparse_x(case: Case) -> None:
+    data = examples(case, 120)
+    sparse, dense = case.create(), case.create()
+    u = np.random.default_rng(3).random(120)
+    for t in range(120):
+        x = data.features(t)
+        filled = np.zeros(case.n_features)
+        filled[x.indices] = x.values
+        one, other = sparse.predict(x, float(u[t])), dense.predict(filled, float(u[t]))
+        assert one[:3] == other[:3]
+        np.testing.assert_array_equal(one.scores, other.scores)
+        learn(sparse, data, t, one)
+        label = int(data.labels[t])
+        dense.update(filled, other, int(other.action == label), v=0.5, label=label)
+    assert_same_state(sparse, dense)
+
+
+@each
+def test_an_empty_x_is_decided_and_learned_from(case: Case) -> None:
+    data = examples(case, 60)
+    learner = case.create()
+    trace(learner, data, 0, 30)
+    empty = Features(np.zeros(0, dtype=np.int32), np.zeros(0))
+    for label in range(case.n_classes):
+        decision = learner.predict(empty, 0.4)
+        assert_valid(learner, decision)
+        learner.update(empty, decision, int(decision.action == label), v=0.5, label=label)
+    assert_finite(learner)
+
+
+@each
+def test_a_class_that_never_comes_does_no_harm(case: Case) -> None:
+    data = examples(case, 300, absent=1)
+    learner = case.create()
+    trace(learner, data, 0, 300)
+    assert_finite(learner)
+
+
+@each
+@pytest.mark.parametrize("value", [1e150, -1e150, 1e308, 1e60])
+def test_one_huge_value_leaves_no_nan(case: Case, value: float) -> None:
+    data = examples(case, 120)
+    learner = case.create()
+    trace(learner, data, 0, 40)
+    for label in range(case.n_classes):
+        x = Features(np.array([0, 2], dtype=np.int32), np.array([1.0, value]))
+        decision = learner.predict(x, 0.3)
+        assert_valid(learner, decision)
+        learner.update(x, decision, int(decision.action == label), v=0.5, label=label)
+        assert_finite(learner)
+    for action, _, propensity, scores in trace(learner, data, 40, 120):
+        assert_valid(learner, Decision(action, 0, propensity, np.array(scores)))
+    assert_finite(learner)
+
+
+@each
+def test_without_any_feedback_it_goes_on_deciding(case: Case) -> None:
+    data = examples(case, 300)
+    learner = case.create()
+    u = np.random.default_rng(3).random(300)
+    for t in range(300):
+        assert_valid(learner, learner.predict(data.features(t), float(u[t])))
+    assert_finite(learner)
+
+
+@each
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(order=st.permutations(range(24)), decided_first=st.integers(1, 24))
+def test_feedback_in_any_order_gives_a_valid_model_and_the_same_one_again(
+    case: Case, order: list[int], decided_first: int
+) -> None:
+    data = examples(case, 24)
+    u = np.random.default_rng(4).random(24)
+
+    def replayed() -> Learner:
+        learner = case.create()
+        decisions = {t: learner.predict(data.features(t), float(u[t])) for t in range(decided_first)}
+        for s in order:
+            if s not in decisions:
+                decisions[s] = learner.predict(data.features(s), float(u[s]))
+            assert_valid(learner, decisions[s])
+            learn(learner, data, s, decisions[s])
+        return learner
+
+    one = replayed()
+    assert_finite(one)
+    assert_same_state(one, replayed())
+
+
+@each
+def test_many_events_leave_no_nan(case: Case) -> None:
+    size = case.long_run_events
+    data = examples(case, size)
+    rng = np.random.default_rng(5)
+    learner = case.create()
+    result = run(learner, data, rng.random(size), rng.random(size), delays=rng.geometric(1 / 6, size) - 1)
+    assert np.all((result.propensities > 0.0) & (result.propensities <= 1.0 + 1e-12))
+    assert_finite(learner)
+
+
+@functools.cache
+def decisions_on_a_grid(name: str, points: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The actions and propensities of one state and one x for u on a grid of midpoints."""
+    case = CASES[name]
+    data = examples(case, 60)
+    learner = case.create()
+    trace(learner, data, 0, 25)
+    state, x = learner.state(), data.features(int(np.flatnonzero(np.diff(data.offsets) > 2)[0]))
+    actions, propensities = np.empty(points, dtype=np.int64), np.empty(points)
+    for i in range(points):
+        learner.load(state)  # `predict` may count rounds
+        decision = learner.predict(x, (i + 0.5) / points)
+        actions[i], propensities[i] = decision.action, decision.propensity
+    return actions, propensities
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_propensities_sum_to_one_and_are_the_shares_of_u(name: str) -> None:
+    points = 1_000
+    actions, propensities = decisions_on_a_grid(name, points)
+    total = 0.0
+    for action in np.unique(actions):
+        of_action = propensities[actions == action]
+        assert np.all(of_action == of_action[0]), "a propensity depends on u"
+        assert np.mean(actions == action) == pytest.approx(of_action[0], abs=1.01 / points)
+        total += of_action[0]
+    # A class with a propensity below the grid's step may be missing.
+    assert 1.0 - CASES[name].n_classes / points <= total <= 1.0 + 1e-12
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sampling_follows_the_propensities(name: str) -> None:
+    """χ² of 1,000 draws against the propensities, with a false-alarm rate of 1e-6 (the draws are seeded)."""
+    actions, propensities = decisions_on_a_grid(name, 1_000)
+    classes, first = np.unique(actions, return_index=True)
+    drawn = actions[np.random.default_rng(6).integers(0, 1_000, 1_000)]
+    expected = propensities[first] / propensities[first].sum()
+    observed = np.array([(drawn == k).sum() for k in classes])
+    if classes.size > 1:
+        assert stats.chisquare(observed, expected * 1_000).pvalue > 1e-6
+    else:
+        assert observed.tolist() == [1_000]
+
+
+@each
+@pytest.mark.parametrize("late", ["at once", "after 5 rounds", "geometric, some never"])
+def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) -> None:
+    size = 300
+    data = examples(case, size)
+    rng = np.random.default_rng(7)
+    u, v = rng.random(size), rng.random(size)
+    delays = {
+        "at once": np.zeros(size, dtype=np.int64),
+        "after 5 rounds": np.full(size, 5),
+        "geometric, some never": np.where(rng.random(size) < 0.1, NEVER, rng.geometric(1 / 6, size) - 1),
+    }[late]
+    looped, called = case.create(), case.create()
+    result = run(looped, data, u, v, delays)
+    decisions: dict[int, Decision] = {}
+    updates = 0
+    waiting: list[tuple[int, int]] = []  # (due round, event)
+    for t in range(size):
+        decisions[t] = called.predict(data.features(t), float(u[t]))
+        if delays[t] != NEVER:
+            waiting.append((t + int(delays[t]), t))
+        for _, s in sorted(w for w in waiting if w[0] <= t):
+            updates += learn(called, data, s, decisions[s], float(v[s]))
+        waiting = [w for w in waiting if w[0] > t]
+    for _, s in sorted(waiting):
+        updates += learn(called, data, s, decisions[s], float(v[s]))
+    assert result.actions.tolist() == [decisions[t].action for t in range(size)]
+    assert result.greedy.tolist() == [decisions[t].greedy for t in range(size)]
+    assert result.propensities.tolist() == [decisions[t].propensity for t in range(size)]
+    assert result.updates == updates
+    assert_same_state(looped, called)
+
+
+@each
+def test_a_draw_outside_the_unit_interval_is_refused(case: Case) -> None:
+    learner = case.create()
+    x = examples(case, 10).features(3)
+    for u in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match=r"u in \[0, 1\)"):
+            learner.predict(x, u)
+    if learner.randomised_update:
+        with pytest.raises(ValueError, match=r"v in \[0, 1\)"):
+            learner.update(x, learner.predict(x, 0.5), 1, v=1.0)
+
+
+@each
+def test_a_reward_other_than_one_bit_is_refused(case: Case) -> None:
+    learner = case.create()
+    x = examples(case, 10).features(3)
+    with pytest.raises(ValueError, match="reward 0 or 1"):
+        learner.update(x, learner.predict(x, 0.5), 2, label=0)
+
+
+@each
+def test_an_x_that_does_not_fit_is_refused(case: Case) -> None:
+    learner = case.create()
+    bad: list[Features | FloatArray] = [
+        np.zeros(case.n_features + 1),
+        Features(np.array([0, case.n_features], dtype=np.int32), np.ones(2)),
+        Features(np.array([-1, 2], dtype=np.int32), np.ones(2)),
+        Features(np.array([2, 2], dtype=np.int32), np.ones(2)),
+        Features(np.array([0, 2], dtype=np.int32), np.ones(1)),
+    ]
+    for x in bad:
+        with pytest.raises(ValueError, match="x: "):
+            learner.predict(x, 0.5)
+
+
+@each
+def test_a_missing_label_is_refused_where_one_is_needed(case: Case) -> None:
+    learner = case.create()
+    x = examples(case, 10).features(3)
+    decision = learner.predict(x, 0.5)
+    if learner.needs_label:
+        for label in (None, -1, case.n_classes):
+            with pytest.raises(ValueError, match="label"):
+                learner.update(x, decision, 0, label=label)
+    else:
+        learner.update(x, decision, 0)
+
+
+@each
+def test_an_unknown_parameter_is_refused_with_the_accepted_ones(case: Case) -> None:
+    with pytest.raises(ParameterError) as refused:
+        create(case.name, n_classes=4, n_features=9, **{**case.parameters, "no_such": 1})
+    assert "no_such" in str(refused.value)
+    for parameter in registered()[case.name].parameters:
+        assert parameter.name in str(refused.value)
+
+
+@each
+def test_a_learner_that_cannot_take_back_an_update_says_so(case: Case) -> None:
+    learner = case.create()
+    x = examples(case, 10).features(3)
+    decision = learner.predict(x, 0.5)
+    learner.update(x, decision, 0, v=0.5, label=0)
+    if learner.retractable:
+        assert isinstance(learner.retract(x, decision, 0, 1), bool)
+        assert_finite(learner)
+    else:
+        with pytest.raises(NotImplementedError, match=case.name):
+            learner.retract(x, decision, 0, 1)
+
+
+@each
+def test_the_stated_cost_covers_the_state(case: Case) -> None:
+    learner = case.create()
+    parameters = {p.name: case.parameters.get(p.name, p.default) for p in learner.parameters}
+    cost = learner.cost(case.n_classes, case.n_features, 5, parameters)
+    held = sum(np.asarray(value).nbytes for value in learner.state().values())
+    assert held <= cost.state_bytes + 64
+    assert cost.flops_per_event > 0
+    assert cost.bytes_per_event > 0
+
+
+@each
+def test_weights_are_a_copy_of_their_size_or_there_are_none(case: Case) -> None:
+    learner = case.create()
+    try:
+        weights = learner.weights()
+    except NotImplementedError:
+        return
+    assert weights.shape == (case.n_classes, case.n_features)
+    assert weights.dtype == np.float64
+    weights[:] = 1.0
+    assert not np.array_equal(learner.weights(), weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "alternative"),
+    [
+        ("soba", {}, "soba-diag"),
+        ("soba-adaptive", {"covariance": "full"}, "covariance=diag"),
+        ("newtron", {}, "pnewtron"),
+    ],
+)
+def test_a_state_too_large_is_refused_before_it_is_allocated(
+    name: str, parameters: dict[str, Any], alternative: str
+) -> None:
+    with pytest.raises(ParameterError, match=alternative) as refused:
+        create(name, n_classes=4, n_features=47_236, **parameters)
+    assert "GB" in str(refused.value)

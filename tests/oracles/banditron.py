@@ -1,0 +1,36 @@
+"""Banditron in plain numpy: the update matrix of the paper, built whole."""
+
+import numpy as np
+
+from stream.events import FloatArray
+from tests.oracles.logged import Logged, sample
+
+
+def explore(scores: FloatArray, gamma: float, u: float) -> Logged:
+    """One sample of p = (1-γ)e_greedy + γ/K 1."""
+    K = scores.size
+    greedy = int(np.argmax(scores))
+    p = (1 - gamma) * np.eye(K)[greedy] + gamma / K
+    action = sample(p, u)
+    return Logged(action, greedy, float(p[action]), scores)
+
+
+class NaiveBanditron:
+    """Kakade, Shalev-Shwartz, Tewari 2008, Algorithm 1."""
+
+    def __init__(self, K: int, d: int, gamma: float) -> None:
+        self.W, self.gamma = np.zeros((K, d)), gamma
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        return explore(self.W @ x, self.gamma, u)
+
+    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+        K, d = self.W.shape
+        U = np.zeros((K, d))
+        for r in range(K):
+            for j in range(d):
+                U[r, j] = x[j] * (reward * (logged.action == r) / logged.propensity - (logged.greedy == r))
+        self.W = self.W + U
+
+    def weights(self) -> FloatArray:
+        return self.W

@@ -1,0 +1,62 @@
+"""The baselines that are told the label, in plain numpy."""
+
+import numpy as np
+
+from stream.events import FloatArray
+from tests.oracles.logged import Logged
+
+
+class NaivePerceptron:
+    """Notes, Algorithm 1."""
+
+    def __init__(self, K: int, d: int) -> None:
+        self.W = np.zeros((K, d))
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        scores = self.W @ x
+        greedy = int(np.argmax(scores))
+        return Logged(greedy, greedy, 1.0, scores)
+
+    def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
+        if logged.action != label:
+            self.W[label] += x
+            self.W[logged.action] -= x
+
+    def weights(self) -> FloatArray:
+        return self.W
+
+
+class NaiveSecondOrderPerceptron(NaivePerceptron):
+    """Diagonal: one correlation vector per class."""
+
+    def __init__(self, K: int, d: int, a: float) -> None:
+        super().__init__(K, d)
+        self.V, self.A = np.zeros((K, d)), np.full((K, d), a)
+
+    def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
+        if logged.action != label:
+            self.V[label] += x
+            self.V[logged.action] -= x
+            self.A[[label, logged.action]] += x**2
+            self.W = self.V / self.A
+
+
+class NaiveArow(NaivePerceptron):
+    """Diagonal, the label's class against its strongest rival."""
+
+    def __init__(self, K: int, d: int, r: float) -> None:
+        super().__init__(K, d)
+        self.r, self.precision = r, np.ones((K, d))
+
+    def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
+        others = logged.scores.copy()
+        others[label] = -np.inf
+        rival = int(np.argmax(others))
+        margin = logged.scores[label] - logged.scores[rival]
+        if margin < 1:
+            S = 1 / self.precision
+            v = float(x**2 @ (S[label] + S[rival]))
+            alpha = (1 - margin) / (v + self.r)
+            self.W[label] += alpha * S[label] * x
+            self.W[rival] -= alpha * S[rival] * x
+            self.precision[[label, rival]] += x**2 / self.r

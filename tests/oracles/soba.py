@@ -1,0 +1,60 @@
+"""SOBA in plain numpy: the matrix A as printed, and a linear system solved at every round."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.events import FloatArray
+from tests.oracles.banditron import explore
+from tests.oracles.logged import Logged
+
+
+class NaiveSoba:
+    """Algorithm 1, line by line; `diagonal` keeps the diagonal of A, `adaptive` is the reconstruction of γ_t."""
+
+    def __init__(
+        self, K: int, d: int, *, gamma: float = 0.0, a: float = 1.0, diagonal: bool = False, adaptive: bool = False
+    ) -> None:
+        self.K, self.d, self.gamma, self.diagonal, self.adaptive = K, d, gamma, diagonal, adaptive
+        self.A = a * np.eye(K * d)
+        self.theta = np.zeros(K * d)
+        self.W: NDArray[np.floating[Any]] = np.zeros((K, d))
+        self.margins: list[float] = []  # n_s m_s
+        self.residuals: list[float] = []
+        self.refused = 0  # correct rounds where the condition of line 13 bound
+        self.closest = np.inf  # the smallest |m_t + Σ n_s m_s|: above rounding, or the comparison is a toss
+        self.t = 0
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        self.t += 1
+        gamma = self.gamma
+        if self.adaptive:
+            gamma = min(1.0, np.sqrt(self.K * (1 + sum(r / (1 + r) for r in self.residuals)) / self.t))
+        return explore(np.asarray(self.W @ x, dtype=np.float64), gamma, u)
+
+    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+        if not reward:
+            return
+        y, p, Wx = logged.action, logged.propensity, logged.scores
+        rival = max((i for i in range(self.K) if i != y), key=lambda i: (Wx[i], -i))
+        g = 1 / p * np.kron(np.eye(self.K)[rival] - np.eye(self.K)[y], x)
+        z = np.sqrt(p) * g
+        W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩ with the W of prediction time
+        W_z = np.sqrt(p) * W_g
+        residual = z @ np.linalg.solve(self.A, z)
+        m = (W_z**2 + 2 * W_g) / (1 + residual)
+        total = m + sum(self.margins)
+        if total != 0:
+            self.closest = min(self.closest, abs(total))
+        if total < 0:
+            self.refused += 1
+            return
+        self.margins.append(m)
+        self.residuals.append(residual)
+        self.A = self.A + (np.diag(z**2) if self.diagonal else np.outer(z, z))
+        self.theta = self.theta - g
+        self.W = np.linalg.solve(self.A, self.theta).reshape(self.K, self.d)
+
+    def weights(self) -> FloatArray:
+        return np.asarray(self.W, dtype=np.float64)
