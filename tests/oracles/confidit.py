@@ -93,3 +93,47 @@ class NaiveConfidit:
 
     def weights(self) -> FloatArray:
         return self.W
+
+
+class NaiveDualConfidit:
+    """Fig. 1 without projection, with (11), by the Gram matrix of the examples played as each class."""
+
+    def __init__(self, K: int, *, kernel: str, degree: int, width: float, eta: float, alpha: float) -> None:
+        self.kernel, self.degree, self.width, self.eta, self.alpha = kernel, degree, width, eta, alpha
+        self.examples: list[list[FloatArray]] = [[] for _ in range(K)]
+        self.targets: list[list[float]] = [[] for _ in range(K)]
+        self.closest = np.inf
+
+    def k(self, x: FloatArray, y: FloatArray) -> float:
+        if self.kernel == "linear":
+            return float(x @ y)
+        if self.kernel == "rational":
+            return float(1 / (1 - 0.5 * (x @ y)))
+        if self.kernel == "polynomial":
+            return float((1 + x @ y) ** self.degree)
+        return float(np.exp(-((x - y) ** 2).sum() / (2 * self.width**2)))
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        x = x / np.linalg.norm(x)
+        lam = (1 + self.alpha) ** 2
+        scores, bounds = np.zeros(len(self.examples)), np.zeros(len(self.examples))
+        for i, examples in enumerate(self.examples):
+            c = self.k(x, x) / lam
+            if examples:
+                G = lam * np.eye(len(examples)) + np.array([[self.k(a, b) for a in examples] for b in examples])
+                k = np.array([self.k(x, a) for a in examples])
+                scores[i] = k @ np.linalg.solve(G, np.array(self.targets[i]))
+                c -= float(k @ np.linalg.solve(G, k)) / lam
+            bounds[i] = scores[i] + np.sqrt(self.eta * c)
+        for values in (bounds, scores):
+            behind = values[values != values.max()]
+            if behind.size:
+                self.closest = min(self.closest, float(values.max() - behind.max()))
+        return Logged(int(np.argmax(bounds)), int(np.argmax(scores)), 1.0, scores)
+
+    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+        self.examples[logged.action].append(x / np.linalg.norm(x))
+        self.targets[logged.action].append(-1.0 if not reward and v < (1 + self.alpha) / 2 else 1.0)
+
+    def weights(self) -> FloatArray:
+        raise NotImplementedError

@@ -1,0 +1,221 @@
+"""Feature blocks: a table of small cells of the feature space, each with what is known of its class."""
+
+from collections.abc import Mapping
+from math import floor, sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.events import FloatArray, IndexArray
+from stream.learners.base import Cost, KernelLearner, Parameter, register
+from stream.learners.kernels import argmax, check_event, compiled, usable
+
+CELL_MAX = 2.0**31 - 2.0
+"""Cells further out than this many sides are taken together: their number has to fit an int32."""
+
+UNKNOWN = -1
+
+
+@compiled
+def cells_of(values: FloatArray, side: float) -> NDArray[np.int32]:
+    """The number of the cell of each entry, ⌊x_j / side⌋; 0 for an entry that is not a number."""
+    cells = np.zeros(values.size, np.int32)
+    for j in range(values.size):
+        ratio = values[j] / side
+        if ratio == ratio:  # not NaN
+            cells[j] = np.int32(floor(min(max(ratio, -CELL_MAX), CELL_MAX)))
+    return cells
+
+
+@compiled
+def place_of(
+    indices: IndexArray,
+    cells: NDArray[np.int32],
+    table: NDArray[np.int32],
+    blocks: NDArray[np.int32],
+    occupied: NDArray[np.int32],
+) -> tuple[int, int]:
+    """The block with these cells, or -1, and the place in the hash table where it is or would be.
+
+    A block is the same when it has these cells and, by their number, no other that is not 0.
+    """
+    key = np.uint64(14695981039346656037)  # FNV-1a, a word at a time
+    outside = 0
+    for j in range(indices.size):
+        if cells[j] != 0:
+            key = (key ^ np.uint64(np.uint32(indices[j]))) * np.uint64(1099511628211)
+            key = (key ^ np.uint64(np.uint32(cells[j]))) * np.uint64(1099511628211)
+            key ^= key >> np.uint64(29)
+            outside += 1
+    place = int(np.int64(key % np.uint64(table.size)))  # int64: a signed and an unsigned number make a float
+    while table[place] >= 0:
+        block = int(table[place])
+        same = occupied[block] == outside
+        for j in range(indices.size):
+            same = same and blocks[block, indices[j]] == cells[j]
+        if same:
+            return block, place
+        place = (place + 1) % table.size
+    return -1, place
+
+
+@compiled
+def predict(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    table: NDArray[np.int32],
+    blocks: NDArray[np.int32],
+    occupied: NDArray[np.int32],
+    known: NDArray[np.int32],
+    excluded: NDArray[np.int8],
+    fill: NDArray[np.int32],
+    side: float,
+) -> tuple[int, int, float]:
+    """The known class of the block, or a uniform one of those not excluded; the probabilities are the scores."""
+    check_event(indices, values, blocks.shape[1])
+    block, _ = place_of(indices, cells_of(values, side), table, blocks, occupied)
+    K = scores.size
+    if block >= 0 and known[block] != UNKNOWN:
+        scores[:] = 0.0
+        scores[known[block]] = 1.0
+    elif block >= 0:
+        left = K - excluded[block].sum()
+        for i in range(K):
+            scores[i] = 0.0 if excluded[block, i] else 1.0 / left
+    else:
+        scores[:] = 1.0 / K
+    action = 0
+    cumulative = 0.0
+    for i in range(K):
+        cumulative += scores[i]
+        if scores[i] > 0.0:  # the last class that can be played, if rounding leaves none
+            action = i
+        if u < cumulative:
+            break
+    return action, argmax(scores), scores[action]
+
+
+@compiled
+def update(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    table: NDArray[np.int32],
+    blocks: NDArray[np.int32],
+    occupied: NDArray[np.int32],
+    known: NDArray[np.int32],
+    excluded: NDArray[np.int8],
+    fill: NDArray[np.int32],
+    side: float,
+) -> bool:
+    """Note the class of the block, or exclude one; a new block is entered while there is room."""
+    if not usable(indices, values, action, propensity, scores, excluded.shape[1], blocks.shape[1]):
+        return False
+    cells = cells_of(values, side)
+    block, place = place_of(indices, cells, table, blocks, occupied)
+    if block < 0:
+        if fill[0] == blocks.shape[0]:
+            return False
+        block = int(fill[0])
+        fill[0] += 1
+        table[place] = block
+        for j in range(indices.size):
+            blocks[block, indices[j]] = cells[j]
+            occupied[block] += cells[j] != 0
+    if reward == 1:
+        learned = bool(known[block] != action)
+        known[block] = action
+        return learned
+    changed = bool(excluded[block, action] == 0 or known[block] == action)
+    excluded[block, action] = 1
+    if known[block] == action:
+        known[block] = UNKNOWN
+    if excluded[block].sum() == excluded.shape[1]:
+        excluded[block] = 0
+    return changed
+
+
+@register
+class FeatureBlocks(KernelLearner):
+    """Learns the class of every small block of the feature space by itself, by trial.
+
+    "Bandit Multiclass Classification" (the Notes), sect. 2, first approach.
+
+        block of x: the cell of side γ/√d that it lies in, ⌊x_j √d / γ⌋ for all j
+        class of the block known: play it;  else: uniform over the classes not yet wrong there
+        right: the class of the block is the action;  wrong: the action is excluded there
+
+    Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, the class or
+    the classes that are out; scores, the probabilities of the classes. A cell's diagonal is γ, and two x of different
+    classes are at least γ apart: with ‖w_i‖ ≤ 1, (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to 2γ, and
+    ‖w_y - w_i‖ ≤ 2.
+
+    Assumes linear separability with margin γ: at most K-1 mistakes in each block, so K (1/γ)^O(d) in the unit ball.
+
+    Bounded: `blocks_max` blocks are entered; after that x in another block is guessed uniformly, and nothing is kept.
+
+    Under delay several trials of a block may be out at once; each answer says of its action what it says at no delay.
+    The bound then counts the trials that were out.
+
+    Departures from the paper: the bound on the blocks. A block whose class turns out wrong, or in which every class was
+    wrong, starts anew, since then the assumption fails.
+
+    >>> from stream.learners import create
+    >>> learner = create("feature-blocks", n_classes=3, n_features=2, gamma=0.1)
+    >>> x = np.array([0.6, 0.8])
+    >>> decision = learner.predict(x, u=0.5)
+    >>> decision.action, decision.propensity
+    (1, 0.3333333333333333)
+    >>> learner.update(x, decision, reward=0)
+    True
+    >>> learner.predict(x, u=0.5)[:3]
+    (2, 0, 0.5)
+    """
+
+    name: ClassVar[str] = "feature-blocks"
+    summary: ClassVar[str] = "the class of every block of the feature space by trial; small problems"
+    paper: ClassVar[str] = "Notes, sect. 2"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
+        Parameter("blocks_max", 1_024, "blocks kept; x in others is guessed", low=1, high=10_000_000),
+    )
+    predict_kernel = staticmethod(predict)
+    update_kernel = staticmethod(update)
+
+    def __init__(self, n_classes: int, n_features: int, gamma: float, blocks_max: int) -> None:
+        arrays: dict[str, NDArray[Any]] = {
+            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # half empty, so that a search is short
+            "blocks": np.zeros((blocks_max, n_features), dtype=np.int32),
+            "occupied": np.zeros(blocks_max, dtype=np.int32),  # cells of a block that are not 0
+            "known": np.full(blocks_max, UNKNOWN, dtype=np.int32),
+            "excluded": np.zeros((blocks_max, n_classes), dtype=np.int8),
+            "fill": np.zeros(1, dtype=np.int32),
+        }
+        super().__init__(n_classes, n_features, arrays, (*arrays.values(), gamma / sqrt(n_features)))
+
+    def weights(self) -> FloatArray:
+        """Not linear in x.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"{self.name}: a table of blocks has no linear weights")
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """A search in a hash table, at the prediction and at the update."""
+        blocks_max = int(parameters["blocks_max"])
+        return Cost(
+            flops_per_event=4 * nnz + 2 * n_classes,
+            bytes_per_event=8 * nnz + 10 * n_classes,
+            state_bytes=blocks_max * (4 * n_features + n_classes + 16) + 8,
+        )

@@ -1,0 +1,514 @@
+"""Learners over a finite sample of linear hypotheses: halving, biased halving, EXP4, one hypothesis after the other.
+
+The Notes take a grid of γ^(-Kd) matrices or the whole space; here a sample of `hypotheses` matrices W stands for it,
+rows uniform in the ball of the given radius, drawn once by numpy's PCG64 from `seed`. They are references for small
+problems: an event costs hypotheses · K · nnz products.
+"""
+
+import zlib
+from collections.abc import Mapping
+from math import exp
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.events import FloatArray, IndexArray
+from stream.learners.base import Cost, KernelLearner, Parameter, State, register
+from stream.learners.kernels import argmax, check_event, compiled, linear_scores, sample_epsilon_greedy, usable
+
+
+def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:
+    """Matrices with rows uniform in the ball of a radius: a Gaussian direction, and a length whose d-th power is so."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    directions = generator.standard_normal((size, n_classes, n_features))
+    directions /= np.linalg.norm(directions, axis=2, keepdims=True)
+    lengths: FloatArray = radius * generator.random((size, n_classes, 1)) ** (1.0 / n_features)
+    return directions * lengths
+
+
+class Sampled(KernelLearner):
+    """What the learners of this file share: their hypotheses, float64[n, K, d]."""
+
+    common: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("hypotheses", 256, "matrices in the sample", low=1, high=10_000_000),
+        Parameter("radius", 1.0, "bound on the norm of each row", low=1e-9, high=1e9),
+        Parameter("seed", 0, "seed of the sample", low=0, high=2.0**63),
+    )
+    hypotheses: FloatArray
+
+    def state(self) -> State:
+        """The state, as copies, and a checksum of the hypotheses, which follow from the parameters."""
+        return {**super().state(), "fingerprint": zlib.crc32(self.hypotheses.tobytes())}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over a state made by `state()` of the same learner, sizes and parameters.
+
+        Raises:
+            ValueError: it belongs to another sample of hypotheses.
+        """
+        expected = zlib.crc32(self.hypotheses.tobytes())
+        if int(state.get("fingerprint", -1)) != expected:
+            raise ValueError(
+                f"loading {self.name}: the state belongs to other hypotheses (checksum {state.get('fingerprint')}, "
+                f"here {expected}); give the seed, radius and number of hypotheses that it was made with"
+            )
+        super().load(state)
+
+    def weights(self) -> FloatArray:
+        """Not linear in x.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"{self.name}: many hypotheses vote, so there are no linear weights")
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """The scores of every hypothesis, at the prediction and at the update."""
+        products = int(parameters["hypotheses"]) * n_classes * nnz
+        return Cost(
+            flops_per_event=4 * products,
+            bytes_per_event=16 * products,
+            state_bytes=8 * int(parameters["hypotheses"]) * (n_classes * n_features + 1),
+        )
+
+
+@compiled
+def vote(hypothesis: FloatArray, indices: IndexArray, values: FloatArray, room: FloatArray) -> int:
+    """The class that a hypothesis gives x; `room` takes its scores."""
+    linear_scores(indices, values, hypothesis, room)
+    return argmax(room)
+
+
+@compiled
+def count_votes(
+    indices: IndexArray, values: FloatArray, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
+) -> None:
+    """scores[i] = |S_t(i)|, the hypotheses left that give x the class i."""
+    check_event(indices, values, H.shape[2])
+    room = np.empty(scores.size)
+    scores[:] = 0.0
+    for h in range(H.shape[0]):
+        if alive[h]:
+            scores[vote(H[h], indices, values, room)] += 1.0
+
+
+@compiled
+def eliminate(
+    indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
+) -> bool:
+    """Remove the hypotheses that give x the class `action` (or those that do not); unless that would leave none."""
+    room = np.empty(H.shape[1])
+    goes = np.zeros(H.shape[0], np.int8)
+    left = 0
+    gone = 0
+    for h in range(H.shape[0]):
+        if alive[h]:
+            if (vote(H[h], indices, values, room) == action) == agreeing:
+                goes[h] = 1
+                gone += 1
+            else:
+                left += 1
+    if left == 0 or gone == 0:
+        return False
+    for h in range(H.shape[0]):
+        if goes[h]:
+            alive[h] = 0
+    return True
+
+
+@compiled
+def predict_halving(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
+) -> tuple[int, int, float]:
+    """Lines 4-5: the majority."""
+    count_votes(indices, values, scores, H, alive)
+    majority = argmax(scores)
+    return majority, majority, 1.0
+
+
+@compiled
+def update_halving(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    H: FloatArray,
+    alive: NDArray[np.int8],
+) -> bool:
+    """Lines 6-9."""
+    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
+        return False
+    return reward == 0 and eliminate(indices, values, action, True, H, alive)
+
+
+@register
+class Halving(Sampled):
+    """Plays the majority of the hypotheses left; a wrong answer removes those that gave it.
+
+    "Bandit Multiclass Classification" (the Notes), Algorithm 2.
+
+        S_t(y) = {W in S_t that give x_t the class y};  ỹ = argmax_y |S_t(y)|
+        wrong: S_{t+1} = S_t without S_t(ỹ)
+
+    Symbols: S_t the hypotheses left, a mark for each in `alive`; |S_t(y)| scores; ỹ the action.
+
+    Assumes that some hypothesis of the sample is never wrong. A mistake removes at least a share 1/K of those left:
+    at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
+
+    Under delay a wrong answer removes those hypotheses, of the ones left, that give x the action; each is refuted by
+    its own class for x, whatever the majority was. The bound then no longer holds: one majority may err many times
+    before it is told.
+
+    Departures from the paper: a sample of hypotheses in place of a grid; a hypothesis for which classes tie is counted
+    for the lowest alone; an answer that would remove all that are left is ignored, since then the assumption fails.
+
+    >>> from stream.learners import create
+    >>> learner = create("halving", n_classes=3, n_features=2, hypotheses=30)
+    >>> x = np.array([0.6, 0.8])
+    >>> decision = learner.predict(x, u=0.5)
+    >>> decision.scores.tolist(), decision.action
+    ([10.0, 9.0, 11.0], 2)
+    >>> learner.update(x, decision, reward=0)
+    True
+    >>> learner.predict(x, u=0.5).scores.tolist()
+    [10.0, 9.0, 0.0]
+    """
+
+    name: ClassVar[str] = "halving"
+    summary: ClassVar[str] = "majority of sampled hypotheses; small problems"
+    paper: ClassVar[str] = "Notes, Alg. 2"
+    parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
+    predict_kernel = staticmethod(predict_halving)
+    update_kernel = staticmethod(update_halving)
+
+    def __init__(self, n_classes: int, n_features: int, hypotheses: int, radius: float, seed: int) -> None:
+        self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
+        alive = np.ones(hypotheses, dtype=np.int8)
+        super().__init__(n_classes, n_features, {"alive": alive}, (self.hypotheses, alive))
+
+
+@compiled
+def clear_majority(scores: FloatArray, alpha: float) -> bool:
+    """Line 7: one class has a share of 1 - α of the hypotheses."""
+    return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())
+
+
+@compiled
+def predict_biased(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    H: FloatArray,
+    alive: NDArray[np.int8],
+    alpha: float,
+) -> tuple[int, int, float]:
+    """Lines 7-8 and 12."""
+    count_votes(indices, values, scores, H, alive)
+    greedy = argmax(scores)
+    if clear_majority(scores, alpha):
+        return greedy, greedy, 1.0
+    action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
+    return action, greedy, propensity
+
+
+@compiled
+def update_biased(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    H: FloatArray,
+    alive: NDArray[np.int8],
+    alpha: float,
+) -> bool:
+    """Lines 9-10 and 13-14."""
+    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
+        return False
+    if clear_majority(scores, alpha):
+        return reward == 0 and eliminate(indices, values, action, True, H, alive)
+    return reward == 1 and eliminate(indices, values, action, False, H, alive)
+
+
+@register
+class BiasedHalving(Sampled):
+    """Plays a clear majority, else guesses; learns from the majority's mistakes and from right guesses.
+
+    "Bandit Multiclass Classification" (the Notes), Algorithm 8.
+
+        some class has |Ω_t(i|x)| ≥ (1-α)|Ω_t|:  ỹ = i;        wrong: Ω_{t+1} = Ω_t without Ω_t(ỹ|x)
+        none:                                    ỹ uniform;    right: Ω_{t+1} = Ω_t(ỹ|x)
+
+    Symbols: Ω_t the hypotheses left, a mark for each in `alive`; |Ω_t(i|x)| scores; α `alpha`, in (0, 1), below ½ for
+    the paper's analysis; ỹ the action.
+
+    Assumes that some hypothesis of the sample is never wrong. Then, of N hypotheses, a majority is wrong at most
+    ln N / ln(1/α) times and a guess right at most ln N / ln(1/(1-α)) times, so that at most K-1 times as many guesses
+    are wrong, on average.
+
+    Under delay, whether the action was a majority's or a guess is read from the scores of prediction time; what it
+    removes are hypotheses of those left that the answer refutes.
+
+    Departures from the paper: a sample of hypotheses in place of the volume of Ω; a hypothesis for which classes tie is
+    counted for the lowest alone; an answer that would remove all that are left is ignored.
+
+    >>> from stream.learners import create
+    >>> learner = create("biased-halving", n_classes=3, n_features=2, hypotheses=30)
+    >>> x = np.array([0.6, 0.8])
+    >>> decision = learner.predict(x, u=0.5)
+    >>> decision.action, decision.propensity
+    (1, 0.3333333333333333)
+    >>> learner.update(x, decision, reward=1)
+    True
+    >>> learner.predict(x, u=0.5).scores.tolist()
+    [0.0, 9.0, 0.0]
+    """
+
+    name: ClassVar[str] = "biased-halving"
+    summary: ClassVar[str] = "clear majority of sampled hypotheses, else guesses; small problems"
+    paper: ClassVar[str] = "Notes, Alg. 8"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("alpha", 0.25, "share that may dissent from a clear majority", 0.0, 1.0, True, True),
+        *Sampled.common,
+    )
+    predict_kernel = staticmethod(predict_biased)
+    update_kernel = staticmethod(update_biased)
+
+    def __init__(
+        self, n_classes: int, n_features: int, alpha: float, hypotheses: int, radius: float, seed: int
+    ) -> None:
+        self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
+        alive = np.ones(hypotheses, dtype=np.int8)
+        super().__init__(n_classes, n_features, {"alive": alive}, (self.hypotheses, alive, alpha))
+
+
+@compiled
+def predict_exp4(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    H: FloatArray,
+    losses: FloatArray,
+    gamma: float,
+    alpha: float,
+) -> tuple[int, int, float]:
+    """Lines 5-7 with one uniform: the action by its probability, then the sampled W's class given the action."""
+    check_event(indices, values, H.shape[2])
+    K = scores.size
+    room = np.empty(K)
+    least = losses.min()
+    total = 0.0
+    scores[:] = 0.0
+    for h in range(H.shape[0]):
+        q = exp(-alpha * (losses[h] - least))  # line 5
+        scores[vote(H[h], indices, values, room)] += q
+        total += q
+    scores /= total
+    action = -1
+    propensity = 0.0
+    below = 0.0
+    for i in range(K):
+        p = (1.0 - gamma) * scores[i] + gamma / K
+        if p > 0.0:  # the last class that can be played, if rounding leaves none
+            action, propensity = i, p
+        if u < below + p:
+            break
+        below += p
+    rest = min(max((u - below) / propensity, 0.0), 1.0)  # uniform again, given the action
+    greedy = action
+    cumulative = 0.0
+    for j in range(K):
+        joint = scores[j] * ((1.0 - gamma if j == action else 0.0) + gamma / K) / propensity
+        cumulative += joint
+        if joint > 0.0:
+            greedy = j
+        if rest < cumulative:
+            break
+    return action, greedy, propensity
+
+
+@compiled
+def update_exp4(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    H: FloatArray,
+    losses: FloatArray,
+    gamma: float,
+    alpha: float,
+) -> bool:
+    """Add the estimated loss of every hypothesis; they are kept as differences to the least."""
+    K = scores.size
+    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
+        return False
+    played = gamma / K + (1.0 - gamma if greedy == action else 0.0)
+    if reward == 0 or not played > 0.0:
+        return False
+    room = np.empty(K)
+    for h in range(H.shape[0]):
+        highest = vote(H[h], indices, values, room)
+        losses[h] += max(1.0 - room[action] + room[highest], 0.0) / played
+    losses -= losses.min()
+    return True
+
+
+@register
+class Exp4(Sampled):
+    """Exponential weights over hypotheses by an estimate of their hinge loss, with uniform exploration.
+
+    "Bandit Multiclass Classification" (the Notes), Algorithm 9.
+
+        q(W) ∝ exp(-α Σ_s ℓ̂_s(W));  W_t ~ q;  ŷ = argmax_r (W_t x)_r;  ỹ = ŷ with 1-γ, else uniform
+        ℓ_t(W) = [1 - (Wx)_y + max_r (Wx)_r]_+
+        right: ℓ̂_t(W) = ℓ_t(W) / ((1-γ)[ŷ = ỹ] + γ/K);  wrong: 0
+
+    Symbols: Σ ℓ̂ losses [n], less their least; Q_i, the weight of the hypotheses that give x the class i, scores; α
+    `alpha`, the rate; γ `gamma`; ŷ greedy, the class of the sampled W; ỹ the action.
+
+    One uniform u makes both draws with the law of the paper: ỹ by p_i = (1-γ) Q_i + γ/K, whose p_ỹ is the propensity;
+    then ŷ by its probability given ỹ, from what u leaves within the interval of ỹ, which is uniform again.
+
+    The maximum in ℓ is over all classes, as printed, so that ℓ ≥ 1; with r ≠ y it would be the hinge loss of sect. 3.
+    The Notes sketch a regret bound and prove none.
+
+    Under delay ŷ and ỹ are those of prediction time, by which the estimate is unbiased (Lemma 19).
+
+    Departures from the paper: a sample of hypotheses in place of the integral over Ω; `greedy` is the class of the
+    sampled hypothesis, not that of the highest score.
+
+    >>> from stream.learners import create
+    >>> learner = create("exp4", n_classes=2, n_features=2, hypotheses=20, gamma=0.5)
+    >>> x = np.array([0.6, 0.8])
+    >>> decision = learner.predict(x, u=0.2)
+    >>> decision.scores.tolist(), decision.action, decision.greedy, round(decision.propensity, 3)
+    ([0.4, 0.6], 0, 0, 0.45)
+    >>> learner.update(x, decision, reward=1)
+    True
+    >>> learner.predict(x, u=0.2).scores.round(3).tolist()
+    [0.425, 0.575]
+    """
+
+    name: ClassVar[str] = "exp4"
+    summary: ClassVar[str] = "exponential weights over sampled hypotheses; small problems"
+    paper: ClassVar[str] = "Notes, Alg. 9"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("gamma", 0.1, "share of rounds that explore uniformly", low=0.0, high=1.0),
+        Parameter("alpha", 0.1, "rate of the exponential weights", low=0.0, high=1e6),
+        *Sampled.common,
+    )
+    predict_kernel = staticmethod(predict_exp4)
+    update_kernel = staticmethod(update_exp4)
+
+    def __init__(
+        self, n_classes: int, n_features: int, gamma: float, alpha: float, hypotheses: int, radius: float, seed: int
+    ) -> None:
+        self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
+        losses = np.zeros(hypotheses)
+        super().__init__(n_classes, n_features, {"losses": losses}, (self.hypotheses, losses, gamma, alpha))
+
+
+@compiled
+def predict_exhaustion(
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, H: FloatArray, current: NDArray[np.int64]
+) -> tuple[int, int, float]:
+    """Play the class of the current hypothesis."""
+    check_event(indices, values, H.shape[2])
+    action = vote(H[current[0]], indices, values, scores)
+    return action, action, 1.0
+
+
+@compiled
+def update_exhaustion(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    H: FloatArray,
+    current: NDArray[np.int64],
+) -> bool:
+    """A wrong answer that the current hypothesis would give too moves on to the next."""
+    if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
+        return False
+    room = np.empty(H.shape[1])
+    if reward == 1 or vote(H[current[0]], indices, values, room) != action:
+        return False
+    current[0] = (current[0] + 1) % H.shape[0]
+    return True
+
+
+@register
+class HypothesisExhaustion(Sampled):
+    """Plays one hypothesis until it errs, then the next.
+
+    "Bandit Multiclass Classification" (the Notes), sect. 2, second approach.
+
+        ỹ = argmax_r (W_j x)_r;  wrong: j += 1
+
+    Symbols: W_j the hypotheses in the order of the sample; j in `current`; ỹ the action, which is the greedy class.
+
+    Assumes that some hypothesis of the sample is never wrong: at most |H| - 1 mistakes, one for each before it.
+
+    Under delay a wrong answer counts against the current hypothesis only if it, too, gives x the class that was played:
+    a mistake of one that has been left already refutes nobody else.
+
+    Departures from the paper: a sample of hypotheses in place of a grid; after the last one the first is taken again.
+
+    >>> from stream.learners import create
+    >>> learner = create("hypothesis-exhaustion", n_classes=2, n_features=2)
+    >>> x = np.array([0.6, 0.8])
+    >>> first = learner.weights()
+    >>> learner.update(x, learner.predict(x, u=0.5), reward=0)
+    True
+    >>> bool((learner.weights() == first).any())
+    False
+    """
+
+    name: ClassVar[str] = "hypothesis-exhaustion"
+    summary: ClassVar[str] = "one sampled hypothesis until it errs, then the next; small problems"
+    paper: ClassVar[str] = "Notes, sect. 2"
+    parameters: ClassVar[tuple[Parameter, ...]] = Sampled.common
+    predict_kernel = staticmethod(predict_exhaustion)
+    update_kernel = staticmethod(update_exhaustion)
+
+    def __init__(self, n_classes: int, n_features: int, hypotheses: int, radius: float, seed: int) -> None:
+        self.hypotheses = draw_hypotheses(hypotheses, n_classes, n_features, radius, seed)
+        current = np.zeros(1, dtype=np.int64)
+        super().__init__(n_classes, n_features, {"current": current}, (self.hypotheses, current))
+
+    def weights(self) -> FloatArray:
+        """The current hypothesis, float64[K, d], as a copy."""
+        weights: FloatArray = self.hypotheses[self.arrays["current"][0]].copy()
+        return weights
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        """The scores of one hypothesis, at the prediction and at the update."""
+        return Cost(
+            flops_per_event=4 * n_classes * nnz,
+            bytes_per_event=16 * n_classes * nnz,
+            state_bytes=8 * int(parameters["hypotheses"]) * n_classes * n_features + 8,
+        )
