@@ -1,0 +1,379 @@
+"""The whole pipeline on the embedded broker, in virtual time: faults of every kind, and the books hold."""
+
+import random
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from consumers.learner import LearnerProgram
+from producers.feedback import FeedbackProgram
+from producers.replay import ReplayOptions, ReplayProgram, resume_position
+from stream.broker import FencedError
+from stream.join import JoinSettings
+from stream.ledger import Ledger
+from stream.records import TopicPartition
+from tests.pipeline import (
+    TOPICS,
+    CrashError,
+    Pipeline,
+    Together,
+    context_value,
+    digest,
+    feedback_value,
+    plan,
+    small_synsep,
+    small_task,
+    synsep_task,
+)
+
+EVENTS = 300
+DATASET = small_synsep()
+
+
+def assert_books_hold(pipeline: Pipeline) -> Ledger:
+    """Nothing is open, nothing is missing, nothing is there twice, and the audit finds the same."""
+    findings = pipeline.audits()
+    assert all(finding.ok for finding in findings), findings
+    assert all(finding.contexts_behind == finding.feedback_behind == 0 for finding in findings)
+    ledger = pipeline.ledger()
+    assert (ledger.pending, ledger.orphans_waiting) == (0, 0)
+    answered = Counter(
+        value["context_offset"]
+        for p in range(pipeline.partitions)
+        for value in [*pipeline.values(TOPICS.predictions, p)]
+    )
+    assert ledger.decided == sum(answered.values())
+    settled = Counter(value["id"] for value in pipeline.all_values(TOPICS.examples))
+    assert set(settled.values()) <= {1}
+    return ledger
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("learner", ["soba-diag", "banditron", "perceptron"])
+def test_every_decision_is_settled_although_feedback_is_late_lost_and_doubled(learner: str, partitions: int) -> None:
+    def run() -> tuple[str, Ledger]:
+        pipeline = Pipeline(synsep_task(learner), partitions)
+        program = pipeline.learner()
+        feedback = pipeline.feedback(
+            DATASET, plan("lognormal:100ms,1.2", loss=0.05, duplicates=0.1), with_label=learner == "perceptron"
+        )
+        pipeline.run((pipeline.replay(DATASET, EVENTS), feedback), program)
+        return digest(program), assert_books_hold(pipeline)
+
+    state, ledger = run()
+    assert (ledger.contexts, ledger.decided) == (EVENTS, EVENTS)
+    assert ledger.matched > 0.8 * EVENTS
+    assert ledger.late > 0
+    assert ledger.feedback_duplicates > 0
+    assert run() == (state, ledger)  # the same seed, the same run to the last bit
+
+
+def test_other_seed_gives_another_state() -> None:
+    states = set()
+    for seed in (1, 2):
+        pipeline = Pipeline(synsep_task("banditron", seed=seed, parameters={"gamma": 0.5}))
+        program = pipeline.learner()
+        pipeline.run((pipeline.replay(DATASET, 50), pipeline.feedback(DATASET, plan())), program)
+        states.add(digest(program))
+    assert len(states) == 2
+
+
+def test_without_delay_every_example_is_learned_before_the_next_context() -> None:
+    pipeline = Pipeline(synsep_task())
+    pipeline.run((pipeline.replay(DATASET, 100), pipeline.feedback(DATASET, plan())), pipeline.learner())
+    predictions = pipeline.values(TOPICS.predictions)
+    examples = pipeline.values(TOPICS.examples)
+    assert {example["delay_ms"] for example in examples} == {0}
+    versions = [prediction["model_version"] for prediction in predictions]
+    assert versions == sorted(versions)
+    assert versions[-1] > 0
+    assert assert_books_hold(pipeline).matched == 100
+
+
+def test_fixed_delay_is_the_delay_of_every_example() -> None:
+    pipeline = Pipeline(synsep_task())
+    pipeline.run((pipeline.replay(DATASET, 100), pipeline.feedback(DATASET, plan("fixed:70ms"))), pipeline.learner())
+    assert {example["delay_ms"] for example in pipeline.values(TOPICS.examples)} == {70}
+
+
+def test_lost_feedback_expires_when_its_window_has_passed_and_not_before() -> None:
+    pipeline = Pipeline(synsep_task())
+    pipeline.run((pipeline.replay(DATASET, 50), pipeline.feedback(DATASET, plan(loss=1.0))), pipeline.learner())
+    ledger = assert_books_hold(pipeline)
+    assert (ledger.expired, ledger.feedback) == (50, 0)
+    decided = {value["id"]: value["decided_at_ms"] for value in pipeline.values(TOPICS.predictions)}
+    waited = [value["settled_at_ms"] - decided[value["id"]] for value in pipeline.values(TOPICS.examples)]
+    assert min(waited) > 500
+
+
+def test_negative_policy_learns_from_what_expires() -> None:
+    pipeline = Pipeline(synsep_task("banditron", on_expiry="negative"))
+    pipeline.run((pipeline.replay(DATASET, 50), pipeline.feedback(DATASET, plan(loss=1.0))), pipeline.learner())
+    assert {value["reward"] for value in pipeline.values(TOPICS.examples)} == {0}
+    assert pipeline.journal()[-1].updates == 50
+
+
+def test_clock_that_stands_still_stops_nothing() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for number in range(30):
+        pipeline.context(f"event-{number}", number % 4)
+        if number % 3:
+            pipeline.answer(f"event-{number}", number % 2)
+        learner.step(0)
+    while learner.step(0):
+        pass
+    assert pipeline.now_ms() == 1_000
+    assert pipeline.ledger() == Ledger(contexts=30, decided=30, matched=20, pending=10, feedback=20)
+    assert pipeline.audits()[0].ok
+
+
+def test_feedback_may_come_before_its_context() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for number in range(10):
+        pipeline.answer(f"event-{number}", number % 2)
+    while learner.step(0):
+        pass
+    assert pipeline.ledger().orphans_waiting == 10
+    pipeline.clock.advance_to(1_400)
+    for number in range(8):
+        pipeline.context(f"event-{number}")
+    pipeline.run((), learner)
+    ledger = assert_books_hold(pipeline)
+    assert (ledger.matched, ledger.orphans_dropped) == (8, 2)
+    assert {value["delay_ms"] for value in pipeline.values(TOPICS.examples)} == {-400}
+    assert [dict(r.headers)["onebit-kind"] for r in pipeline.records(TOPICS.dead_letter)] == [b"orphan"] * 2
+
+
+def test_hand_made_stream_is_counted_record_by_record() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+
+    def at(now_ms: int) -> None:
+        while learner.step(0):
+            pass
+        pipeline.clock.advance_to(now_ms)
+
+    bad_contexts = [None, b"", b"{", b"[]", b'{"id":"a","x":[NaN]}', b'{"id":"bad","x":{"i":[-1]}}', b'{"id":"bad"}']
+    bad_feedback = [None, b"", b"no", b'{"id":"a"}', feedback_value("a", 2), b'{"id":"a","reward":true}']
+    early = feedback_value("early", 1)
+    pipeline.send(TOPICS.feedback, early)
+    pipeline.send(TOPICS.feedback, early)  # duplicate
+    pipeline.send(TOPICS.feedback, feedback_value("early", 0))  # conflict
+    for value in bad_contexts:
+        pipeline.send(TOPICS.contexts, value)
+    at(1_100)
+    for event_id in ("early", "a", "b", "c", "a"):  # the second a is a duplicate
+        pipeline.send(TOPICS.contexts, context_value(event_id))
+    pipeline.send(TOPICS.contexts, context_value("d"), key=b"another key")  # malformed
+    at(1_200)
+    for value in bad_feedback:
+        pipeline.send(TOPICS.feedback, value)
+    pipeline.send(TOPICS.feedback, feedback_value("a", 0))
+    pipeline.send(TOPICS.feedback, feedback_value("a", 0))  # duplicate
+    pipeline.send(TOPICS.feedback, feedback_value("a", 1))  # conflict
+    at(2_100)
+    pipeline.send(TOPICS.feedback, feedback_value("b", 1))  # at the deadline
+    at(2_101)
+    pipeline.send(TOPICS.feedback, feedback_value("c", 1))  # late
+    pipeline.send(TOPICS.feedback, feedback_value("nobody", 1))  # orphan
+    pipeline.run((), learner)
+    assert assert_books_hold(pipeline) == Ledger(
+        contexts=13, decided=4, context_duplicates=1, context_malformed=8,
+        feedback=15, matched=3, expired=1, late=1, feedback_duplicates=4, conflicts=2, orphans_dropped=1,
+        feedback_malformed=6,
+    )  # fmt: skip
+    letters = pipeline.records(TOPICS.dead_letter)
+    assert Counter(dict(letter.headers)["onebit-kind"] for letter in letters) == {b"malformed": 14, b"orphan": 1}
+    assert [letter.value for letter in letters][: len(bad_contexts)] == bad_contexts
+
+
+def test_records_of_a_transaction_that_was_aborted_are_never_seen() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    producer = pipeline.broker.transactional_producer("service")
+    for event_id, commits in (("aborted", False), ("committed", True)):
+        producer.begin()
+        producer.send(TOPICS.contexts, 0, None, context_value(event_id))
+        while learner.step(0):
+            pass
+        assert pipeline.values(TOPICS.predictions) == []
+        if commits:
+            producer.commit()
+        else:
+            producer.abort()
+    pipeline.answer("committed", 1)
+    pipeline.run((), learner)
+    assert [value["id"] for value in pipeline.values(TOPICS.predictions)] == ["committed"]
+    # The aborted record stands in the log and was read past; it is no context.
+    assert pipeline.ledger() == Ledger(contexts=1, decided=1, feedback=1, matched=1)
+    assert pipeline.audits()[0].ok
+
+
+def test_no_decision_expires_while_a_transaction_of_feedback_is_open() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.context("a")
+    while learner.step(0):
+        pass
+    service = pipeline.broker.transactional_producer("service")
+    service.begin()
+    pipeline.clock.advance_to(1_500)
+    service.send(TOPICS.feedback, 0, None, feedback_value("a", 1))
+    for at_ms in (3_000, 5_000, 7_000):
+        pipeline.clock.advance_to(at_ms)
+        learner.step(0)
+    assert pipeline.ledger().expired == 0
+    service.commit()
+    pipeline.run((), learner)
+    assert assert_books_hold(pipeline).matched == 1
+    assert pipeline.values(TOPICS.examples)[0]["delay_ms"] == 500
+
+
+def test_feedback_program_that_dies_loses_nothing_and_the_join_drops_what_comes_twice() -> None:
+    pipeline = Pipeline(synsep_task(join=JoinSettings(window_ms=60_000)))
+    learner = pipeline.learner()
+    replay = pipeline.replay(DATASET, EVENTS)
+    late = plan("lognormal:100ms,1.0")
+    first = pipeline.feedback(DATASET, late, commit_interval_ms=50)
+    while pipeline.now_ms() < 1_200:
+        for program in (replay, learner, first):
+            while program.step(0):
+                pass
+        pipeline.clock.advance_to(pipeline.now_ms() + 1)
+    assert first.waiting > 0
+    pipeline.run((replay, pipeline.feedback(DATASET, late)), learner)
+    ledger = assert_books_hold(pipeline)
+    assert (ledger.matched, ledger.conflicts, ledger.feedback) == (EVENTS, 0, EVENTS + ledger.feedback_duplicates)
+    assert ledger.feedback_duplicates > 0
+
+
+def test_replay_that_dies_is_resumed_without_leaving_out_or_repeating_an_event() -> None:
+    pipeline = Pipeline(synsep_task(), partitions=3)
+    options = ReplayOptions(EVENTS, partitions=3, shuffle_seed=4)
+    first = ReplayProgram(pipeline.broker, TOPICS, DATASET, options, pipeline.now_ms)
+    pipeline.clock.advance_to(1_123)
+    first.step(0)
+    start = resume_position(pipeline.broker, TOPICS, DATASET, options)
+    assert start == 124
+    second = ReplayOptions(EVENTS, partitions=3, shuffle_seed=4, start=start)
+    replay = ReplayProgram(pipeline.broker, TOPICS, DATASET, second, pipeline.now_ms)
+    pipeline.run((replay, pipeline.feedback(DATASET, plan())), pipeline.learner())
+    ledger = assert_books_hold(pipeline)
+    assert (ledger.contexts, ledger.context_duplicates) == (EVENTS, 0)
+    assert resume_position(pipeline.broker, TOPICS, DATASET, options) == EVENTS
+
+
+@dataclass
+class Chaos:
+    """Kills, expels and replaces the programs of a running pipeline, by a seed."""
+
+    pipeline: Pipeline
+    luck: random.Random
+    members: int
+    faults_left: int = 25
+    due_ms: int = 1_010
+    crashes: dict[str, int] = field(default_factory=dict)  # instance -> commit step after which it dies
+    learners: dict[str, LearnerProgram] = field(default_factory=dict)
+    feedback: FeedbackProgram = field(init=False)
+    happened: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for number in range(self.members):
+            self._start(f"learner-{number}")
+        self._start_feedback()
+
+    def _start(self, instance: str) -> None:
+        def crash_point(number: int) -> None:
+            if self.crashes.get(instance) == number:
+                del self.crashes[instance]
+                raise CrashError
+
+        self.learners[instance] = self.pipeline.learner(instance, crash_point, records_max=40)
+
+    def _start_feedback(self) -> None:
+        late = plan("lognormal:60ms,1.0", loss=0.03, duplicates=0.05)
+        self.feedback = self.pipeline.feedback(DATASET, late, commit_interval_ms=40)
+
+    def step(self, timeout_ms: int) -> int:
+        if self.faults_left and self.pipeline.now_ms() >= self.due_ms:
+            self.faults_left -= 1
+            self.due_ms = self.pipeline.now_ms() + self.luck.randint(1, 30)
+            self._do(self.luck.choice(["crash", "kill", "expel", "replace", "leave", "feedback", "duplicate"]))
+        return self.feedback.step(0)
+
+    def next_due_ms(self) -> int | None:
+        dues = [self.feedback.next_due_ms(), self.due_ms if self.faults_left else None]
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+
+    def _do(self, fault: str) -> None:
+        instance = self.luck.choice(sorted(self.learners))
+        self.happened.append(f"{self.pipeline.now_ms()} {fault} {instance}")
+        if fault == "crash":
+            self.crashes[instance] = self.luck.randint(1, 6)
+        elif fault in ("kill", "replace"):
+            self._start(instance)
+        elif fault == "expel":
+            with suppress(KeyError):  # it has not come back since it was last expelled
+                self.pipeline.broker.expel("onebit-learner", instance)
+        elif fault == "leave":
+            self.learners[instance].close()
+            self._start(instance)
+        elif fault == "feedback":
+            self._start_feedback()
+        else:
+            row = self.luck.randrange(DATASET.rows)
+            self.pipeline.send(TOPICS.feedback, feedback_value(DATASET.event_id(row), self.luck.randint(0, 1)))
+
+    def learner_step(self) -> int:
+        done = 0
+        for instance in sorted(self.learners):
+            try:
+                done += self.learners[instance].step(0)
+            except (CrashError, FencedError):
+                self._start(instance)
+                done += 1
+        return done
+
+
+@dataclass
+class Learners:
+    """The learners of a chaos, as one program."""
+
+    chaos: Chaos
+
+    def step(self, timeout_ms: int) -> int:
+        return self.chaos.learner_step()
+
+    def next_due_ms(self) -> int | None:
+        return Together(self.chaos.pipeline.clock, list(self.chaos.learners.values()), started=True).next_due_ms()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_books_hold_whoever_dies_whenever(seed: int) -> None:
+    luck = random.Random(seed)
+    pipeline = Pipeline(synsep_task(luck.choice(["soba-diag", "banditron"])), partitions=3)
+    chaos = Chaos(pipeline, luck, members=luck.randint(1, 3))
+    learners = Learners(chaos)
+    pipeline.run((pipeline.replay(DATASET, EVENTS), chaos), learners)
+    while learners.step(0):  # the last fault may have come after the last record
+        pass
+    pipeline.run((chaos,), learners)
+    ledger = assert_books_hold(pipeline)
+    assert (ledger.contexts, ledger.decided) == (EVENTS, EVENTS), chaos.happened
+    committed = pipeline.broker.committed(
+        "onebit-learner", [TopicPartition(TOPICS.contexts, partition) for partition in range(3)]
+    )
+    assert {tp.partition: offset for tp, offset in committed.items()} == {
+        partition: pipeline.journal(partition)[-1].contexts[1] for partition in range(3)
+    }
+    # A learner that is made anew from the topics has the state of those that ran.
+    ran = digest(*chaos.learners.values())
+    for learner in chaos.learners.values():
+        learner.close()
+    alone = pipeline.learner("alone")
+    alone.step(0)
+    assert digest(alone) == ran
