@@ -541,6 +541,7 @@ class _KafkaTransactionalProducer:
         self._id = transactional_id
         self._sent = _Sent(broker)
         self._in_transaction = False
+        self._append_ms = -1  # the latest append time in the open transaction
         self._unknown: str | None = None  # why the outcome of a transaction is unknown
 
     def take_over(self) -> None:
@@ -558,6 +559,7 @@ class _KafkaTransactionalProducer:
         with self._translating("begin a transaction"):
             self._client.begin_transaction()
         self._in_transaction = True
+        self._append_ms = -1
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
@@ -567,7 +569,7 @@ class _KafkaTransactionalProducer:
     def flush(self) -> None:
         """See TransactionalProducer."""
         self._check_open()
-        self._settle()
+        self._append_ms = max(self._append_ms, self._settle())
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         """See TransactionalProducer."""
@@ -580,12 +582,11 @@ class _KafkaTransactionalProducer:
 
     def commit(self) -> int:
         """See TransactionalProducer."""
-        self._check_open()
-        append_ms = self._settle()
+        self.flush()
         with self._translating("commit"):
             self._wait_for(self._manager.begin_commit(), "commit")
         self._in_transaction = False
-        return append_ms
+        return self._append_ms
 
     def abort(self) -> None:
         """See TransactionalProducer."""

@@ -1,12 +1,19 @@
 """The settings of a pipeline: from flags, `ONEBIT_*` variables and a TOML file, in this order of precedence."""
 
+import json
 import os
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from stream.delays import DelayError, parse_delay
 from stream.durations import DurationError, format_duration, parse_duration
@@ -40,6 +47,19 @@ def _delay(value: str) -> str:
 Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0)]
 """Milliseconds; written as 250ms, 10s, 5m or 2h."""
 
+
+def _names(value: object) -> object:
+    """A list as a variable holds it: a,b or ["a","b"]."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)
+    return [name for part in value.split(",") if (name := part.strip())]
+
+
+Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
+"""Several texts; in a variable they are written a,b."""
+
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -54,8 +74,8 @@ class Settings(BaseSettings):
     events: int | None = Field(default=None, ge=1)
     epochs: int | None = Field(default=None, ge=1)
     shuffle: bool = False
-    learner: list[str] = Field(default=["soba-diag"], min_length=1)
-    param: list[str] = []
+    learner: Names = Field(default=["soba-diag"], min_length=1)
+    param: Names = []
     seed: int = Field(default=0, ge=0, lt=2**63)
     rate: float = Field(default=1_000.0, gt=0.0)
     delay: Annotated[str, AfterValidator(_delay)] = "lognormal:10s,1.0"
@@ -95,14 +115,15 @@ class Settings(BaseSettings):
         """The effective settings as people write them."""
         values: dict[str, object] = self.model_dump()
         for name, field in type(self).model_fields.items():
-            if any(isinstance(item, BeforeValidator) for item in field.metadata):
+            if any(isinstance(item, BeforeValidator) and item.func is _duration for item in field.metadata):
                 values[name] = format_duration(getattr(self, name))
         return values
 
     def environment(self) -> dict[str, str]:
         """The settings as variables, for a process started with the same ones."""
-        dumped = self.model_dump(exclude_none=True, mode="json")
-        return {f"ONEBIT_{name.upper()}": _as_variable(value) for name, value in dumped.items()}
+        return {
+            f"ONEBIT_{name.upper()}": _as_variable(value) for name, value in self.shown().items() if value is not None
+        }
 
 
 def _as_variable(value: object) -> str:

@@ -167,12 +167,12 @@ def down(
 @data_app.command(name="list")
 def list_data() -> None:
     """The data sets that have a name; any svmlight file can be replayed too."""
-    table = _table("name", "rows", "features", "classes", "what", "terms", numbers=("rows", "features", "classes"))
+    table = _table("name", "rows", "features", "classes", "what", numbers=("rows", "features", "classes"))
     for entry in catalogue():
-        table.add_row(
-            entry.name, f"{entry.rows:,}", f"{entry.n_features:,}", str(entry.n_classes), entry.summary, entry.terms
-        )
+        table.add_row(entry.name, f"{entry.rows:,}", f"{entry.n_features:,}", str(entry.n_classes), entry.summary)
     out.print(table)
+    for entry in catalogue():
+        out.print(f"terms of {entry.name}: {escape(entry.terms)}", soft_wrap=True, highlight=False)
     out.print("also: any svmlight file, .gz too, by its path")
 
 
@@ -227,13 +227,14 @@ def learners(
         ]  # fmt: skip
         sys.stdout.write(orjson.dumps(fields).decode() + "\n")
         return
-    table = _table("learner", "what", "parameters", "paper", "flops", "state", numbers=("flops", "state"))
+    table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
     for name, cls, cost in rows:
-        parameters = "\n".join(f"{p.name}={p.default}  [dim]{escape(p.accepted())}[/]" for p in cls.parameters)
-        needs = " [yellow](needs the label)[/]" if cls.needs_label else ""
-        table.add_row(
-            f"[bold]{name}[/]", escape(cls.summary) + needs, parameters, escape(cls.paper),
-            f"{cost.flops_per_event:,}", f"{cost.state_bytes / 1e3:,.0f} kB",
-        )  # fmt: skip
-    out.print(table)
-    out.print(f"costs per event (predict and update) for K = {n_classes}, d = {n_features}, {nnz} non-zeros")
+        needs = ["needs the true class with its feedback"] if cls.needs_label else []
+        parameters = [f"{p.name}={p.default} [dim]({escape(p.accepted())})[/]" for p in cls.parameters]
+        costs = f"[dim]{cost.flops_per_event:,} flops, state {cost.state_bytes / 1e3:,.0f} kB[/]"
+        lines = [escape(cls.summary), escape(cls.paper), *needs, *parameters, costs]
+        table.add_row(f"[bold]{name}[/]", "\n".join(lines))
+    out.print(table, highlight=False)
+    out.print(
+        f"costs per event (predict and update) for K = {n_classes}, d = {n_features}, {nnz} non-zeros", highlight=False
+    )

@@ -164,7 +164,8 @@ def _wait_until_settled(
                 announce(f"the broker is away: {error}")
                 time.sleep(1.0)
                 continue
-            progress.show(ledger.decided, float("nan"), ledger.pending)
+            if progress.due():
+                progress.show(ledger.decided, float("nan"), ledger.pending)
             if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
                 break
     follower.close()
