@@ -38,6 +38,13 @@ VARIANTS = {
     "soba-adaptive full": Case("soba-adaptive", {"covariance": "full"}),
     "banditron without exploration": Case("banditron", {"gamma": 0.0}),
     "soba-diag all exploration": Case("soba-diag", {"gamma": 1.0}),
+    **{f"confidit variant {variant}": Case("confidit", {"variant": variant}) for variant in (1, 3, 4, 5)},
+    "confidit modified, alpha 0.5": Case("confidit", {"confidence": "modified", "alpha": 0.5}),
+    "confidit projected, diagonal": Case("confidit", {"projection": True, "covariance": "diag", "alpha": 0.2}),
+    "confidit-kernel linear": Case("confidit-kernel", {"kernel": "linear", "alpha": 0.5, "support_max": 200}),
+    "ova-kernel-perceptron polynomial": Case("ova-kernel-perceptron", {"kernel": "polynomial", "support_max": 50}),
+    "one-sided-banditron, small balls": Case("one-sided-banditron", {"eta": 2.0, "radius": 0.5}),
+    "selectron logistic": Case("selectron", {"loss": "logistic", "support_max": 50}),
 }
 CASES = {name: SPECIAL.get(name, Case(name)) for name in registered()} | VARIANTS
 
