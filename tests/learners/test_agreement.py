@@ -18,7 +18,7 @@ from tests.oracles.soba import NaiveSoba
 K, D, ROUNDS = 4, 9, 300
 
 NEWTON: dict[str, Any] = {"gamma": 0.1, "alpha": 3.0, "beta": 0.05, "radius": 0.7}
-LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 1.0, "beta": 0.05, "radius": 30.0}
+LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 0.3, "beta": 0.05, "radius": 30.0}
 
 CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Oracle | LabelledOracle]]] = {
     "perceptron": ("perceptron", {}, lambda: NaivePerceptron(K, D)),

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from stream.events import Decision, Features
+from stream.learners import create
+from stream.learners.soba import BLOCK
+
+
+def correct_rounds(size: int, K: int, d: int, nnz: int, seed: int) -> list[tuple[Features, float]]:
+    rng = np.random.default_rng(seed)
+    return [
+        (Features(np.sort(rng.choice(d, nnz, replace=False)).astype(np.int32), np.ones(nnz)), float(rng.random()))
+        for _ in range(size)
+    ]
+
+
+def test_w_does_not_drift_from_a_fresh_solve() -> None:
+    """Ten thousand updates at K·d = 240; the benchmark has 10⁵."""
+    K, d = 6, 40
+    learner = create("soba", n_classes=K, n_features=d, gamma=0.5)
+    A, theta = np.eye(K * d), np.zeros(K * d)
+    updates = 0
+    for x, u in correct_rounds(10_000, K, d, nnz=6, seed=1):
+        decision = learner.predict(x, u)
+        if learner.update(x, decision, 1):
+            updates += 1
+            others = decision.scores.copy()
+            others[decision.action] = -np.inf
+            g = np.zeros((K, d))
+            g[others.argmax(), x.indices] = x.values / decision.propensity
+            g[decision.action, x.indices] = -x.values / decision.propensity
+            A += decision.propensity * np.outer(g, g)
+            theta -= g.ravel()
+    assert updates > 100 * BLOCK
+    np.testing.assert_allclose(learner.weights().ravel(), np.linalg.solve(A, theta), atol=1e-9)
+
+
+@pytest.mark.parametrize("updates", [BLOCK - 1, BLOCK, BLOCK + 1])
+def test_the_inverse_is_whole_on_either_side_of_a_block(updates: int) -> None:
+    K, d = 3, 7
+    learner = create("soba", n_classes=K, n_features=d, a=2.0)
+    A = 2.0 * np.eye(K * d)
+    for t, (x, p) in enumerate(correct_rounds(updates, K, d, nnz=3, seed=2)):
+        action, rival = t % K, (t + 1) % K
+        # The runner-up leads, so that m > 0 and the condition never binds.
+        assert learner.update(x, Decision(action, rival, p, np.eye(K)[rival]), 1)
+        z = np.zeros((K, d))
+        z[rival, x.indices] = x.values / np.sqrt(p)
+        z[action, x.indices] = -x.values / np.sqrt(p)
+        A += np.outer(z.ravel(), z.ravel())
+    state = learner.state()
+    pending = int(np.asarray(state["pending"])[0])
+    assert pending == updates % BLOCK
+    V = np.asarray(state["V"])[:pending]
+    np.testing.assert_allclose(np.asarray(state["P"]) - V.T @ V, np.linalg.inv(A), atol=1e-10)

@@ -1,0 +1,96 @@
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.events import Decision, Features, FloatArray
+from stream.learners import Cost, Learner, create
+from stream.learners.base import State
+from stream.offline import NEVER, Examples, run
+
+
+class Scribe(Learner):
+    """Writes down what it is asked to do; it has no kernels."""
+
+    name = "scribe"
+
+    def __init__(self) -> None:
+        super().__init__(2, 4)
+        self.calls: list[str] = []
+
+    def predict(self, x: Features | FloatArray, u: float) -> Decision:
+        self.calls.append(f"decide {self.event(x)}")
+        return Decision(0, 0, 1.0, np.zeros(2))
+
+    def update(
+        self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
+    ) -> bool:
+        self.calls.append(f"learn {self.event(x)}")
+        return True
+
+    def event(self, x: Features | FloatArray) -> int:
+        assert isinstance(x, Features)
+        return int(x.indices[0])
+
+    def state(self) -> State:
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None: ...
+
+    def weights(self) -> FloatArray:
+        raise NotImplementedError
+
+    @classmethod
+    def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
+        return Cost(0, 0, 0)
+
+
+FOUR = Examples(
+    np.arange(5, dtype=np.int64), np.arange(4, dtype=np.int32), np.ones(4), np.array([0, 1, 0, 1], dtype=np.int64)
+)
+
+
+@pytest.mark.parametrize(
+    ("delays", "calls"),
+    [
+        ([0, 0, 0, 0], "d0 l0 d1 l1 d2 l2 d3 l3"),
+        ([2, 0, 1, 0], "d0 d1 l1 d2 l0 d3 l2 l3"),
+        ([3, 2, 1, 0], "d0 d1 d2 d3 l0 l1 l2 l3"),
+        ([9, 1, 8, 0], "d0 d1 d2 l1 d3 l3 l0 l2"),
+        ([NEVER, 0, NEVER, 5], "d0 d1 l1 d2 d3 l3"),
+    ],
+)
+def test_feedback_is_applied_in_the_order_of_due_round_then_of_event(delays: list[int], calls: str) -> None:
+    scribe = Scribe()
+    run(scribe, FOUR, np.zeros(4), delays=np.array(delays, dtype=np.int64))
+    words = {"d": "decide", "l": "learn"}
+    assert scribe.calls == [f"{words[call[0]]} {call[1]}" for call in calls.split()]
+
+
+def test_a_run_can_be_cut_in_two() -> None:
+    whole, cut = (create("soba-diag", n_classes=2, n_features=4) for _ in range(2))
+    u = np.array([0.1, 0.9, 0.5, 0.3])
+    run(whole, FOUR, u)
+    half = Examples(FOUR.offsets[:3], FOUR.indices[:2], FOUR.values[:2], FOUR.labels[:2])
+    rest = Examples(FOUR.offsets[2:] - 2, FOUR.indices[2:], FOUR.values[2:], FOUR.labels[2:])
+    run(cut, half, u[:2])
+    run(cut, rest, u[2:])
+    np.testing.assert_array_equal(whole.weights(), cut.weights())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"u": np.zeros(3)}, "u should have 4 entries"),
+        ({"u": np.ones(4)}, r"u should be in \[0, 1\)"),
+        ({"v": np.full(4, -0.5)}, r"v should be in \[0, 1\)"),
+        ({"delays": np.full(4, -2)}, "a delay is a number of rounds"),
+        ({"examples": FOUR._replace(labels=np.array([0, 1, 2, 0]))}, r"labels should be in 0\.\.1"),
+        ({"examples": FOUR._replace(offsets=np.array([0, 2, 1, 3, 4]))}, "offsets should rise"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"examples": FOUR, "u": np.zeros(4)} | change
+    with pytest.raises(ValueError, match=message):
+        run(create("banditron", n_classes=2, n_features=4), **arguments)
