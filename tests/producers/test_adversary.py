@@ -1,0 +1,98 @@
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from producers.datasets.adversary import Adversary, cut_margin, probability_of_first_class, separator_norm
+from producers.datasets.base import DatasetError
+from stream.events import FloatArray
+from stream.learners import Learner, create
+
+ROUNDS = 400
+
+
+def play(learner: Learner, adversary: Adversary, rounds: int, seed: int) -> tuple[int, FloatArray, list[int]]:
+    """Mistakes, and all rows with their labels."""
+    rng = np.random.default_rng(seed)
+    probability = probability_of_first_class(learner)
+    mistakes, rows, labels = 0, [], []
+    for _ in range(rounds):
+        x, label = adversary.next_row(probability)
+        decision = learner.predict(x, float(rng.random()))
+        learner.update(x, decision, int(decision.action == label))
+        adversary.answered(decision.action)
+        mistakes += decision.action != label
+        rows.append(x.values)
+        labels.append(label)
+    return mistakes, np.array(rows), labels
+
+
+@pytest.mark.parametrize("name", ["soba-diag", "banditron", "selectron", "ova-perceptron", "confidit"])
+def test_the_rows_stay_separable_with_the_margin(name: str) -> None:
+    adversary = Adversary(n_features=4, margin=0.1, rounds=150, seed=1)
+    _, X, labels = play(create(name, 2, 4), adversary, 150, seed=2)
+    signs = np.where(np.array(labels) == 0, 1.0, -1.0)
+    assert set(labels) == {0, 1}
+    assert separator_norm(X, signs, adversary.margin) <= 2.0 + 1e-9
+    np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1.0)
+
+
+def test_any_one_point_can_be_cut_off_with_the_margin() -> None:
+    adversary = Adversary(n_features=3, margin=0.02, rounds=100, seed=0)
+    n = len(adversary.points)
+    assert n > 10
+    for odd in range(n):
+        signs = np.where(np.arange(n) == odd, -1.0, 1.0)
+        assert separator_norm(adversary.points, signs, 0.02) <= 2.0 + 1e-9
+
+
+def test_a_wrong_answer_brings_the_same_row_again() -> None:
+    adversary = Adversary(n_features=3, margin=0.05, rounds=100, seed=3)
+    first = adversary.next_row(lambda _: 0.5)
+    adversary.answered(1 - first.label)
+    again = adversary.next_row(lambda _: 0.5)
+    np.testing.assert_array_equal(again.x.values, first.x.values)
+    adversary.answered(first.label)
+    assert not np.array_equal(adversary.next_row(lambda _: 0.5).x.values, first.x.values)
+
+
+def test_a_free_point_is_labelled_against_a_learner_that_is_sure() -> None:
+    for probability, label in ((1.0, 1), (0.5, 0), (0.0, 0)):
+        adversary = Adversary(n_features=3, margin=0.05, rounds=100, seed=3)
+        adversary.answered(adversary.next_row(lambda _: 1.0).label)
+        assert adversary.next_row(lambda _, p=probability: p).label == label  # type: ignore[misc]
+
+
+def test_it_looks_at_the_learner_without_moving_it() -> None:
+    learner = create("confidit", 2, 3, confidence="theory")  # counts its rounds
+    before = learner.state()
+    x = Adversary(n_features=3, margin=0.05, rounds=100, seed=0).next_row(lambda _: 0.0).x
+    assert probability_of_first_class(learner)(x) == 1.0
+    after = learner.state()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+# Algorithms that learn from right answers alone (Assumption 3); min(√T, √n) with a constant of ½ for the Ω.
+@pytest.mark.parametrize("name", ["soba-diag", "soba", "selectron"])
+def test_a_learner_that_learns_from_right_answers_alone_makes_as_many_mistakes_as_the_bound_says(name: str) -> None:
+    mistakes = []
+    for seed in range(20):
+        adversary = Adversary(n_features=4, margin=0.05, rounds=ROUNDS, seed=seed)
+        mistakes.append(play(create(name, 2, 4), adversary, ROUNDS, seed)[0])
+        bound = min(sqrt(ROUNDS), sqrt(len(adversary.points)))
+    assert np.mean(mistakes) >= 0.5 * bound
+
+
+def test_rows_go_on_when_no_point_is_free() -> None:
+    adversary = Adversary(n_features=3, margin=0.3, rounds=100, seed=3)
+    shown = set()
+    for _ in range(100):
+        x, label = adversary.next_row(lambda _: 0.5)
+        adversary.answered(label)
+        shown.add(x.values.tobytes())
+    assert len(shown) == len(adversary.points) < 100
+
+
+def test_a_margin_that_no_point_can_have_is_refused() -> None:
+    with pytest.raises(DatasetError, match="a margin in"):
+        Adversary(n_features=3, margin=cut_margin(0.0) + 0.01, rounds=100, seed=0)
