@@ -7,7 +7,7 @@ every offset of the inputs that the journal says were applied:
     feedback   an offset settled an example, or has a dead letter, or its id had been settled, or it waits
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from stream import codec
 from stream.broker import Broker
 from stream.checkpoint import JournalError, JournalStep, decode_step, read_partition
 from stream.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, MalformedError
-from stream.events import Outcome
+from stream.events import Example, Feedback, Outcome
 from stream.learners import registered
 from stream.ledger import Ledger
 from stream.records import Record, TopicPartition
@@ -56,10 +56,10 @@ FAULTS_SHOWN_MAX = 20
 
 
 class _Settled(NamedTuple):
-    outcome: Outcome
-    reward: int | None
-    settled_at_ms: int
+    example: Example
+    decided_at_ms: int
     feedback_offset: int | None
+    place: str
 
 
 @dataclass(slots=True)
@@ -69,11 +69,11 @@ class _Audit:
     topics: Topics
     partition: int
     faults: list[str] = field(default_factory=list)
-    decided_at_ms: dict[str, int] = field(default_factory=dict)  # of the latest decision of each id
-    decisions: Counter[str] = field(default_factory=Counter)  # how often each id was decided; once, unless forgotten
+    # The decisions of each id: action, propensity and time; one, unless it was forgotten and came again.
+    decisions: dict[str, list[tuple[int, float, int]]] = field(default_factory=lambda: defaultdict(list))
     prediction_of: dict[int, str] = field(default_factory=dict)  # context offset -> id
     settled: dict[str, list[_Settled]] = field(default_factory=lambda: defaultdict(list))
-    settled_by: dict[int, str] = field(default_factory=dict)  # feedback offset -> id
+    settled_by: dict[int, _Settled] = field(default_factory=dict)  # by feedback offset
     dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
 
     def fault(self, message: str) -> None:
@@ -92,8 +92,8 @@ def audit_partition(
     Raises:
         JournalError: the journal cannot be read.
     """
-    opening, last = _journal(broker, TopicPartition(topics.journal, partition))
     audit = _Audit(topics, partition)
+    opening, last = _journal(broker, TopicPartition(topics.journal, partition), audit)
 
     def records(topic: str) -> list[Record]:
         progress(topic)
@@ -108,13 +108,13 @@ def audit_partition(
             audit.fault(f"{len(audit.prediction_of)} predictions, and no journal")
         return Finding(partition, Ledger(), Ledger(), tuple(audit.faults), len(contexts), len(feedback))
     for record in records(topics.examples):
-        _read_example(audit, record, opening["join"]["window_ms"])
+        _read_example(audit, record, opening)
     for record in records(topics.dead_letter):
         _read_dead_letter(audit, record)
     counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
     counts |= _count_feedback(audit, feedback, last.feedback[1], opening)
     settled = [entry for entries in audit.settled.values() for entry in entries]
-    counts["matched"] = sum(entry.outcome is Outcome.MATCHED for entry in settled)
+    counts["matched"] = sum(entry.example.outcome is Outcome.MATCHED for entry in settled)
     counts["expired"] = len(settled) - counts["matched"]
     counts["pending"] = counts["decided"] - len(settled)
     return Finding(
@@ -127,13 +127,16 @@ def audit_partition(
     )
 
 
-def _journal(broker: Broker, tp: TopicPartition) -> tuple[dict[str, Any] | None, JournalStep]:
+def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[str, Any] | None, JournalStep]:
     """The settings that open a journal, and its last step; None and nothing done for an empty one."""
     opening: dict[str, Any] | None = None
     last = JournalStep(0, (0, 0), (0, 0), 0, -1, 0, Ledger())
     for record in read_partition(broker, tp):
         entry = decode_step(record)
         if isinstance(entry, JournalStep):
+            follows = last.number == 0 or (entry.contexts[0], entry.feedback[0]) == (last.contexts[1], last.feedback[1])
+            if entry.number != last.number + 1 or not follows:
+                audit.fault(f"journal at offset {record.offset}: step {entry.number} does not follow on {last.number}")
             last = entry
         else:
             opening = entry
@@ -153,27 +156,45 @@ def _read_prediction(audit: _Audit, record: Record) -> None:
     if context_offset in audit.prediction_of:
         audit.fault(f"context offset {context_offset} has two predictions; the second is at offset {record.offset}")
     audit.prediction_of[context_offset] = prediction.id
-    audit.decided_at_ms[prediction.id] = prediction.decided_at_ms
-    audit.decisions[prediction.id] += 1
+    action, _, propensity, _ = prediction.decision
+    audit.decisions[prediction.id].append((action, propensity, prediction.decided_at_ms))
 
 
-def _read_example(audit: _Audit, record: Record, window_ms: int) -> None:
+def _read_example(audit: _Audit, record: Record, opening: dict[str, Any]) -> None:
     try:
         example, feedback_offset = codec.decode_example(record)
     except MalformedError as error:
         audit.fault(f"example at offset {record.offset} cannot be read: {error}")
         return
-    if example.id not in audit.decided_at_ms:
-        audit.fault(f"example at offset {record.offset} settles {example.id!r}, which has no prediction")
-    settled = _Settled(example.outcome, example.reward, example.settled_at_ms, feedback_offset)
+    place = f"example at offset {record.offset}"
+    decisions, before = audit.decisions.get(example.id, []), len(audit.settled[example.id])
+    if before >= len(decisions):
+        audit.fault(f"{place} settles {example.id!r} once more than it has predictions, {len(decisions)}")
+        action, propensity, decided_at_ms = example.action, example.propensity, 0
+    else:
+        action, propensity, decided_at_ms = decisions[before]
+    if (example.action, example.propensity) != (action, propensity):
+        audit.fault(
+            f"{place}: action {example.action} with propensity {example.propensity} is not that of the prediction, "
+            f"{action} with {propensity}"
+        )
+    settled = _Settled(example, decided_at_ms, feedback_offset, place)
     audit.settled[example.id].append(settled)
-    if example.outcome is Outcome.MATCHED:
-        if feedback_offset is None or feedback_offset in audit.settled_by:
-            audit.fault(f"example at offset {record.offset}: feedback offset {feedback_offset} missing or used twice")
-            return
-        audit.settled_by[feedback_offset] = example.id
-        if example.delay_ms is None or example.delay_ms > window_ms:
-            audit.fault(f"example at offset {record.offset}: matched after {example.delay_ms} of {window_ms} ms")
+    deadline_ms = decided_at_ms + opening["join"]["window_ms"]
+    if example.outcome is Outcome.EXPIRED:
+        assumed_reward = 0 if opening["on_expiry"] == "negative" else None
+        # Only to make room does a decision expire before its time.
+        if example.settled_at_ms <= deadline_ms and len(audit.prediction_of) <= opening["join"]["pending_max"]:
+            audit.fault(f"{place}: expired at {example.settled_at_ms} ms, and its deadline is {deadline_ms} ms")
+        if (example.reward, example.delay_ms, feedback_offset) != (assumed_reward, None, None):
+            audit.fault(f"{place}: expired with reward {example.reward}; expected {assumed_reward} and no feedback")
+        return
+    if feedback_offset is None or feedback_offset in audit.settled_by:
+        audit.fault(f"{place}: feedback offset {feedback_offset} missing or used twice")
+        return
+    audit.settled_by[feedback_offset] = settled
+    if example.delay_ms is None or decided_at_ms + example.delay_ms > deadline_ms:
+        audit.fault(f"{place}: matched after {example.delay_ms} of {opening['join']['window_ms']} ms")
 
 
 def _read_dead_letter(audit: _Audit, record: Record) -> None:
@@ -222,7 +243,7 @@ def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features:
 
 
 def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: dict[str, Any]) -> dict[str, int]:
-    names = ("feedback", "late", "feedback_duplicates", "conflicts")
+    names = ("feedback", "matched", "late", "feedback_duplicates", "conflicts")
     counts = dict.fromkeys((*names, "orphans_waiting", "orphans_dropped", "feedback_malformed"), 0)
     needs_label = registered()[opening["learner"]].needs_label
     waiting: dict[str, int] = {}  # id -> the bit of the orphan
@@ -244,6 +265,8 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
             dropped[event.id] = (record.append_ms, event.reward)
             continue
         if record.offset in audit.settled_by:
+            counts["matched"] += 1
+            _check_matched(audit, audit.settled_by[record.offset], record, event)
             continue
         first_bit = _first_bit(audit, record, event.id, opening["join"], dropped, waiting)
         if first_bit is not None:
@@ -254,9 +277,22 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
         else:
             counts["orphans_waiting"] += 1
             waiting[event.id] = event.reward
-            if len(audit.settled[event.id]) < audit.decisions[event.id]:
+            if len(audit.settled[event.id]) < len(audit.decisions[event.id]):
                 audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}, which is pending")
+    if counts["matched"] != len(audit.settled_by):
+        audit.fault(f"{len(audit.settled_by)} matched examples name {counts['matched']} applied feedback records")
     return counts
+
+
+def _check_matched(audit: _Audit, settled: _Settled, record: Record, event: Feedback) -> None:
+    """Whether an example says what its feedback said."""
+    example = settled.example
+    expected = (event.id, event.reward, record.append_ms - settled.decided_at_ms)
+    if (example.id, example.reward, example.delay_ms) != expected:
+        audit.fault(
+            f"{settled.place}: {example.id!r} with reward {example.reward} after {example.delay_ms} ms; its feedback "
+            f"at offset {record.offset} is of {expected[0]!r} with {expected[1]} after {expected[2]} ms"
+        )
 
 
 def _first_bit(
@@ -270,8 +306,8 @@ def _first_bit(
     """The bit of the feedback that came before this one and stood when it came; None when there is none."""
     for entry in audit.settled[event_id]:
         before = entry.feedback_offset is not None and entry.feedback_offset < record.offset
-        if before and record.append_ms <= entry.settled_at_ms + join["retain_ms"]:
-            return entry.reward
+        if before and record.append_ms <= entry.example.settled_at_ms + join["retain_ms"]:
+            return entry.example.reward
     if event_id in dropped and record.append_ms <= dropped[event_id][0] + join["orphan_ms"]:
         return dropped[event_id][1]
     return waiting.get(event_id)
@@ -279,10 +315,10 @@ def _first_bit(
 
 def _is_late(audit: _Audit, record: Record, event_id: str, join: dict[str, int]) -> bool:
     """Whether the id had expired, and was remembered, when this feedback came."""
-    for entry in audit.settled[event_id]:
-        if entry.outcome is Outcome.EXPIRED and record.append_ms <= entry.settled_at_ms + join["retain_ms"]:
-            deadline_ms = audit.decided_at_ms[event_id] + join["window_ms"]
-            if record.append_ms <= deadline_ms < entry.settled_at_ms:
+    for example, decided_at_ms, _, _ in audit.settled[event_id]:
+        if example.outcome is Outcome.EXPIRED and record.append_ms <= example.settled_at_ms + join["retain_ms"]:
+            deadline_ms = decided_at_ms + join["window_ms"]
+            if record.append_ms <= deadline_ms < example.settled_at_ms:
                 audit.fault(
                     f"feedback at offset {record.offset} came in time for {event_id!r}, at {record.append_ms} ms with "
                     f"the deadline at {deadline_ms} ms; the decision expired all the same"
