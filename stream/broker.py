@@ -539,12 +539,15 @@ class EmbeddedBroker:
             raise BrokerError(
                 f"offset {offset} of {tp.topic}/{tp.partition} is no longer kept: the first is {log.first}"
             )
+        stable = min(log.open.values()) if log.open else log.first + len(log.records)
+        if offset >= stable:
+            return [], offset
         start = offset - log.first
-        stop = min(log.stable() - log.first, start + records_max)
+        stop = min(stable - log.first, start + records_max)
         records = log.records[start:stop]
         if log.aborted:
             records = [record for record in records if record.offset not in log.aborted]
-        return records, log.first + max(stop, start)
+        return records, log.first + stop
 
 
 class EmbeddedProducer:
@@ -660,8 +663,10 @@ class EmbeddedConsumer:
         read = self._broker.read
         for tp, position in self._positions.items():
             if tp not in self._paused and len(records) < records_max:
-                found, self._positions[tp] = read(tp, position, records_max - len(records))
-                records += found
+                found, end = read(tp, position, records_max - len(records))
+                if end != position:
+                    self._positions[tp] = end
+                    records += found
         return records
 
     def _follow_group(self, listener: RebalanceListener) -> None:
