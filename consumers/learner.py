@@ -35,6 +35,7 @@ class _RunningTask:
     feedback_tp: TopicPartition
     contexts_offset: int  # of the first record that is not applied
     feedback_offset: int
+    context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)
     paused: set[TopicPartition] = field(default_factory=set)  # not read on, because as much as is allowed waits
@@ -158,7 +159,7 @@ class LearnerProgram:
         )
         # The stable end may stand before records of open transactions; up to the high watermark there are none left.
         all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
-        feedback_end_ms = self._broker_ms if all_read else -1
+        feedback_end_ms = min(self._broker_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
         # After a recovery the first step applies nothing: its acknowledgement tells the time. A decision dated by the
         # append time of a context that has waited since an outage would expire before its feedback can come.
         if not records and not (self._time_is_due(running.task, feedback_end_ms) or self._time_is_asked_for(running)):
@@ -169,6 +170,7 @@ class LearnerProgram:
         for record in records:
             if record.topic == self._topics.contexts:
                 running.contexts_offset = record.offset + 1
+                running.context_ms = record.append_ms
             else:
                 running.feedback_offset = record.offset + 1
         running.number += 1
@@ -182,6 +184,17 @@ class LearnerProgram:
             running.task.join.ledger(),
         )
         return Commit(partition, self._settings if first_step else None, step, effects)
+
+    def _contexts_passed_ms(self, running: _RunningTask, ends: dict[TopicPartition, Ends]) -> int:
+        """A time before which no context is still to be applied.
+
+        Time does not pass beyond it: feedback that waits for a context would be dropped while the context stands in a
+        backlog, and matched had the learner read it earlier.
+        """
+        if running.contexts:
+            return running.contexts[0].append_ms
+        all_read = self._consumer.position(running.contexts_tp) >= ends[running.contexts_tp].high_watermark
+        return self._broker_ms if all_read else running.context_ms
 
     def _time_is_due(self, task: Task, feedback_end_ms: int) -> bool:
         """Whether a step without records is needed: to settle what is due, or to learn what time it is."""

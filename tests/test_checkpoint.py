@@ -419,3 +419,27 @@ def test_learner_goes_on_only_when_it_is_made_anew_after_an_error() -> None:
     idle(pipeline.learner())
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)][6:] == ["next", "after-next"]
     assert orjson.loads(pipeline.records(TOPICS.journal)[-1].value or b"")["contexts"][1] == 8
+
+
+def test_orphan_waits_for_a_context_that_stands_in_the_backlog_of_an_outage() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.answer("a", 1)
+    pipeline.clock.advance_to(1_400)
+    for number in range(30):
+        pipeline.context(f"event-{number}")
+    pipeline.context("a")
+    pipeline.clock.advance_to(90_000)
+    idle(pipeline.learner(records_max=20))
+    assert (pipeline.ledger().matched, pipeline.ledger().orphans_dropped) == (1, 0)
+
+
+def test_decisions_expire_although_contexts_keep_coming_faster_than_they_are_applied() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(records_max=5)
+    for number in range(300):
+        pipeline.clock.advance_to(pipeline.now_ms() + 20)
+        for copy in range(6):
+            pipeline.context(f"event-{number}-{copy}")
+        learner.step(0)
+    assert pipeline.ledger().expired > 500
+    assert pipeline.audits()[0].ok
