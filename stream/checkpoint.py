@@ -18,11 +18,14 @@ import numpy as np
 import orjson
 
 from stream import codec
-from stream.broker import Broker, Consumer, TransactionalProducer
+from stream.broker import Broker, BrokerUnavailableError, Consumer, TransactionalProducer
 from stream.engine import Effects, Task, TaskSettings, merge
 from stream.ledger import Ledger, total_ledger
 from stream.records import Record, TopicPartition
 from stream.topics import Topics
+
+READ_TIMEOUT_MS = 60_000
+_POLL_MS = 100
 
 
 class JournalStep(NamedTuple):
@@ -170,22 +173,36 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-def read_partition(broker: Broker, tp: TopicPartition, timeout_ms: int = 60_000) -> Iterator[Record]:
+def read_partition(broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TIMEOUT_MS) -> Iterator[Record]:
     """All that can be read of a partition at the moment of asking.
 
     Raises:
-        BrokerUnavailableError: the records did not come in time.
+        BrokerUnavailableError: nothing came for `timeout_ms`.
     """
     end = broker.ends([tp])[tp].stable
     consumer = broker.reader([tp])
     try:
         while consumer.position(tp) < end:
-            records = consumer.poll(timeout_ms, 5_000)
-            for record in records:
+            for record in _read_towards(consumer, tp, end, timeout_ms):
                 if record.offset < end:
                     yield record
     finally:
         consumer.close()
+
+
+def _read_towards(consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS) -> list[Record]:
+    """Some of the next records, or none when the position has reached an offset.
+
+    In short polls: what stands before the end may be the marker of a commit, which is passed without any record.
+    """
+    for _ in range(timeout_ms // _POLL_MS):
+        records = consumer.poll(_POLL_MS, 5_000)
+        if records or consumer.position(tp) >= end:
+            return records
+    raise BrokerUnavailableError(
+        f"could not read {tp.topic}/{tp.partition} up to offset {end}: nothing came for {timeout_ms} ms after offset "
+        f"{consumer.position(tp)}; see that the broker runs and is reachable"
+    )
 
 
 class Recovered(NamedTuple):
@@ -338,7 +355,7 @@ class _Input:
                 taken.append(self._buffer.popleft())
             if self._buffer or self._consumer.position(self._tp) >= end:
                 return taken
-            self._buffer.extend(self._consumer.poll(60_000, 5_000))
+            self._buffer.extend(_read_towards(self._consumer, self._tp, end))
 
     def close(self) -> None:
         self._consumer.close()
