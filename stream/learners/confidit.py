@@ -64,7 +64,9 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     With ρ_i = (α + s_i) / c_i it is max(λ, -ρ_i), where λ solves Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα.
     """
     K = scores.size
-    rho = (alpha + scores) / c
+    rho = np.empty(K)
+    for k in range(K):
+        rho[k] = (alpha + scores[k]) / c[k]
     order = np.empty(K, np.int64)  # by decreasing ρ; insertion, since K is small and often sorted from the last round
     for k in range(K):
         place = k
@@ -85,6 +87,15 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     for k in range(K):
         shift[k] = max(lam, -rho[k])  # (7), (8)
     return shift
+
+
+@compiled
+def all_positive(c: FloatArray) -> bool:
+    """Whether the projection has a solution: x is not zero."""
+    positive = True
+    for k in range(c.size):
+        positive = positive and c[k] > 0.0
+    return positive
 
 
 @compiled
@@ -229,7 +240,7 @@ def predict_full(
     linear_scores(indices, x, W, scores)
     c = np.empty(scores.size)
     _variances(indices, x, inverses, columns, counts, c)
-    if settings[PROJECTION] != 0.0 and c.min() > 0.0:
+    if settings[PROJECTION] != 0.0 and all_positive(c):
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
             z = _inverse_times(k, indices, x, inverses, rows, columns, counts)
@@ -309,7 +320,9 @@ def retract_full(
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     z = _inverse_times(action, indices, unit(values), inverses, rows, columns, counts)
-    W[action] += change * z
+    w = W[action]
+    for j in range(z.size):
+        w[j] += change * z[j]
     return indices.size > 0
 
 
@@ -334,7 +347,7 @@ def predict_diag(
         for a in range(indices.size):
             total += x[a] * x[a] / A[k, indices[a]]
         c[k] = total
-    if settings[PROJECTION] != 0.0 and c.min() > 0.0:
+    if settings[PROJECTION] != 0.0 and all_positive(c):
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
             for a in range(indices.size):

@@ -47,9 +47,13 @@ def predict(
         for b in range(indices.size):
             inner += row[indices[b]] * values[b]
         norm_sq += inner * values[a]
-    distance_sq = 1.0
-    if comparator.shape[0] > 0:
-        distance_sq = ((W - comparator) ** 2).sum()
+    distance_sq = 0.0
+    for k in range(comparator.shape[0]):
+        for j in range(W.shape[1]):
+            difference = W[k, j] - comparator[k, j]
+            distance_sq += difference * difference
+    if comparator.shape[0] == 0:
+        distance_sq = 1.0
     if sqrt(max(norm_sq, 0.0)) >= epsilon and distance_sq >= 1.0:  # line 7
         action, propensity = sample_epsilon_greedy(greedy, scores.size, 1.0, u)
         return action, greedy, propensity
@@ -106,8 +110,9 @@ def update(
         length_sq = 0.0
         for j in range(W.shape[1]):
             length_sq += W[k, j] * W[k, j]
-        if length_sq > radius * radius:
-            W[k] *= radius / sqrt(length_sq)  # line 15
+        shrink = min(1.0, radius / sqrt(length_sq)) if length_sq > 0.0 else 1.0
+        for j in range(W.shape[1]):
+            W[k, j] *= shrink  # line 15
     return True
 
 

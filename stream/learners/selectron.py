@@ -76,7 +76,9 @@ def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weig
         left = root * z[i]
         for j in range(z.size):
             row[j] -= sign * (left * (root * z[j]))
-    return z * shrink
+    for j in range(z.size):
+        z[j] *= shrink
+    return z
 
 
 @compiled
@@ -188,13 +190,16 @@ def _objective_gradient(
     eta: float,
 ) -> FloatArray:
     """Σ_s (softmax(W x_s) - e_{y_s}) x_sᵀ + W/η."""
-    gradient = W / eta
+    gradient = np.empty_like(W)
+    for i in range(W.shape[0]):
+        for j in range(W.shape[1]):
+            gradient[i, j] = W[i, j] / eta
     p = np.empty(W.shape[0])
     for s in range(n):
         indices = kept_indices[starts[s] : starts[s + 1]]
         values = kept_values[starts[s] : starts[s + 1]]
         linear_scores(indices, values, W, p)
-        highest = p.max()
+        highest = p[argmax(p)]
         total = 0.0
         for i in range(p.size):
             p[i] = exp(p[i] - highest)
@@ -213,7 +218,9 @@ def _into_balls(W: FloatArray, radius: float) -> None:
         for j in range(W.shape[1]):
             norm_sq += W[i, j] * W[i, j]
         if norm_sq > radius * radius:
-            W[i] *= radius / sqrt(norm_sq)
+            shrink = radius / sqrt(norm_sq)
+            for j in range(W.shape[1]):
+                W[i, j] *= shrink
 
 
 @compiled
@@ -314,8 +321,9 @@ def update_logistic(
     end = fill[ENTRIES] + indices.size
     if reward == 0 or indices.size == 0 or n == labels.size or end > kept_values.size:
         return False
-    kept_indices[fill[ENTRIES] : end] = indices
-    kept_values[fill[ENTRIES] : end] = values
+    for j in range(indices.size):
+        kept_indices[fill[ENTRIES] + j] = indices[j]
+        kept_values[fill[ENTRIES] + j] = values[j]
     labels[n] = action
     starts[n + 1] = end
     fill[EXAMPLES] = n + 1
