@@ -112,6 +112,7 @@ class FeedbackProgram:
         now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
             self._committed_at_ms = now_ms
+            self._producer.flush()  # dead letters too are written before their predictions count as done
             self.commit()
         return sent
 
