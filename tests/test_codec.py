@@ -299,6 +299,24 @@ def test_example_with_one_bad_field_is_refused_by_its_name(field: str, value: ob
         codec.decode_example(record(orjson.dumps({**EXAMPLE, field: value})))
 
 
+@given(IDS, decisions(), COUNTS, COUNTS, COUNTS)
+def test_answer_is_the_part_of_a_prediction_that_feedback_needs(
+    event_id: str, decision: Decision, decided_at_ms: int, version: int, offset: int
+) -> None:
+    value = codec.encode_prediction(Prediction(event_id, decision, decided_at_ms, version), offset)
+    answer = codec.decode_answer(record(value, event_id.encode()))
+    assert answer == (event_id, decision.action, decision.greedy, decided_at_ms)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("action", 2), ("action", True), ("greedy", -1), ("scores", [1.0]), ("scores", None), ("decided_at_ms", -1)],
+)
+def test_answer_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
+    with pytest.raises(MalformedError, match=rf"^{field}: "):
+        codec.decode_answer(record(orjson.dumps({**PREDICTION, field: value})))
+
+
 @pytest.mark.parametrize("missing", ["onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind"])
 def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
     headers = tuple(
@@ -336,6 +354,7 @@ DECODERS: dict[str, Any] = {
     "context": lambda given: codec.decode_context(given, N_FEATURES),
     "feedback": lambda given: codec.decode_feedback(given, N_CLASSES),
     "prediction": codec.decode_prediction,
+    "answer": codec.decode_answer,
     "example": codec.decode_example,
 }
 
