@@ -126,13 +126,14 @@ def test_with_projection_nothing_is_taken_back() -> None:
         learner.retract(x, decision, 0, 1)
 
 
-def test_an_inverse_stays_the_inverse_over_many_updates() -> None:
+@pytest.mark.parametrize("d", [1, 7, 16, 37])
+def test_an_inverse_stays_the_inverse_over_many_updates(d: int) -> None:
     rng = np.random.default_rng(2)
-    learner = create("confidit", n_classes=2, n_features=7, variant=2)
-    A = np.array([4.0 * np.eye(7)] * 2)
-    b = np.zeros((2, 7))
-    for _ in range(5_000):
-        x = rng.normal(size=7)
+    learner = create("confidit", n_classes=2, n_features=d, variant=2)
+    A = np.array([4.0 * np.eye(d)] * 2)
+    b = np.zeros((2, d))
+    for _ in range(3_000):
+        x = rng.normal(size=d)
         decision = learner.predict(x, 0.5)
         reward = int(rng.random() < 0.5)
         learner.update(x, decision, reward)
@@ -152,6 +153,17 @@ def test_the_projection_meets_its_constraints() -> None:
         np.testing.assert_allclose(inner.sum(), 1 + 0.5 - K * 0.5, atol=1e-12)
         np.testing.assert_allclose(inner, decision.scores, atol=1e-12)
         learner.update(x, decision, int(decision.action == label), v=v)
+
+
+def test_an_option_out_of_range_is_refused_with_the_accepted_ones() -> None:
+    for options, accepted in (
+        ({"projection": "maybe"}, "on .1, True, yes. or off"),
+        ({"variant": 6}, r"\[0, 5\]"),
+        ({"alpha": -1.0}, r"\(-1, 1\]"),
+        ({"confidence": "none"}, "constant, theory, modified"),
+    ):
+        with pytest.raises(ParameterError, match=accepted):
+            create("confidit", n_classes=K, n_features=D, **options)
 
 
 def test_a_state_too_large_names_the_diagonal() -> None:
