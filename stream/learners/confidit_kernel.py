@@ -241,7 +241,7 @@ class ConfiditKernel(KernelLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("kernel", "rbf", "k(x, x')", choices=SIMILARITIES),
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
-        Parameter("width", 1.0, "width of the rbf kernel, on x of unit norm", low=1e-9, high=1e9),
+        Parameter("width", 0.5, "width of the rbf kernel, on x of unit norm", low=1e-9, high=1e9),
         Parameter("eta", 1.0, "squared width of the bounds", low=0.0),
         Parameter("alpha", 1.0, "closeness of the classes", low=-1.0, high=1.0, low_open=True),
         Parameter("support_max", 1_000, "examples kept, of all classes; then no more", low=1, high=SUPPORT_LIMIT),
