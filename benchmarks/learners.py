@@ -40,6 +40,7 @@ PER_EVENT: dict[str, dict[str, Any]] = {
     "ova-perceptron": {},
     "confidit": {"variant": 2},
     "confidit diag": {"variant": 5},
+    "confidit-kernel": {"support_max": 1_000},
 }
 OFFLINE = {name: PER_EVENT[name] for name in ("perceptron", "arow", "banditron", "soba-diag", "pnewtron")}
 
