@@ -106,7 +106,13 @@ class Banditron(KernelLearner):
     summary: ClassVar[str] = "first-order, importance-weighted perceptron updates"
     paper: ClassVar[str] = "Kakade, Shalev-Shwartz, Tewari 2008"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("gamma", 2**-5, "share of rounds that explore uniformly", low=0.0, high=1.0),
+        Parameter(
+            "gamma",
+            2**-3,
+            "share of rounds that explore uniformly; a stream of 10⁶ events wants 0.005 to 0.015",
+            low=0.0,
+            high=1.0,
+        ),
     )
     retractable: ClassVar[bool] = True
     predict_kernel = staticmethod(predict)

@@ -50,17 +50,22 @@ def _cache_directory() -> str:
     can outlive a change here. The directory lies outside the package, which may be read-only.
     """
     digest = hashlib.blake2b(Path(__file__).read_bytes() + numba.__version__.encode(), digest_size=8).hexdigest()
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    fallback = Path(tempfile.gettempdir()) / f"onebit-{os.getuid()}"
-    for root in (Path(chosen),) if chosen else (home / "onebit", fallback):
-        directory = root / f"kernels-{digest}"
+    roots = [f"{tempfile.gettempdir()}/onebit-{os.getuid()}"]
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        roots = [os.environ["NUMBA_CACHE_DIR"]]
+    elif os.environ.get("XDG_CACHE_HOME"):
+        roots.insert(0, os.environ["XDG_CACHE_HOME"] + "/onebit")
+    elif os.environ.get("HOME"):
+        roots.insert(0, os.environ["HOME"] + "/.cache/onebit")
+    for root in roots:
+        directory = Path(root) / f"kernels-{digest}"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Machine code is loaded from here: in a shared temporary folder it must not be somebody else's.
+            if os.access(directory, os.W_OK) and directory.stat().st_uid == os.getuid():
+                return str(directory)
         except OSError:
             continue
-        if os.access(directory, os.W_OK):
-            return str(directory)
     return ""  # numba then looks for a place itself
 
 

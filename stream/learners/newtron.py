@@ -11,7 +11,13 @@ from stream.learners.base import Cost, KernelLearner, Parameter, register, spars
 from stream.learners.kernels import argmax, check_event, compiled, linear_scores, norm_of, sample_from, usable
 
 PARAMETERS = (
-    Parameter("gamma", 2**-6, "share of rounds that explore uniformly", low=0.0, high=1.0),
+    Parameter(
+        "gamma",
+        2**-5,
+        "share of rounds that explore uniformly; a stream of 10⁶ events wants 0.005 to 0.015",
+        low=0.0,
+        high=1.0,
+    ),
     Parameter("alpha", 10.0, "sharpness of the softmax", low=0.0, high=1e6, low_open=True),
     Parameter("beta", 0.01, "weight of the second-order term", low=0.0, high=1e6),
     Parameter("radius", 1.0, "D, the largest norm of the weights", low=0.0, high=1e9, low_open=True),
