@@ -380,7 +380,7 @@ class Selectron(KernelLearner):
     summary: ClassVar[str] = "explores unknown x, refits on right answers"
     paper: ClassVar[str] = "Notes, Alg. 5"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("epsilon", 0.5, "norm of x in M⁻¹ from which on it explores", low=0.0),
+        Parameter("epsilon", 1.0, "norm of x in M⁻¹ from which on it explores", low=0.0),
         Parameter("eta", 1.0, "inverse regularisation", low=1e-9, high=1e9),
         Parameter("loss", "quadratic", "the label model: (13) or (15)", choices=("quadratic", "logistic")),
         Parameter("alpha", 1.0, "closeness of the classes, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
