@@ -182,7 +182,7 @@ def _require_packages() -> None:
         import psutil  # noqa: F401
     except ImportError as error:
         raise LocalKafkaMissingError(
-            f"a local Kafka needs the package {error.name}, which is not installed; run: pip install 'onebit[kafka]'"
+            f"a local Kafka needs the package {error.name}, which is not installed; run, in Onebit's folder: make kafka"
         ) from error
 
 

@@ -153,8 +153,9 @@ def load_settings(given: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
-        got = f"; got {first['input']!r}" if first["type"] != "extra_forbidden" else ""
         message = first["msg"].removeprefix("Value error, ")
+        says_it = first["type"] == "extra_forbidden" or "; got " in message
+        got = "" if says_it else f"; got {first['input']!r}"
         raise SettingsError(f"--{name.replace('_', '-')}: {message}{got}") from error
     except ValueError as error:  # the TOML file, or a list in a variable, cannot be parsed
         raise SettingsError(f"settings from {path or 'variables'} cannot be read: {error}") from error

@@ -126,7 +126,12 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
     if path is not None:
         from stream.report import write_report  # matplotlib takes half a second to import
 
-        written = write_report(path, reports)
+        try:
+            written = write_report(path, reports)
+        except OSError as error:  # the results are printed all the same
+            err.print(f"[bold red]error:[/] --report {escape(str(path))}: {escape(str(error))}", highlight=False)
+            _publish(reports, None, json=json)
+            raise typer.Exit(EXIT_USAGE) from error
         reports = [replace(report, report=str(written)) for report in reports]
     if json:
         objects = [report.as_json() for report in reports]
