@@ -7,11 +7,12 @@ when all feedback before it is sent, and after a restart answers again from ther
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from producers.datasets.base import UnknownEventError
 from stream import codec
-from stream.broker import Broker
+from stream.broker import Broker, StaleMemberError
 from stream.codec import DEAD_LETTER_MALFORMED, MalformedError
 from stream.delays import FeedbackPlan
 from stream.events import Answer, Feedback
@@ -65,6 +66,7 @@ class FeedbackProgram:
         self._heard = heard
         self._observe = observe
         self._sequence = 0
+        self._paused = False
         self._due: list[tuple[int, int, Record, Feedback]] = []  # heap: due_ms, order of arrival
         # For each partition the predictions whose feedback is not all sent, with the number still to be sent.
         self._unsent: dict[TopicPartition, OrderedDict[int, int]] = {}
@@ -74,6 +76,7 @@ class FeedbackProgram:
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener."""
+        self._paused = False
         for tp in tps:
             self._unsent[tp] = OrderedDict()
 
@@ -100,12 +103,12 @@ class FeedbackProgram:
             FencedError: another process has taken this one's place.
             BrokerUnavailableError: the broker is away; to be made anew.
         """
-        if len(self._due) < self._options.waiting_max:
-            records = self._consumer.poll(timeout_ms, self._options.records_max)
-            for record in records:
-                self._take(record)
-            if records:
-                self._heard(records[-1].append_ms)
+        self._pace()
+        records = self._consumer.poll(timeout_ms, self._options.records_max)
+        for record in records:
+            self._take(record)
+        if records:
+            self._heard(records[-1].append_ms)
         sent = self._send_due()
         if sent:
             self._heard(self._producer.flush())
@@ -116,13 +119,21 @@ class FeedbackProgram:
             self.commit()
         return sent
 
+    def _pace(self) -> None:
+        """Read no more predictions while too much waits to be sent; polling goes on, to stay in the group."""
+        full = len(self._due) >= self._options.waiting_max
+        if full != self._paused:
+            self._paused = full
+            (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
+
     def commit(self) -> None:
-        """Commit how far all feedback has been sent."""
+        """Commit how far all feedback has been sent; after a rebalance it is for the next owner to do."""
         offsets = {
             tp: next(iter(unsent)) if unsent else self._consumer.position(tp) for tp, unsent in self._unsent.items()
         }
         if offsets:
-            self._consumer.commit(offsets)
+            with suppress(StaleMemberError):  # the next poll brings the new assignment, from the last commit on
+                self._consumer.commit(offsets)
 
     def _take(self, record: Record) -> None:
         try:

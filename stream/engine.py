@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from stream.codec import (
     DEAD_LETTER_MALFORMED,
     DEAD_LETTER_ORPHAN,
@@ -17,7 +19,7 @@ from stream.codec import (
     decode_feedback,
 )
 from stream.draws import Draws, Purpose
-from stream.events import Example, Outcome, Prediction
+from stream.events import Example, Features, Outcome, Prediction
 from stream.join import Action, DroppedOrphan, Input, Join, JoinSettings, Pending, Retained, Settled
 from stream.learners import Learner, ParameterError, create
 from stream.records import Record
@@ -57,6 +59,12 @@ class TaskSettings:
                 f"late policy correct needs a learner whose update can be taken back exactly; {self.learner} has none"
             )
         return learner
+
+    def warm_up(self) -> None:
+        """Compile the learner's kernels, or load them, so that its first event does not wait for that."""
+        learner = self.make_learner()
+        x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
+        learner.update(x, learner.predict(x, 0.5), 1, 0.5, 0)
 
 
 class DeadLetter(NamedTuple):

@@ -107,7 +107,7 @@ def learn(settings: Settings) -> None:
         raise SettingsError(f"--learner: this program runs one learner; got {', '.join(settings.learner)}")
     topics = topics_of(settings)
     task = task_settings(settings, settings.learner[0], n_classes, n_features)
-    task.make_learner()
+    task.warm_up()
 
     def work(broker: KafkaBroker) -> None:
         require_topics(broker, topics)

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -45,47 +45,75 @@ class Judge:
         self.labels[label] += 1
 
 
-def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: str) -> RunReport:
-    """Run one learner on the data set until every decision is settled."""
+@dataclass(frozen=True, slots=True)
+class EmbeddedPipeline:
+    """The programs of one learner's run over an embedded broker, ready to run."""
+
+    settings: Settings
+    task: TaskSettings
+    clock: VirtualClock
+    broker: EmbeddedBroker
+    replay: ReplayProgram
+    feedback: FeedbackProgram
+    learner: LearnerProgram
+    judge: Judge
+
+    def run(self, progress: Callable[[], None] = lambda: None) -> None:
+        """Run until every decision is settled."""
+        with _without_collector():
+            run_until_settled(self.clock, (self.replay, self.feedback), self.learner, _poll_ms(self.settings), progress)
+
+    @property
+    def pending(self) -> int:
+        """Decisions that wait."""
+        return sum(len(task.join.pending) for task in self.learner.tasks.values())
+
+
+def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
+    """Make topics and programs, and compile the learner, so that a run measures the run."""
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
+    task.warm_up()
     topics = topics_of(settings)
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)
     broker.create_topics(topics.specs(settings.partitions))
     judge = Judge(dataset.n_classes)
-    events = events_of(settings, dataset)
 
     def now_ms() -> int:
         return clock.now_ms
 
-    replay = ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms)
-    feedback = FeedbackProgram(
+    options = FeedbackOptions(with_label=registered()[learner].needs_label or settings.with_label)
+    plan = feedback_plan(settings, dataset)
+    return EmbeddedPipeline(
+        settings,
+        task,
+        clock,
         broker,
-        topics,
-        dataset.label_of,
-        feedback_plan(settings, dataset),
-        FeedbackOptions(with_label=registered()[learner].needs_label or settings.with_label),
-        now_ms,
-        observe=judge.observe,
+        ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
+        FeedbackProgram(broker, topics, dataset.label_of, plan, options, now_ms, observe=judge.observe),
+        LearnerProgram(broker, topics, task, LearnerOptions(), now_ms),
+        judge,
     )
-    program = LearnerProgram(broker, topics, task, LearnerOptions(), now_ms)
-    with run_progress(learner, events) as progress:
+
+
+def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: str) -> RunReport:
+    """Run one learner on the data set until every decision is settled."""
+    pipeline = prepare_embedded(settings, learner, dataset)
+    curve = pipeline.judge.curve
+    with run_progress(learner, events_of(settings, dataset)) as progress:
 
         def show() -> None:
-            pending = sum(len(running.join.pending) for running in program.tasks.values())
-            progress.show(len(judge.curve), judge.curve.error_rate, pending)
+            progress.show(len(curve), curve.error_rate, pipeline.pending)
 
         started_s = time.perf_counter()
-        with _without_collector():
-            run_until_settled(
-                clock, (replay, feedback), program, _poll_ms(settings), lambda: show() if progress.due() else None
-            )
+        pipeline.run(lambda: show() if progress.due() else None)
         wall_s = time.perf_counter() - started_s
         show()
-    tasks = program.tasks
+    tasks = pipeline.learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
-    outcome = Outcome(sum(running.updates for running in tasks.values()), digest, clock.now_ms / 1_000, wall_s)
-    return report_of(broker, settings, task, dataset, judge, outcome, command)
+    updates = sum(task.updates for task in tasks.values())
+    outcome = Outcome(updates, digest, pipeline.clock.now_ms / 1_000, wall_s)
+    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, outcome, command)
 
 
 POLL_MS_MAX = 10

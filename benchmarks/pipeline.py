@@ -1,0 +1,82 @@
+"""The embedded pipeline: events per second with everything on, flatness, and bytes per pending decision.
+
+    python benchmarks/pipeline.py [--events 10000 100000 1000000] [--pending 1000000]
+
+Everything on: bytes, codec, join, transactions, journal. One process, SynSep, soba-diag, feedback 5 s late, 1,000
+events per second of virtual time. Rates are over CPU time as well as wall time, because machines are shared.
+"""
+
+import argparse
+import gc
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from producers.datasets.synthetic import synsep
+from stream.cli.run import prepare_embedded
+from stream.settings import Settings
+
+
+def measure(events: int) -> None:
+    """Run once in this process and print one line."""
+    settings = Settings(data="synsep", events=events, delay="fixed:5s", seed=1)
+    warm = prepare_embedded(settings.model_copy(update={"events": 200}), "soba-diag", synsep(1))
+    warm.run()
+    pipeline = prepare_embedded(settings, "soba-diag", synsep(1))
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    pipeline.run()
+    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    print(
+        f"{events:>9,} events  {events / wall_s:>9,.0f} events/s wall  {events / cpu_s:>9,.0f} events/s CPU", flush=True
+    )
+
+
+def measure_pending(decisions: int) -> None:
+    """Bytes of a pending decision beyond its features and scores."""
+    from stream.engine import Task, TaskSettings
+    from stream.join import JoinSettings, Pending
+
+    dataset = synsep(1)
+    task = Task(TaskSettings("soba-diag", 9, 400, join=JoinSettings(pending_max=2 * decisions)), "contexts")
+    gc.collect()
+    before = _resident_bytes()
+    payload = 0
+    for row in range(decisions):
+        x = dataset.row(row).x
+        x = type(x)(x.indices.copy(), x.values.copy())
+        decision = task.learner.predict(x, 0.5)
+        payload += x.indices.nbytes + x.values.nbytes + decision.scores.nbytes
+        task.join.hold(dataset.event_id(row), Pending(x, decision, row))
+    used = _resident_bytes() - before
+    print(
+        f"{decisions:,} pending decisions: {used / decisions:,.0f} bytes each, of which features and scores "
+        f"{payload / decisions:,.0f}; beyond them {(used - payload) / decisions:,.0f}"
+    )
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4_096
+
+
+def main() -> None:
+    """Measure each size in a process of its own, so that none is helped by what another has left."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--pending", type=int, default=1_000_000)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        measure(arguments.one)
+        return
+    for events in arguments.events:
+        subprocess.run([sys.executable, __file__, "--one", str(events)], check=True)
+    if arguments.pending:
+        measure_pending(arguments.pending)
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise")
+    main()
