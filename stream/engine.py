@@ -19,7 +19,7 @@ from stream.codec import (
     decode_feedback,
 )
 from stream.draws import Draws, Purpose
-from stream.events import Example, Features, Outcome, Prediction
+from stream.events import Example, Features, Feedback, Outcome, Prediction
 from stream.join import Action, DroppedOrphan, Input, Join, JoinSettings, Pending, Retained, Settled
 from stream.learners import Learner, ParameterError, create
 from stream.records import Record
@@ -179,7 +179,7 @@ class Task:
         elif isinstance(result, DroppedOrphan):
             self._drop(result, effects)
         else:
-            self._correct(feedback.reward, result)
+            self._correct(feedback, result)
 
     def _pass_time(self, watermark_ms: int, effects: Effects) -> None:
         if watermark_ms > self.join.watermark_ms:
@@ -199,18 +199,21 @@ class Task:
             reward, label = feedback.reward, feedback.label
             delay_ms, offset = record.append_ms - pending.decided_at_ms, record.offset
         if reward is not None:
-            v = self._draw_update(event_id) if self.learner.randomised_update else 0.0
-            self.updates += self.learner.update(pending.x, decision, reward, v, label)
+            self.updates += self.learner.update(pending.x, decision, reward, self._update_draw(event_id), label)
         example = Example(
             event_id, outcome, decision.action, decision.propensity, reward, delay_ms, self.join.watermark_ms
         )
         effects.examples.append((example, offset))
 
-    def _correct(self, reward: int, retained: Retained) -> None:
+    def _correct(self, feedback: Feedback, retained: Retained) -> None:
         """Replace the reward that was assumed at expiry by the real one."""
         pending = retained.pending
         if pending is not None and retained.outcome is Outcome.EXPIRED and retained.reward is not None:
-            self.updates += self.learner.retract(pending.x, pending.decision, retained.reward, reward)
+            v = self._update_draw(feedback.id)  # the one that the assumed update was made with
+            self.updates += self.learner.retract(pending.x, pending.decision, retained.reward, feedback.reward, v)
+
+    def _update_draw(self, event_id: str) -> float:
+        return self._draw_update(event_id) if self.learner.randomised_update else 0.0
 
     def _drop(self, dropped: DroppedOrphan, effects: Effects) -> None:
         waited_ms = self.join.watermark_ms - dropped.orphan.kept_at_ms

@@ -166,6 +166,19 @@ def test_late_feedback_corrects_the_assumed_reward_once() -> None:
     assert corrected.join.ledger().late == 3
 
 
+def test_a_correction_takes_back_the_update_with_the_draw_it_was_made_with() -> None:
+    parameters = {"alpha": 0.5, "covariance": "full"}  # a wrong answer subtracts x only when v < (1+α)/2
+    ids = [f"e{number}" for number in range(20)]
+    late = Task(small_task("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
+    inputs = Inputs()
+    run(late, [inputs.context(event_id, 10) for event_id in ids], end_ms=1_011)
+    run(late, [inputs.feedback(event_id, 1, 1_012) for event_id in ids])
+    prompt, inputs = Task(small_task("confidit", parameters=parameters), TOPICS.contexts), Inputs()
+    contexts = [inputs.context(event_id, 10) for event_id in ids]
+    run(prompt, [*contexts, *(inputs.feedback(event_id, 1, 20) for event_id in ids)])
+    np.testing.assert_allclose(late.learner.weights(), prompt.learner.weights(), atol=1e-9)
+
+
 MALFORMED: list[bytes | None] = [
     None, b"", b"{", b"[]", b'{"id":""}', b'{"id":1}', orjson.dumps({"id": "a" * 10_000}), b'{"id":"a"}',
     b'{"id":"a","x":{"i":[-1]},"reward":2}', b'{"id":"a","x":{"i":[4]},"reward":true}',
