@@ -8,9 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stream.broker import Broker, Consumer, Ends, StaleMemberError, TransactionalProducer
-from stream.checkpoint import Commit, CrashPoint, JournalStep, Recovered, commit, recover
+from stream.checkpoint import Commit, CrashPoint, JournalStep, Progress, Recovered, commit, recover
 from stream.engine import Task, TaskSettings, merge
+from stream.learners import State
+from stream.ledger import Ledger
 from stream.records import Record, TopicPartition
+from stream.snapshot import Message, Position, Stored, Writer, other_slot, take
 from stream.topics import Topics
 
 
@@ -23,6 +26,29 @@ class LearnerOptions:
     records_max: int = 2_000  # records of one transaction, at most, for each task
     idle_ms: int = 1_000  # with decisions waiting and nothing coming, how often the broker is asked for its time
     poll_ms: int = 100
+    snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
+    snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
+
+
+REPORT_INTERVAL_MS = 5_000
+
+
+@dataclass(slots=True)
+class _Snapshots:
+    """What a task has in its snapshots topic, and when the next one is due."""
+
+    stored: Stored
+    next_slot: str
+    chunks: dict[str, int]  # of each slot, as far as it was written to since
+    taken_ms: int  # -1: none was taken, and the task has just begun
+    ledger: Ledger  # as it was then: nothing has happened as long as it is the same
+
+    def written(self, slot: str, chunks: int) -> None:
+        self.chunks[slot] = chunks
+        self.next_slot = other_slot(slot)
+
+    def chunks_in(self, slot: str) -> int:
+        return self.chunks.get(slot, self.stored.chunks_in(slot))
 
 
 @dataclass(slots=True)
@@ -35,6 +61,8 @@ class _RunningTask:
     feedback_tp: TopicPartition
     contexts_offset: int  # of the first record that is not applied
     feedback_offset: int
+    snapshots: _Snapshots
+    imported: str | None  # the model that it began with, to be told in the journal
     context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)
@@ -72,6 +100,8 @@ class LearnerProgram:
         self._broker_ms = 0  # the broker's time in its last acknowledgement
         self._knows_time = False  # whether that was after the last recovery: before, it may be any time ago
         self._committed_at_ms = monotonic_ms()
+        self._writer: tuple[int, Writer] | None = None  # the snapshot that is being written, one at a time, and whose
+        self._spare: State | None = None  # memory for the next snapshot's copy of a learner's state
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self
@@ -86,6 +116,8 @@ class LearnerProgram:
         for tp in tps:
             self._assigned.discard(tp.partition)
             self._running.pop(tp.partition, None)
+            if self._writer is not None and self._writer[0] == tp.partition:
+                self._writer = None
 
     @property
     def tasks(self) -> dict[int, Task]:
@@ -123,7 +155,9 @@ class LearnerProgram:
                 self._announce(f"the group has moved on, this step is given up and its tasks recovered: {error}")
                 self._producer.abort()
                 self._running.clear()
+                self._writer = None
                 return 1
+            self._finish_snapshot()
             self._committed_at_ms = self._monotonic_ms()
             self._knows_time = True
         for running in self._running.values():
@@ -162,7 +196,11 @@ class LearnerProgram:
         feedback_end_ms = min(self._broker_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
         # After a recovery the first step applies nothing: its acknowledgement tells the time. A decision dated by the
         # append time of a context that has waited since an outage would expire before its feedback can come.
-        if not records and not (self._time_is_due(running.task, feedback_end_ms) or self._time_is_asked_for(running)):
+        if not records and not (
+            self._time_is_due(running.task, feedback_end_ms)
+            or self._time_is_asked_for(running)
+            or self._is_writing_snapshot(partition)
+        ):
             return None
         first_step = running.number == 0
         effects = running.task.step(records, self._broker_ms, feedback_end_ms)
@@ -183,7 +221,47 @@ class LearnerProgram:
             running.task.updates,
             running.task.join.ledger(),
         )
-        return Commit(partition, self._settings if first_step else None, step, effects)
+        settings, imported = (self._settings, running.imported) if first_step else (None, None)
+        return Commit(partition, settings, step, effects, self._snapshot(partition, running), imported)
+
+    def _snapshot(self, partition: int, running: _RunningTask) -> list[Message]:
+        """The next portion of this task's snapshot: of one that is being written, or that is due after this step."""
+        if self._writer is None and self._snapshot_is_due(running):
+            journal = TopicPartition(self._topics.journal, partition)
+            # This step's record is not in the journal yet: it stands here or later, and the next step after it.
+            journal_offset = self._broker.ends([journal])[journal].high_watermark
+            position = Position(
+                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._broker_ms
+            )
+            taken = take(running.task, position, self._spare)
+            self._spare = taken.learner
+            slot = running.snapshots.next_slot
+            self._writer = partition, Writer(taken, partition, slot, running.snapshots.chunks_in(slot))
+        if self._writer is None or self._writer[0] != partition:
+            return []
+        return self._writer[1].portion(self._options.snapshot_bytes_max)
+
+    def _snapshot_is_due(self, running: _RunningTask) -> bool:
+        snapshots = running.snapshots
+        if not self._options.snapshot_interval_ms or not self._knows_time:
+            return False
+        if snapshots.taken_ms < 0:
+            snapshots.taken_ms = self._broker_ms
+        has_passed = self._broker_ms - snapshots.taken_ms >= self._options.snapshot_interval_ms
+        return has_passed and running.task.join.ledger() != snapshots.ledger
+
+    def _finish_snapshot(self) -> None:
+        """Take note of a snapshot whose last portion is committed."""
+        if self._writer is None or not self._writer[1].done:
+            return
+        partition, writer = self._writer
+        snapshots = self._running[partition].snapshots
+        snapshots.written(writer.slot, writer.count)
+        snapshots.taken_ms, snapshots.ledger = writer.position.taken_ms, writer.ledger
+        self._writer = None
+
+    def _is_writing_snapshot(self, partition: int) -> bool:
+        return self._writer is not None and self._writer[0] == partition
 
     def _contexts_passed_ms(self, running: _RunningTask, ends: dict[TopicPartition, Ends]) -> int:
         """A time before which no context is still to be applied.
@@ -220,14 +298,13 @@ class LearnerProgram:
         return len(self._running) - tasks_before
 
     def _is_held_up(self, partition: int) -> bool:
-        """Whether the task's journal has an open transaction.
+        """Whether the task's journal has an open transaction, or its snapshots.
 
         It is of the process that had this partition before, and that may still commit: what it wrote must be recovered
         then. It ends by that process, or by the broker's time-out.
         """
-        journal = TopicPartition(self._topics.journal, partition)
-        end = self._broker.ends([journal])[journal]
-        if end.stable >= end.high_watermark:
+        tps = [TopicPartition(topic, partition) for topic in (self._topics.journal, self._topics.snapshots)]
+        if all(end.stable >= end.high_watermark for end in self._broker.ends(tps).values()):
             self._held_up.discard(partition)
             return False
         if partition not in self._held_up:
@@ -235,9 +312,19 @@ class LearnerProgram:
             self._announce(f"partition {partition} waits for a transaction of the learner that had it before")
         return True
 
-    def _report(self, partition: int) -> Callable[[int, int], None]:
-        def report(done: int, total: int) -> None:
-            self._announce(f"recovering partition {partition}: step {done:,} of {total:,}")
+    def _report(self, partition: int) -> Callable[[Progress], None]:
+        """What tells people how far a recovery has come: at its beginning, now and then, and at its end."""
+        started_ms = told_ms = self._monotonic_ms()
+
+        def report(progress: Progress) -> None:
+            nonlocal told_ms
+            number, first, last, records = progress
+            now_ms = self._monotonic_ms()
+            if first <= number < last and now_ms - told_ms < REPORT_INTERVAL_MS:
+                return
+            told_ms = now_ms
+            rate = f", {1_000 * records / (now_ms - started_ms):,.0f} records/s" if now_ms > started_ms else ""
+            self._announce(f"recovering partition {partition}: step {number:,} of {first:,} to {last:,}{rate}")
 
         return report
 
@@ -249,7 +336,17 @@ class LearnerProgram:
             TopicPartition(self._topics.feedback, partition),
             recovered.contexts_offset,
             recovered.feedback_offset,
+            _Snapshots(
+                recovered.stored,
+                recovered.stored.next_slot(),
+                {},
+                recovered.snapshot_ms,
+                recovered.snapshot_ledger,
+            ),
+            recovered.imported,
         )
+        if self._options.snapshot_interval_ms and self._spare is None:
+            self._spare = recovered.task.learner.state()
         self._knows_time = False
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)

@@ -1,9 +1,9 @@
 """The journal, the numbered commit, and recovery: what makes a task's state a function of the topics.
 
-The journal of a task starts with a record of its settings. Each step then adds one record: which offsets it applied,
-what time it was, and the counts. Records of the journal are JSON:
+The journal of a task starts with a record of its settings (and, where it began with an imported model, of which one).
+Each step then adds one record: which offsets it applied, what time it was, and the counts. Records are JSON:
 
-    {"n": 0, "settings": {...}}
+    {"n": 0, "settings": {...}, "import": "c0ffee..."}
     {"n": 7, "contexts": [120, 150], "feedback": [80, 95], "now_ms": ..., "feedback_end_ms": ..., "updates": 31,
      "ledger": [150, 149, ...]}                                                  (in the order of Ledger's fields)
 """
@@ -20,8 +20,10 @@ import orjson
 from stream import codec
 from stream.broker import Broker, BrokerUnavailableError, Consumer, TransactionalProducer
 from stream.engine import Effects, Task, TaskSettings, merge
+from stream.join import JoinSettings
 from stream.ledger import Ledger, total_ledger
 from stream.records import Record, TopicPartition
+from stream.snapshot import Generation, Message, Snapshot, SnapshotError, Stored, decode, restore
 from stream.topics import Topics
 
 READ_TIMEOUT_MS = 60_000
@@ -51,6 +53,8 @@ class Commit(NamedTuple):
     settings: TaskSettings | None  # for the first step of a task: its settings open the journal
     step: JournalStep
     effects: Effects
+    snapshot: Sequence[Message] = ()  # chunks of a snapshot of this or of an earlier step
+    imported: str | None = None  # for the first step: the model that the task began with
 
 
 CrashPoint = Callable[[int], None]
@@ -72,20 +76,22 @@ def commit(
     """
     producer.begin()
     after(1)
-    for partition, _, _, effects in commits:
-        _send_effects(producer, topics, partition, effects)
+    for part in commits:
+        _send_effects(producer, topics, part.partition, part.effects)
     after(2)
-    for partition, settings, step, _ in commits:
+    for partition, settings, step, _, chunks, imported in commits:
         if settings is not None:
-            producer.send(topics.journal, partition, None, encode_settings(settings), codec.HEADERS)
+            producer.send(topics.journal, partition, None, encode_settings(settings, imported), codec.HEADERS)
         producer.send(topics.journal, partition, None, encode_step(step), codec.HEADERS)
+        for key, value in chunks:
+            producer.send(topics.snapshots, partition, key, value, codec.HEADERS)
     after(3)
     producer.flush()
     after(4)
     offsets: dict[TopicPartition, int] = {}
-    for partition, _, step, _ in commits:
-        offsets[TopicPartition(topics.contexts, partition)] = step.contexts[1]
-        offsets[TopicPartition(topics.feedback, partition)] = step.feedback[1]
+    for part in commits:
+        offsets[TopicPartition(topics.contexts, part.partition)] = part.step.contexts[1]
+        offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
     producer.send_offsets(offsets, consumer)
     after(5)
     append_ms = producer.commit()
@@ -108,9 +114,15 @@ def _send_effects(producer: TransactionalProducer, topics: Topics, partition: in
         send(topics.dead_letter, partition, *codec.encode_dead_letter(record, kind, reason))
 
 
-def encode_settings(settings: TaskSettings) -> bytes:
+def encode_settings(settings: TaskSettings, imported: str | None = None) -> bytes:
     """The record that opens a journal."""
-    return orjson.dumps({"n": 0, "settings": asdict(settings)})
+    fields: dict[str, Any] = {"n": 0, "settings": asdict(settings)}
+    return orjson.dumps(fields if imported is None else {**fields, "import": imported})
+
+
+def settings_of(values: Mapping[str, Any]) -> TaskSettings:
+    """Task settings as the journal and snapshots hold them."""
+    return TaskSettings(**{**values, "join": JoinSettings(**values["join"])})
 
 
 def encode_step(step: JournalStep) -> bytes:
@@ -173,8 +185,10 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-def read_partition(broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TIMEOUT_MS) -> Iterator[Record]:
-    """All that can be read of a partition at the moment of asking.
+def read_partition(
+    broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TIMEOUT_MS, start: int | None = None
+) -> Iterator[Record]:
+    """All that can be read of a partition at the moment of asking, from its beginning or from an offset on.
 
     Raises:
         BrokerUnavailableError: nothing came for `timeout_ms`.
@@ -182,6 +196,8 @@ def read_partition(broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TI
     end = broker.ends([tp])[tp].stable
     consumer = broker.reader([tp])
     try:
+        if start is not None:
+            consumer.seek(tp, start)
         while consumer.position(tp) < end:
             for record in _read_towards(consumer, tp, end, timeout_ms):
                 if record.offset < end:
@@ -212,6 +228,22 @@ class Recovered(NamedTuple):
     number: int  # of its last step; 0: it has made none
     contexts_offset: int
     feedback_offset: int
+    stored: Stored  # what its snapshots topic holds
+    snapshot_ms: int  # the broker's time of its newest snapshot, or else of its first step; -1: there is neither
+    snapshot_ledger: Ledger  # as it was then
+    imported: str | None  # the model that it began with
+
+
+class Progress(NamedTuple):
+    """How far a recovery has come."""
+
+    number: int  # of the last step applied again
+    first: int  # of the first one to be applied again, and of the last
+    last: int
+    records: int  # applied again so far
+
+
+Report = Callable[[Progress], None]
 
 
 def recover(
@@ -219,76 +251,265 @@ def recover(
     topics: Topics,
     partition: int,
     settings: TaskSettings,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Report = lambda progress: None,
 ) -> Recovered:
-    """Bring a task to its last commit: apply again, in the journal's order, what it had applied; write nothing.
+    """Bring a task to its last commit, from where it can go on; write nothing.
 
     Raises:
-        JournalError: the journal was written with other settings, or records that it names are gone.
+        JournalError: it was written with other settings, or records that are needed are gone.
+    """
+    recovered = rebuild(broker, topics, partition, settings, progress)
+    if recovered.number > 0:
+        for topic, offset in (
+            (topics.contexts, recovered.contexts_offset),
+            (topics.feedback, recovered.feedback_offset),
+        ):
+            _check_kept(broker, TopicPartition(topic, partition), offset, offset)
+    return recovered
+
+
+def rebuild(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    settings: TaskSettings | None,
+    progress: Report = lambda progress: None,
+    *,
+    until: int | None = None,
+    snapshots: bool = True,
+) -> Recovered:
+    """The state of a task after its last step, or after an earlier one; write nothing.
+
+    That is its newest whole snapshot, and what it had applied after that applied again, in the journal's order.
+
+    Args:
+        broker: where the topics are.
+        topics: the topics.
+        partition: the task.
+        settings: its settings; None for those that it was begun with.
+        progress: is told after each step how far it has come.
+        until: the number of the step after which to stop; None for the last.
+        snapshots: False to begin with the journal's first step.
+
+    Raises:
+        JournalError: it was written with other settings, or records that are needed are gone.
     """
     journal = TopicPartition(topics.journal, partition)
-    records = list(read_partition(broker, journal))
-    task = Task(settings, topics.contexts)
-    if not records:
-        _check_untouched(broker, journal)
-        starts = broker.beginnings(
-            [TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)]
-        )
-        contexts_offset, feedback_offset = starts.values()
-        return Recovered(task, 0, contexts_offset, feedback_offset)
-    opening, *rest = (decode_step(record) for record in records)
-    _check_settings(opening, settings, journal)
-    steps = [step for step in rest if isinstance(step, JournalStep)]
-    _check_numbers(steps, journal)
-    last = steps[-1]
-    progress(0, last.number)
-    inputs = _Inputs(broker, topics, partition, steps[0], last)
+    stored = _read_snapshots(broker, topics, partition, until if snapshots else 0)
+    last = last_step(broker, journal)
+    if stored.newest is not None:
+        start = _from_snapshot(broker, topics, stored, stored.newest, last, journal, settings)
+    elif last is not None:
+        start = _from_opening(broker, topics, stored, journal, settings)
+    else:
+        return _untouched(broker, topics, partition, stored, settings)
+    return _apply_again(broker, topics, partition, start, last, until, progress)
+
+
+class _Start(NamedTuple):
+    """Where the application of the journal begins."""
+
+    recovered: Recovered
+    journal_offset: int
+
+
+def _read_snapshots(broker: Broker, topics: Topics, partition: int, number_max: int | None) -> Stored:
+    tp = TopicPartition(topics.snapshots, partition)
+    stored = Stored(number_max)
+    for record in read_partition(broker, tp):
+        try:
+            stored.add(record.key, record.value)
+        except SnapshotError as error:
+            raise JournalError(f"{_place(record)}: {error}") from error
+    return stored
+
+
+def _decoded(topics: Topics, journal: TopicPartition, generation: Generation) -> Snapshot:
     try:
-        for step in steps:
-            task.step(inputs.of(step), step.now_ms, step.feedback_end_ms)
-            if step.number % 1_000 == 0:
-                progress(step.number, last.number)
-    finally:
-        inputs.close()
-    progress(last.number, last.number)
-    _check_same(task, last, journal)
-    return Recovered(task, last.number, last.contexts[1], last.feedback[1])
+        return decode(generation)
+    except SnapshotError as error:
+        raise JournalError(f"{topics.snapshots}/{journal.partition}: {error}") from error
 
 
-def _check_untouched(broker: Broker, journal: TopicPartition) -> None:
-    """Take a journal without records for a new one only when nothing was deleted from it."""
+def _restored(found: Snapshot, settings: TaskSettings, topics: Topics, journal: TopicPartition) -> Task:
+    try:
+        return restore(found, settings, topics.contexts)
+    except SnapshotError as error:
+        raise JournalError(f"{topics.snapshots}/{journal.partition}: {error}") from error
+
+
+def _from_snapshot(
+    broker: Broker,
+    topics: Topics,
+    stored: Stored,
+    newest: Generation,
+    last: JournalStep | None,
+    journal: TopicPartition,
+    settings: TaskSettings | None,
+) -> _Start:
+    place = f"the snapshot in {topics.snapshots}/{journal.partition}, generation {newest.number},"
+    found = _decoded(topics, journal, newest)
+    if settings is None:
+        settings = settings_of(found.settings)
+    _check_settings(found.settings, settings, place)
+    number, journal_offset, contexts_offset, feedback_offset, taken_ms = found.position
+    if last is None and broker.beginnings([journal])[journal] > 0:
+        pass  # all has been deleted, which is refused where the steps are missed
+    elif last is None or last.number < number:
+        raise JournalError(
+            f"{place} was taken after step {number} of {journal.topic}/{journal.partition}, which holds "
+            f"{'no step' if last is None else f'steps up to {last.number}'}: the topic was made anew since; start anew "
+            "under another --topic-prefix"
+        )
+    task = _restored(found, settings, topics, journal)
+    recovered = Recovered(task, number, contexts_offset, feedback_offset, stored, taken_ms, found.ledger, None)
+    return _Start(recovered, journal_offset)
+
+
+def _from_opening(
+    broker: Broker, topics: Topics, stored: Stored, journal: TopicPartition, settings: TaskSettings | None
+) -> _Start:
+    record = next(iter(read_partition(broker, journal)))
+    opening = decode_step(record)
+    if isinstance(opening, JournalStep):
+        raise JournalError(
+            f"{journal.topic}/{journal.partition} begins with step {opening.number}, without a snapshot of before: "
+            "what came before it is gone; set its retention.ms to -1, and start anew under another --topic-prefix"
+        )
+    if settings is None:
+        settings = settings_of(opening)
+    _check_settings(opening, settings, f"{journal.topic}/{journal.partition}")
+    imported = orjson.loads(record.value or b"").get("import")
+    if imported is None:
+        task = Task(settings, topics.contexts)
+    else:
+        task = _imported(topics, journal, stored, imported, settings)
+    recovered = Recovered(task, 0, -1, -1, stored, record.append_ms, Ledger(), imported)
+    return _Start(recovered, record.offset + 1)
+
+
+def _imported(topics: Topics, journal: TopicPartition, stored: Stored, wanted: str, settings: TaskSettings) -> Task:
+    """The task as an imported model starts it."""
+    if stored.imported is None or stored.imported.whole != wanted:
+        raise JournalError(
+            f"{journal.topic}/{journal.partition} was begun with the imported model {wanted[:16]}; "
+            f"{topics.snapshots}/{journal.partition} does not hold it any more; start anew under another --topic-prefix"
+        )
+    found = _decoded(topics, journal, stored.imported)
+    given = asdict(settings)
+    for name, value in found.settings.items():
+        if given[name] != value:
+            raise JournalError(
+                f"the model imported into {topics.snapshots}/{journal.partition} is of {name} = {value!r}; got "
+                f"{given[name]!r}: start with the settings of the model"
+            )
+    return _restored(found, settings, topics, journal)
+
+
+def _untouched(
+    broker: Broker, topics: Topics, partition: int, stored: Stored, settings: TaskSettings | None
+) -> Recovered:
+    """The task of a journal without records: a new one, if nothing was deleted."""
+    journal = TopicPartition(topics.journal, partition)
     beginning = broker.beginnings([journal])[journal]
     if beginning > 0:
         raise JournalError(
             f"{journal.topic}/{journal.partition} is kept from offset {beginning} on: what came before it is gone; set "
             "its retention.ms to -1, and start anew under another --topic-prefix"
         )
+    if settings is None:
+        raise JournalError(f"{journal.topic}/{journal.partition} is empty: no step has been made")
+    starts = broker.beginnings([TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)])
+    imported = None if stored.imported is None else stored.imported.whole
+    task = Task(settings, topics.contexts)
+    if imported is not None:
+        task = _imported(topics, journal, stored, imported, settings)
+    contexts_offset, feedback_offset = starts.values()
+    return Recovered(task, 0, contexts_offset, feedback_offset, stored, -1, Ledger(), imported)
 
 
-def _check_numbers(steps: Sequence[JournalStep], journal: TopicPartition) -> None:
-    """Refuse a journal that two learners have written at once, or that has lost steps."""
-    for number, step in enumerate(steps, 1):
-        if step.number != number:
-            raise JournalError(
-                f"{journal.topic}/{journal.partition}: expected step {number}; got {step.number}: another program has "
-                "written to it; start anew under another --topic-prefix"
-            )
+def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
+    """The newest step in a journal, found from its end."""
+    beginning = broker.beginnings([journal])[journal]
+    end = broker.ends([journal])[journal].stable
+    reach = 100  # offsets: beside its record each transaction has a marker
+    while True:
+        start = max(beginning, end - reach)
+        entries = [decode_step(record) for record in read_partition(broker, journal, start=start)]
+        steps = [entry for entry in entries if isinstance(entry, JournalStep)]
+        if steps or start == beginning:
+            return steps[-1] if steps else None
+        reach *= 10
 
 
-def _check_settings(opening: JournalStep | dict[str, Any], settings: TaskSettings, journal: TopicPartition) -> None:
-    """Refuse to continue a journal under settings that would have given another state."""
-    if isinstance(opening, JournalStep):
-        raise JournalError(
-            f"{journal.topic}/{journal.partition} begins with step {opening.number}: what came before it is gone; set "
-            "its retention.ms to -1, and start anew under another --topic-prefix"
+def _apply_again(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    start: _Start,
+    last: JournalStep | None,
+    until: int | None,
+    progress: Report,
+) -> Recovered:
+    recovered, journal_offset = start
+    journal = TopicPartition(topics.journal, partition)
+    task, first = recovered.task, recovered.number + 1
+    final = recovered.number if last is None else last.number if until is None else min(until, last.number)
+    number, applied, records = recovered.number, None, 0
+    inputs: _Inputs | None = None
+    beginning = broker.beginnings([journal])[journal]
+    try:
+        for record in read_partition(broker, journal, start=max(beginning, journal_offset)):
+            step = decode_step(record)
+            if not isinstance(step, JournalStep) or step.number < first:
+                continue  # the steps before the snapshot was taken, of which the last stand behind its position
+            if step.number != number + 1:
+                raise _wrong_step(journal, number + 1, step.number, journal_offset, beginning)
+            if until is not None and step.number > until:
+                break
+            if inputs is None:
+                inputs = _Inputs(broker, topics, partition, step, last or step)
+                progress(Progress(number, first, final, 0))
+            batch = inputs.of(step)
+            task.step(batch, step.now_ms, step.feedback_end_ms)
+            number, applied, records = step.number, step, records + len(batch)
+            progress(Progress(number, first, final, records))
+    finally:
+        if inputs is not None:
+            inputs.close()
+    if applied is None:
+        if beginning > journal_offset:
+            raise _wrong_step(journal, number + 1, None, journal_offset, beginning)
+        return recovered
+    _check_same(task, applied, journal)
+    return recovered._replace(number=number, contexts_offset=applied.contexts[1], feedback_offset=applied.feedback[1])
+
+
+def _wrong_step(
+    journal: TopicPartition, expected: int, got: int | None, journal_offset: int, beginning: int
+) -> JournalError:
+    """The journal was written by two learners at once, or has lost steps."""
+    place = f"{journal.topic}/{journal.partition}"
+    if beginning > journal_offset:
+        return JournalError(
+            f"recovery needs {place} from offset {journal_offset} on, where step {expected} stands; it is kept from "
+            f"{beginning} on: set its retention.ms to -1, and start anew under another --topic-prefix"
         )
+    return JournalError(
+        f"{place}: expected step {expected}; got {got}: another program has written to it; start anew under another "
+        "--topic-prefix"
+    )
+
+
+def _check_settings(begun: Mapping[str, Any], settings: TaskSettings, place: str) -> None:
+    """Refuse to continue under settings that would have given another state."""
     given = _flat(orjson.loads(encode_settings(settings))["settings"])
-    opening = _flat(opening)
-    for name in sorted(given.keys() | opening.keys()):
-        if opening.get(name) != given.get(name):
+    begun = _flat(begun)
+    for name in sorted(given.keys() | begun.keys()):
+        if begun.get(name) != given.get(name):
             raise JournalError(
-                f"{journal.topic}/{journal.partition} was begun with {name} = {opening.get(name)!r}; got "
-                f"{given.get(name)!r}: start with the settings of before, or anew under another --topic-prefix"
+                f"{place} was begun with {name} = {begun.get(name)!r}; got {given.get(name)!r}: start with the "
+                "settings of before, or anew under another --topic-prefix"
             )
 
 
@@ -328,20 +549,25 @@ class _Inputs:
         self._feedback.close()
 
 
+def _check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+    """Refuse to go on when records of an input that are still needed were deleted."""
+    beginning = broker.beginnings([tp])[tp]
+    if beginning > offset:
+        raise JournalError(
+            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
+            "its retention.ms, and start anew under another --topic-prefix"
+        )
+    kept_to = broker.ends([tp])[tp].stable
+    if kept_to < end:
+        raise JournalError(
+            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
+            "made anew since; start anew under another --topic-prefix"
+        )
+
+
 class _Input:
     def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-        beginning = broker.beginnings([tp])[tp]
-        if beginning > offset:
-            raise JournalError(
-                f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
-                "its retention.ms, and start anew under another --topic-prefix"
-            )
-        kept_to = broker.ends([tp])[tp].stable
-        if kept_to < end:
-            raise JournalError(
-                f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
-                "made anew since; start anew under another --topic-prefix"
-            )
+        _check_kept(broker, tp, offset, end)
         self._tp = tp
         self._consumer = broker.reader([tp])
         self._consumer.seek(tp, offset)
