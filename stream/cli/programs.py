@@ -35,19 +35,25 @@ POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
 
 
-def connect(settings: Settings) -> KafkaBroker:
+def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> KafkaBroker:
     """Connect to Kafka, waiting for it as long as the settings say.
 
     Raises:
-        SystemExit: no broker answered.
+        SystemExit: no broker answered, or the program was asked to stop while it waited.
     """
+
+    def waiting(message: str) -> None:
+        if stop():
+            raise SystemExit(0)
+        announce(message)
+
     try:
         return KafkaBroker(
             settings.bootstrap,
             connect_timeout_ms=settings.connect_timeout,
             session_timeout_ms=settings.session_timeout,
             transaction_timeout_ms=settings.transaction_timeout,
-            progress=announce,
+            progress=waiting,
         )
     except BrokerUnavailableError as error:
         raise fail(str(error), EXIT_UNAVAILABLE) from error
@@ -78,7 +84,7 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[KafkaBro
         SystemExit: another process took over, or no broker came back within --connect-timeout.
     """
     while True:
-        broker = connect(settings)
+        broker = connect(settings, stop)
         try:
             work(broker)
         except FencedError as error:
