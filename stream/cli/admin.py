@@ -72,13 +72,13 @@ def describe(
     try:
         names = options.topics_of(settings)
         descriptions = broker.describe_topics(list(names))
-        table = _table("topic", "partitions", "time", "cleanup", "retention", "replication", numbers=("partitions",))
+        table = Table("topic", "partitions", "time", "cleanup", "retention", "copies", box=None, padding=(0, 2, 0, 0))
         for name in names:
             found = descriptions.get(name)
             if found is None:
                 table.add_row(name, "-", "[red]missing[/]", "-", "-", "-")
                 continue
-            time_of = "broker's (LogAppendTime)" if found.append_time else "[red]producer's (CreateTime)[/]"
+            time_of = "LogAppendTime" if found.append_time else "[red]CreateTime[/]"
             retention = "for ever" if found.retention_ms < 0 else f"{found.retention_ms / 3_600_000:,.1f} h"
             cleanup = "compact" if found.compacted else "delete"
             table.add_row(name, str(found.partitions), time_of, cleanup, retention, str(found.replication))
