@@ -284,8 +284,9 @@ class LearnerProgram:
         return self._monotonic_ms() - self._committed_at_ms >= self._options.idle_ms
 
     def _time_is_asked_for(self, running: _RunningTask) -> bool:
-        """Whether records wait for the time to be known."""
-        return not self._knows_time and bool(running.contexts or running.feedback)
+        """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
+        waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
+        return not self._knows_time and bool(waits)
 
     def _recover_assigned(self) -> int:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""
