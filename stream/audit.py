@@ -75,6 +75,7 @@ class _Audit:
     settled: dict[str, list[_Settled]] = field(default_factory=lambda: defaultdict(list))
     settled_by: dict[int, _Settled] = field(default_factory=dict)  # by feedback offset
     dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
+    latest_step: int = 0  # of those that have published
 
     def fault(self, message: str) -> None:
         if len(self.faults) < FAULTS_SHOWN_MAX:
@@ -99,7 +100,13 @@ def audit_partition(
         progress(topic)
         return list(read_partition(broker, TopicPartition(topic, partition)))
 
-    for record in records(topics.predictions):
+    def published(topic: str) -> list[Record]:
+        """What the steps up to the last one read have published: the learner may go on meanwhile."""
+        found = [(codec.step_of(record), record) for record in records(topic)]
+        audit.latest_step = max(audit.latest_step, *(step for step, _ in found), 0)
+        return [record for step, record in found if opening is None or step <= last.number]
+
+    for record in published(topics.predictions):
         _read_prediction(audit, record)
     contexts = records(topics.contexts)
     feedback = records(topics.feedback)
@@ -107,10 +114,14 @@ def audit_partition(
         if audit.prediction_of:
             audit.fault(f"{len(audit.prediction_of)} predictions, and no journal")
         return Finding(partition, Ledger(), Ledger(), tuple(audit.faults), len(contexts), len(feedback))
-    for record in records(topics.examples):
+    for record in published(topics.examples):
         _read_example(audit, record, opening)
-    for record in records(topics.dead_letter):
+    for record in published(topics.dead_letter):
         _read_dead_letter(audit, record)
+    if audit.latest_step > last.number:
+        _, now_last = _journal(broker, TopicPartition(topics.journal, partition), audit)
+        if now_last.number < audit.latest_step:
+            audit.fault(f"step {audit.latest_step} has published, and the journal ends with step {now_last.number}")
     counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
     counts |= _count_feedback(audit, feedback, last.feedback[1], opening)
     settled = [entry for entries in audit.settled.values() for entry in entries]

@@ -77,7 +77,7 @@ def commit(
     producer.begin()
     after(1)
     for part in commits:
-        _send_effects(producer, topics, part.partition, part.effects)
+        _send_effects(producer, topics, part)
     after(2)
     for partition, settings, step, _, chunks, imported in commits:
         if settings is not None:
@@ -102,16 +102,17 @@ def commit(
 COMMIT_STEPS = range(1, 7)
 
 
-def _send_effects(producer: TransactionalProducer, topics: Topics, partition: int, effects: Effects) -> None:
-    send = producer.send
-    for prediction, offset in effects.predictions:
+def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
+    send, partition, headers = producer.send, part.partition, codec.step_headers(part.step.number)
+    for prediction, offset in part.effects.predictions:
         value = codec.encode_prediction(prediction, offset)
-        send(topics.predictions, partition, prediction.id.encode(), value, codec.HEADERS)
-    for example, feedback_offset in effects.examples:
+        send(topics.predictions, partition, prediction.id.encode(), value, headers)
+    for example, feedback_offset in part.effects.examples:
         value = codec.encode_example(example, feedback_offset)
-        send(topics.examples, partition, example.id.encode(), value, codec.HEADERS)
-    for record, kind, reason in effects.dead_letters:
-        send(topics.dead_letter, partition, *codec.encode_dead_letter(record, kind, reason))
+        send(topics.examples, partition, example.id.encode(), value, headers)
+    for record, kind, reason in part.effects.dead_letters:
+        key, letter, place = codec.encode_dead_letter(record, kind, reason)
+        send(topics.dead_letter, partition, key, letter, (*headers, *place[1:]))
 
 
 def encode_settings(settings: TaskSettings, imported: str | None = None) -> bytes:

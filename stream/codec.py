@@ -20,6 +20,20 @@ VERSION = 1
 VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
 HEADERS: Headers = (VERSION_HEADER,)
 
+_STEP_HEADER_NAME = "onebit-step"
+
+
+def step_headers(step: int) -> Headers:
+    """The headers of what a task's step publishes: so a reader can tell what belongs to the steps up to some point."""
+    return (VERSION_HEADER, (_STEP_HEADER_NAME, b"%d" % step))
+
+
+def step_of(record: Record) -> int:
+    """The step of its task that published a record; 0 when the record does not say, or not legibly."""
+    content = dict(record.headers).get(_STEP_HEADER_NAME, b"0")
+    return int(content) if content.isdigit() else 0
+
+
 ID_BYTES_MAX = 256
 """Longer ids are malformed: an id is kept for every pending and retained event, and is every record's key."""
 

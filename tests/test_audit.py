@@ -82,6 +82,29 @@ def test_records_that_are_not_applied_yet_are_behind_and_no_fault() -> None:
     assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, GOOD, GOOD, (), 1, 2)
 
 
+def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_beginning() -> None:
+    pipeline = made_by_hand()
+    learner = pipeline.learner()
+
+    def go_on(topic: str) -> None:
+        pipeline.context(f"during {topic}")
+        pipeline.answer("pending", 1)
+        while learner.step(0):
+            pass
+
+    while learner.step(0):
+        pass
+    before = audit_partition(pipeline.broker, TOPICS, 0)
+    during = audit_partition(pipeline.broker, TOPICS, 0, go_on)
+    assert (during.audited, during.faults, during.ok) == (before.audited, (), True)
+    assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(TOPICS) - 2
+
+
+def test_step_that_has_published_and_is_not_in_the_journal_is_found(good: Pipeline) -> None:
+    finding = tampered(good, TOPICS.journal, lambda records: records[:-1])
+    assert any("has published, and the journal ends with" in fault for fault in finding.faults)
+
+
 @pytest.mark.parametrize("field", Ledger._fields)
 def test_wrong_count_of_the_learner_is_found_in_every_row(good: Pipeline, field: str) -> None:
     def edit(records: list[Record]) -> list[Record]:
