@@ -23,6 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
              "stream.settings"),
             ("stream.audit", "stream.simulate", "stream.offline", "stream.kafka_broker", "stream.local_kafka",
              "stream.report"),
+            ("stream.simulation",),
             ("producers", "consumers"),
             ("stream.cli",),
         ),
@@ -46,7 +47,11 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """What the core must be handed."""
 
 ALLOWED_IN_THE_CORE = (
-    LAYERS[0] | LAYERS[1] | LAYERS[2] | LAYERS[3] | {"stream.audit", "stream.simulate", "stream.offline"}
+    LAYERS[0]
+    | LAYERS[1]
+    | LAYERS[2]
+    | LAYERS[3]
+    | {"stream.audit", "stream.simulate", "stream.offline", "stream.simulation"}
 )
 
 

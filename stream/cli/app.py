@@ -26,6 +26,7 @@ from stream.cli.console import (
 )
 from stream.cli.run import run_embedded
 from stream.cli.run_kafka import run_on_kafka
+from stream.cli.simulate import simulate
 from stream.delays import DelayError
 from stream.durations import DurationError, parse_duration
 from stream.evaluate import RunReport, comparison
@@ -44,6 +45,7 @@ app.add_typer(admin.topics_app, name="topics")
 app.add_typer(admin.kafka_app, name="kafka")
 app.add_typer(admin.data_app, name="data")
 app.command(name="learners")(admin.learners)
+app.command(name="simulate")(simulate)
 
 DEFAULT_REPORT = Path("reports/run.html")
 DEFAULT_BOOTSTRAP = "localhost:9092"

@@ -1,0 +1,224 @@
+"""`onebit simulate`: the pipeline's learners through thousands of drawn disasters, in virtual time."""
+
+import os
+import sys
+import time
+from typing import Annotated
+
+import orjson
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from consumers.learner import LearnerOptions, LearnerProgram
+from stream.cli.console import EXIT_DIFFERS, announce, every, out
+from stream.settings import SettingsError
+from stream.simulation.campaign import (
+    COVERED_FROM_SEEDS,
+    Campaign,
+    examine,
+    expected_coverage,
+    parse_ranges,
+    ranges,
+    run_campaign,
+    shrink,
+    trace,
+    trace_digest,
+)
+from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
+from stream.simulation.world import Happened, LearnerSetup
+
+SHOWN_MAX = 3
+"""So many failing seeds are shrunk and shown; the others are named."""
+
+PROGRESS_INTERVAL_MS = 5_000
+
+
+def make_learner(setup: LearnerSetup) -> LearnerProgram:
+    """The learner program itself, as the simulation runs it."""
+    options = LearnerOptions(
+        group=setup.group,
+        instance=setup.instance,
+        records_max=setup.records_max,
+        idle_ms=setup.idle_ms,
+        snapshot_interval_ms=setup.snapshot_interval_ms,
+        snapshot_bytes_max=setup.snapshot_bytes_max,
+    )
+    return LearnerProgram(
+        setup.broker, setup.topics, setup.task, options, setup.now_ms, setup.announce, setup.crash_point
+    )
+
+
+def simulate(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 1_000,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    events: Annotated[int, typer.Option(min=1, help="Contexts in each run.")] = EVENTS,
+    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
+    show_trace: Annotated[
+        bool, typer.Option("--trace", help="Run the one seed --seed, and print all that happens in it.")
+    ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="0-3,7", help="Of this seed's schedule only these items, as a failure names them."),
+    ] = None,
+    no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds as they were drawn.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+) -> None:
+    """Run learners through drawn faults, and check after each run that nothing was lost, doubled or learned wrongly.
+
+    Crashes at any step, zombies, rebalances, outages, commits of unknown outcome, duplicated, reordered, lost and
+    poisonous records: all drawn from the seed, over the embedded broker, in virtual time. The same seed is the same
+    run. Exit code 1 when a seed fails; it is then cut down, and the command that replays it is printed.
+    """
+    if show_trace or only is not None:
+        ok = _show_seed(seed, events, only)
+    else:
+        ok = _run(range(seed, seed + seeds), events, jobs or os.cpu_count() or 1, shrinks=not no_shrink, json=json)
+    if not ok:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+def _run(seeds: range, events: int, jobs: int, *, shrinks: bool, json: bool) -> bool:
+    started_s = time.monotonic()
+    campaign = Campaign()
+
+    def progress(so_far: Campaign) -> None:
+        nonlocal campaign
+        campaign = so_far
+        show()
+
+    def tell() -> None:
+        per_s = campaign.seeds / max(time.monotonic() - started_s, 1e-9)
+        left_s = (len(seeds) - campaign.seeds) / per_s
+        announce(
+            f"{campaign.seeds:,} of {len(seeds):,} seeds  {per_s:,.0f} seeds/s  {len(campaign.failures)} failed  "
+            f"ETA {left_s:,.0f} s"
+        )
+
+    show = every(PROGRESS_INTERVAL_MS, tell)
+    campaign = run_campaign(make_learner, seeds, events, jobs, progress)
+    wall_s = time.monotonic() - started_s
+    if json:
+        _print_json(campaign, seeds, events, wall_s)
+    else:
+        _print_coverage(campaign)
+        _print_verdict(campaign, seeds, wall_s)
+        for failure in campaign.failures[:SHOWN_MAX]:
+            _show_failure(draw_schedule(failure.seed, events), events, shrinks=shrinks)
+        if len(campaign.failures) > SHOWN_MAX:
+            more = ", ".join(str(failure.seed) for failure in campaign.failures[SHOWN_MAX:])
+            out.print(f"failed too: {more}", highlight=False)
+    return campaign.ok
+
+
+def _print_coverage(campaign: Campaign) -> None:
+    table = Table(title="what occurred", title_justify="left", box=None, header_style="bold underline")
+    table.add_column("")
+    table.add_column("times", justify="right")
+    table.add_column("seeds", justify="right")
+    missing = campaign.never_occurred()
+    for name in expected_coverage():
+        times, seeds = campaign.coverage[name], campaign.seeds_with[name]
+        table.add_row(f"[red]{name}[/]" if name in missing else name, f"{times:,}", f"{seeds:,}")
+    out.print(table)
+
+
+def _print_verdict(campaign: Campaign, seeds: range, wall_s: float) -> None:
+    per_s = campaign.seeds / max(wall_s, 1e-9)
+    out.print(
+        f"{campaign.seeds:,} seeds from {seeds.start} on, {campaign.timeless:,} of them timeless, in {wall_s:,.1f} s "
+        f"({per_s:,.0f} seeds/s)",
+        highlight=False,
+    )
+    missing = campaign.never_occurred()
+    if missing:
+        out.print(f"[bold red]✗ never occurred in {campaign.seeds:,} seeds: {', '.join(missing)}", highlight=False)
+    elif campaign.seeds < COVERED_FROM_SEEDS:
+        out.print(f"[dim]whether everything occurs is asked from {COVERED_FROM_SEEDS:,} seeds on", highlight=False)
+    if campaign.failures:
+        out.print(f"[bold red]✗ {len(campaign.failures):,} of {campaign.seeds:,} seeds failed", highlight=False)
+    else:
+        out.print("[bold green]✓ all held", highlight=False)
+
+
+def _print_json(campaign: Campaign, seeds: range, events: int, wall_s: float) -> None:
+    fields = {
+        "ok": campaign.ok,
+        "first_seed": seeds.start,
+        "seeds": campaign.seeds,
+        "timeless": campaign.timeless,
+        "events": events,
+        "wall_s": round(wall_s, 3),
+        "never_occurred": campaign.never_occurred(),
+        "coverage": {
+            name: {"times": campaign.coverage[name], "seeds": campaign.seeds_with[name]} for name in expected_coverage()
+        },
+        "failures": [
+            {"seed": failure.seed, "wrong": failure.wrong, "replay": _replay(failure.seed, events, None)}
+            for failure in campaign.failures
+        ],
+    }
+    sys.stdout.write(orjson.dumps(fields).decode() + "\n")
+
+
+def _replay(seed: int, events: int, only: str | None) -> str:
+    command = f"onebit simulate --seed {seed} --trace"
+    if events != EVENTS:
+        command += f" --events {events}"
+    return command if only is None else f"{command} --only {only}"
+
+
+def _show_failure(schedule: Schedule, events: int, *, shrinks: bool) -> None:
+    """What is wrong with a failing seed, its schedule cut down, its trace, and how to see it again."""
+    kept = list(range(len(schedule.items)))
+    if shrinks:
+        kept = shrink(make_learner, schedule)
+        announce(f"seed {schedule.seed}: {len(kept)} of {len(schedule.items)} items fail by themselves")
+    shown = schedule.only(kept)
+    out.print(f"\n[bold red]✗ seed {schedule.seed}", highlight=False)
+    _print_run(shown)
+    for what in examine(make_learner, shown)[0]:
+        out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
+    out.print(
+        f"replay it: {_replay(schedule.seed, events, ranges(kept) if shrinks else None)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show_seed(seed: int, events: int, only: str | None) -> bool:
+    schedule = draw_schedule(seed, events)
+    if only is not None:
+        try:
+            schedule = schedule.only(parse_ranges(only))
+        except (ValueError, IndexError) as error:
+            raise SettingsError(
+                f"--only: expected items of seed {seed}, 0 to {len(schedule.items) - 1}, such as 0-3,7; got {only!r}"
+            ) from error
+    _print_run(schedule)
+    wrong = examine(make_learner, schedule)[0]
+    for what in wrong:
+        out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
+    if not wrong:
+        out.print("[bold green]✓ all held", highlight=False)
+    return not wrong
+
+
+def _print_run(schedule: Schedule) -> None:
+    """The settings of a run, and all that happened in it."""
+    task = schedule.task
+    limits = ", ".join(f"{name} {getattr(task.join, name)}" for name in task.join.__dataclass_fields__)
+    parts = {name: value for name, value in schedule._asdict().items() if name not in ("task", "items", "seed")}
+    out.print(f"  {task.learner}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
+    out.print("  " + ", ".join(f"{name} {value}" for name, value in parts.items()), highlight=False)
+    happened = trace(make_learner, schedule)
+    for line in happened:
+        _print_line(line)
+    out.print(f"  [dim]{len(happened)} lines, digest {trace_digest(happened)}", highlight=False)
+
+
+def _print_line(line: Happened) -> None:
+    text = escape(line.what)
+    if line.what.startswith("FAULT"):
+        text = f"[bold yellow]{text}[/]"
+    out.print(f"{line.at_ms:>8,} ms  {line.who:<12} {text}", highlight=False, soft_wrap=True)

@@ -1,0 +1,219 @@
+"""Seeds by the thousand: each is run and checked; what failed is cut down to what it takes to fail."""
+
+import hashlib
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from stream.join import TRANSITIONS, Input, State
+from stream.simulation.checks import check, equal_faultless
+from stream.simulation.schedule import EVENTS, TIMED_FAULTS, Kind, Schedule, draw_schedule
+from stream.simulation.world import Happened, MakeLearner, UnexpectedError, World
+
+
+class Result(NamedTuple):
+    """What became of one seed."""
+
+    seed: int
+    wrong: tuple[str, ...]  # empty: all held
+    coverage: Counter[str]
+    timeless: bool
+
+
+def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS) -> Result:
+    """Draw the run of a seed, run it and check it."""
+    schedule = draw_schedule(seed, events)
+    wrong, coverage = examine(make_learner, schedule)
+    return Result(seed, tuple(wrong), coverage, schedule.timeless)
+
+
+def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], Counter[str]]:
+    """Run a schedule and check it; what is wrong, and what occurred."""
+    world = World(schedule, make_learner)
+    try:
+        world.run()
+        checked = check(world)
+        wrong = checked.wrong
+        if schedule.timeless:
+            faultless = World(schedule.faultless(), make_learner)
+            faultless.run()
+            wrong += equal_faultless(world, faultless)
+    except UnexpectedError as error:
+        return [str(error)], world.fired
+    except Exception as error:  # it is this seed's finding, and ends no campaign
+        return [f"{type(error).__name__}: {error}"], world.fired
+    coverage = world.fired
+    if schedule.clock_stands:
+        coverage[CLOCK_STANDS] += 1
+    for oracle in checked.oracles:
+        for (state, happened), count in oracle.rows.items():
+            coverage[row_name(state, happened)] += count
+        for name in OVERFLOWS:
+            coverage[name] += oracle.counts[name]
+    return wrong, coverage
+
+
+CLOCK_STANDS = "clock stands still"
+OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained")
+_BY_STEP = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT)
+
+
+def row_name(state: State, happened: Input) -> str:
+    """A row of the join's table, for people."""
+    return f"join: {state.name.lower()} + {happened.name.lower()}"
+
+
+def expected_coverage() -> list[str]:
+    """All that must occur in a campaign that is long enough: every fault, and every row of the join's table."""
+    outside = [
+        str(kind) for kind in Kind
+        if kind not in TIMED_FAULTS
+    ]  # fmt: skip
+    faults: list[str] = []
+    for kind in dict.fromkeys(TIMED_FAULTS):
+        faults += [f"{kind} {step}" for step in range(1, 7)] if kind in _BY_STEP else [str(kind)]
+    others = [
+        "reordered feedback", "operation during an outage", "fenced", "held up by a transaction",
+        "stale member gives up its step", "transaction time-out", CLOCK_STANDS, *OVERFLOWS,
+    ]  # fmt: skip
+    return [*outside, *faults, *others, *(row_name(state, happened) for state, happened in TRANSITIONS)]
+
+
+COVERED_FROM_SEEDS = 2_000
+"""From so many seeds on, something that never occurred is a failure: the rarest occurs in one of about 100."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What came of many seeds."""
+
+    seeds: int = 0
+    timeless: int = 0
+    failures: list[Result] = field(default_factory=list)
+    coverage: Counter[str] = field(default_factory=Counter)  # how often something occurred
+    seeds_with: Counter[str] = field(default_factory=Counter)  # in how many seeds
+
+    def add(self, result: Result) -> None:
+        """Take in the result of one seed."""
+        self.seeds += 1
+        self.timeless += result.timeless
+        self.coverage.update(result.coverage)
+        self.seeds_with.update(name for name, count in result.coverage.items() if count)
+        if result.wrong:
+            self.failures.append(result)
+
+    def never_occurred(self) -> list[str]:
+        """What should have occurred and did not; nothing is asked of few seeds."""
+        if self.seeds < COVERED_FROM_SEEDS:
+            return []
+        return [name for name in expected_coverage() if not self.coverage[name]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all seeds held, and all that can happen did."""
+        return not self.failures and not self.never_occurred()
+
+
+def run_seeds(make_learner: MakeLearner, seeds: Sequence[int], events: int = EVENTS, jobs: int = 1) -> Iterator[Result]:
+    """The results of seeds, in no particular order when there is more than one process."""
+    run = partial(run_seed, make_learner, events=events)
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
+
+
+FAILURES_MAX = 20
+"""After so many failing seeds a campaign has told enough."""
+
+
+def run_campaign(
+    make_learner: MakeLearner,
+    seeds: Sequence[int],
+    events: int = EVENTS,
+    jobs: int = 1,
+    progress: Callable[[Campaign], None] = lambda campaign: None,
+) -> Campaign:
+    """Run many seeds."""
+    campaign = Campaign()
+    for result in run_seeds(make_learner, seeds, events, jobs):
+        campaign.add(result)
+        progress(campaign)
+        if len(campaign.failures) >= FAILURES_MAX:
+            break
+    return campaign
+
+
+def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
+    """All that happened in a run, as far as it came."""
+    world = World(schedule, make_learner, tracing=True)
+    try:
+        world.run()
+    except Exception as error:  # the trace ends with it
+        world.trace.append(Happened(world.clock.now_ms, "!", f"{type(error).__name__}: {error}"))
+    return world.trace
+
+
+def shrink(
+    make_learner: MakeLearner, schedule: Schedule, progress: Callable[[int], None] = lambda left: None
+) -> list[int]:
+    """The indices of few of a failing schedule's items that fail by themselves.
+
+    Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002: leave out ever smaller
+    portions, down to single items, as long as what is left fails. What it fails of may change on the way.
+    """
+    kept = list(range(len(schedule.items)))
+    size = len(kept) // 2
+    while size >= 1:
+        start, has_shrunk = 0, False
+        while start < len(kept):
+            fewer = kept[:start] + kept[start + size :]
+            if fewer and examine(make_learner, schedule.only(fewer))[0]:
+                kept, has_shrunk = fewer, True
+                progress(len(kept))
+            else:
+                start += size
+        if size == 1 and not has_shrunk:
+            break
+        size = size if size == 1 else size // 2
+    return kept
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """Indices as a flag takes them.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2,5,7-8'
+    """
+    parts: list[list[int]] = []
+    for index in indices:
+        if parts and parts[-1][-1] == index - 1:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def parse_ranges(text: str) -> list[int]:
+    """The inverse of `ranges`.
+
+    >>> parse_ranges("0-2,5,7-8")
+    [0, 1, 2, 5, 7, 8]
+    """
+    indices: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        indices += range(int(first), int(last or first) + 1)
+    return indices
+
+
+def trace_digest(happened: Sequence[Happened]) -> str:
+    """A short name of a trace: the same run has the same one, on any machine."""
+    digest = hashlib.sha256()
+    for line in happened:
+        digest.update(repr(tuple(line)).encode())
+    return digest.hexdigest()[:16]

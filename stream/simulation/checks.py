@@ -1,0 +1,318 @@
+"""What must hold after every run of the simulation, whatever failed in it.
+
+Each check returns what is wrong, in words. They read the topics, and know from the world what was sent and which
+transactions were committed; they ask the learners only for their final state.
+
+**Equal to the faultless run, bit for bit.** A run whose faults take no virtual time publishes the same predictions,
+examples and dead letters, byte for byte and in the same order, and ends with the same model and join in every
+partition, as the run of the same events without faults in one process. This is promised under four conditions, without
+which the runs may rightly differ, because a learner that is started anew knows less, or more, about the time:
+
+1. a learner polls at every moment at which something is appended or due (else the one that recovers dates its decisions
+   by the time that it has just learned, and the other by the append time of the contexts);
+2. `idle_ms` is 1: time-outs are noticed in the millisecond in which they fall due (else they are noticed when a learner
+   next asks for the time, and a learner asks at its start);
+3. `retain_ms` is longer than the run, for the same reason: a context does not move the watermark, so how early a
+   settled id is found forgotten depends on when the time was last asked for;
+4. no other producer holds a transaction open on feedback, which stops the watermark until that ends.
+
+One field is left out: `settled_at_ms`, and with it the times in the list of settled ids. It is the watermark, and for a
+decision that was settled when a context came (its feedback had waited, or it had to make room) the watermark is as
+late as the time was last asked for.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from stream import codec
+from stream.audit import audit_partition
+from stream.checkpoint import JournalStep, decode_step, read_partition, rebuild, state_digest
+from stream.engine import Task
+from stream.events import Outcome, Prediction
+from stream.ledger import Ledger
+from stream.records import Record, TopicPartition
+from stream.simulation.faulty_broker import Fate
+from stream.simulation.oracle import ExpectedDeadLetter, ExpectedExample, Oracle
+from stream.simulation.schedule import NEVER_MS
+from stream.simulation.world import GROUP, TOPICS, World
+
+OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journal, TOPICS.snapshots)
+
+
+class Checked(NamedTuple):
+    """The result of all checks of a run."""
+
+    wrong: list[str]
+    oracles: list[Oracle]  # of each partition
+
+
+class _Partition:
+    """The topics of one partition, read once."""
+
+    def __init__(self, world: World, partition: int) -> None:
+        self.number = partition
+        self.world = world
+
+        def records(topic: str) -> list[Record]:
+            return list(read_partition(world.broker, TopicPartition(topic, partition)))
+
+        self.contexts = records(TOPICS.contexts)
+        self.feedback = records(TOPICS.feedback)
+        self.predictions = [codec.decode_prediction(record) for record in records(TOPICS.predictions)]
+        self.examples = [codec.decode_example(record) for record in records(TOPICS.examples)]
+        self.dead_letters = [codec.decode_dead_letter(record) for record in records(TOPICS.dead_letter)]
+        self.steps: list[tuple[JournalStep, int]] = []  # with their append times
+        for record in records(TOPICS.journal):
+            entry = decode_step(record)
+            if isinstance(entry, JournalStep):
+                self.steps.append((entry, record.append_ms))
+        self.decided: dict[int, Prediction] = {offset: prediction for prediction, offset in self.predictions}
+
+
+def check(world: World) -> Checked:
+    """All that must hold for one run by itself."""
+    wrong: list[str] = []
+    oracles: list[Oracle] = []
+    tasks = world.tasks()
+    if sorted(tasks) != list(range(world.schedule.partitions)):
+        wrong.append(f"at the end the partitions {sorted(tasks)} run; there are {world.schedule.partitions}")
+    for number in range(world.schedule.partitions):
+        partition = _Partition(world, number)
+        finding = audit_partition(world.broker, TOPICS, number)
+        found = [f"audit: {fault}" for fault in finding.faults]
+        if not finding.ok and not finding.faults:
+            found.append(f"audit: the learner counted {finding.learner}; the topics say {finding.audited}")
+        if finding.contexts_behind or finding.feedback_behind:
+            found.append(f"{finding.contexts_behind} contexts and {finding.feedback_behind} feedback never applied")
+        oracle, disagreements = _ask_oracle(partition)
+        oracles.append(oracle)
+        found += disagreements
+        found += _times(partition)
+        found += _offsets(partition)
+        if world.schedule.task.join.retain_ms == NEVER_MS and not oracle.counts["overflow of retained"]:
+            found += _each_decided_once(partition)
+            if not oracle.counts["overflow of pending"]:
+                found += _settled_by_times_alone(partition)
+        if number in tasks:
+            found += _recovered_is_the_same(partition, tasks[number])
+        wrong += [f"partition {number}: {what}" for what in found]
+    wrong += _nothing_aborted_is_visible(world)
+    return Checked(wrong, oracles)
+
+
+def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
+    """Predictions, examples, dead letters and ledger, all in their order, against the oracle's."""
+    task = partition.world.schedule.task
+    oracle = Oracle(task.join, 0 if task.on_expiry == "negative" else None)
+    wrong: list[str] = []
+    sent = partition.world.sent
+    contexts = {record.offset: record for record in partition.contexts}
+    feedback = {record.offset: record for record in partition.feedback}
+    latest_ms = 0
+    for step, _ in partition.steps:
+        applied = [contexts[offset] for offset in range(*step.contexts) if offset in contexts]
+        applied += [feedback[offset] for offset in range(*step.feedback) if offset in feedback]
+        applied.sort(key=lambda record: (record.append_ms, record.topic != TOPICS.contexts, record.offset))
+        for record in applied:
+            is_context = record.topic == TOPICS.contexts
+            event_id, bit = sent[record.topic, partition.number, record.offset]
+            latest_ms = max(latest_ms, record.append_ms)
+            if event_id is None:
+                if not is_context:
+                    oracle.time(record.append_ms)
+                oracle.poison(contexts=is_context, offset=record.offset)
+            elif is_context:
+                prediction = partition.decided.get(record.offset)
+                fault = oracle.context(event_id, None if prediction is None else prediction.decided_at_ms)
+                if fault is not None:
+                    wrong.append(f"context at offset {record.offset}: {fault}")
+            else:
+                oracle.feedback(event_id, bit, record.append_ms, record.offset)
+        oracle.time(step.feedback_end_ms)
+        if oracle.ledger() != step.ledger:
+            wrong.append(f"step {step.number}: expected {_differing(oracle.ledger(), step.ledger)}")
+            break
+    examples = [
+        ExpectedExample(e.id, e.outcome.value, e.reward, e.delay_ms, e.settled_at_ms, offset)
+        for e, offset in partition.examples
+    ]
+    wrong += _differences("example", oracle.examples, examples)
+    letters = [
+        ExpectedDeadLetter(topic == TOPICS.contexts, offset, kind) for topic, _, offset, kind in partition.dead_letters
+    ]
+    wrong += _differences("dead letter", oracle.dead_letters, letters)
+    return oracle, wrong
+
+
+def _differing(expected: Ledger, got: Ledger) -> str:
+    pairs = zip(Ledger._fields, expected, got, strict=True)
+    return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)
+
+
+def _differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
+    if expected == got:
+        return []
+    for number, (one, other) in enumerate(zip(expected, got, strict=False)):
+        if one != other:
+            return [f"{what} {number}: expected {one}; got {other}"]
+    return [f"expected {len(expected)} {what}s; got {len(got)}"]
+
+
+def _times(partition: _Partition) -> list[str]:
+    """The times that steps and decisions claim are those of the broker, and records are applied in their order."""
+    wrong: list[str] = []
+    append_ms_of = {record.offset: record.append_ms for record in partition.contexts}
+    written_ms_of: dict[int, int] = {}
+    for step, append_ms in partition.steps:
+        if max(step.now_ms, step.feedback_end_ms) > append_ms:
+            wrong.append(f"step {step.number} of {append_ms} ms claims a later time, {step.now_ms} ms")
+        unread = [r for r in partition.feedback if r.offset >= step.feedback[1] and r.append_ms < step.feedback_end_ms]
+        if unread:
+            wrong.append(
+                f"step {step.number} takes feedback for read up to {step.feedback_end_ms} ms; offset "
+                f"{unread[0].offset} of {unread[0].append_ms} ms is not applied"
+            )
+        written_ms_of |= dict.fromkeys(range(*step.contexts), append_ms)
+    for offset, prediction in partition.decided.items():
+        if offset not in append_ms_of or offset not in written_ms_of:
+            wrong.append(f"prediction of {prediction.id} for context offset {offset}, which was not applied")
+        elif not append_ms_of[offset] <= prediction.decided_at_ms <= written_ms_of[offset]:
+            wrong.append(
+                f"{prediction.id} was decided at {prediction.decided_at_ms} ms; its context came at "
+                f"{append_ms_of[offset]} ms and its prediction at {written_ms_of[offset]} ms"
+            )
+    return wrong
+
+
+def _offsets(partition: _Partition) -> list[str]:
+    """The group's committed offsets are where the journal ends."""
+    if not partition.steps:
+        return []
+    last = partition.steps[-1][0]
+    tps = [TopicPartition(topic, partition.number) for topic in (TOPICS.contexts, TOPICS.feedback)]
+    committed = partition.world.broker.committed(GROUP, tps)
+    expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
+    return [] if committed == expected else [f"committed offsets are {committed}; the journal ends at {expected}"]
+
+
+def _each_decided_once(partition: _Partition) -> list[str]:
+    ids = [prediction.id for prediction, _ in partition.predictions]
+    twice = sorted({event_id for event_id in ids if ids.count(event_id) > 1})
+    return [f"decided more than once, and never forgotten: {', '.join(twice)}"] if twice else []
+
+
+def _settled_by_times_alone(partition: _Partition) -> list[str]:
+    """Of the feedback that came after its context, the first settles the decision if it came within the window.
+
+    This asks nobody in what order and when things were read: two append times and the time of the decision.
+    """
+    window_ms = partition.world.schedule.task.join.window_ms
+    came_ms = {offset: record.append_ms for record in partition.contexts if (offset := record.offset) >= 0}
+    of_id: dict[str, list[Record]] = {}
+    for record in partition.feedback:
+        event_id = partition.world.sent[record.topic, partition.number, record.offset].event_id
+        if event_id is not None:
+            of_id.setdefault(event_id, []).append(record)
+    settled = {example.id: (example.outcome, offset) for example, offset in partition.examples}
+    wrong: list[str] = []
+    for offset, prediction in partition.decided.items():
+        answers = of_id.get(prediction.id, [])
+        if any(record.append_ms <= came_ms.get(offset, 0) for record in answers):
+            continue  # it may have come before its context, and how long it then waits is the orphans' affair
+        in_time = bool(answers) and answers[0].append_ms <= prediction.decided_at_ms + window_ms
+        expected = (Outcome.MATCHED, answers[0].offset) if in_time else (Outcome.EXPIRED, None)
+        if settled.get(prediction.id) != expected:
+            wrong.append(f"{prediction.id}: expected {expected} by its times; got {settled.get(prediction.id)}")
+    return wrong
+
+
+def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
+    """The state of the learner that ran is the one that the journal gives, from its first step on."""
+    world = partition.world
+    wrong: list[str] = []
+    one = state_of(task)
+    for how, snapshots in (("the journal", False), ("the newest snapshot and the journal", True)):
+        again = rebuild(world.broker, TOPICS, partition.number, world.schedule.task, snapshots=snapshots)
+        other = state_of(again.task)
+        wrong += [
+            f"{name}: the learner has {one[name]}; {how} gives {other[name]}"
+            for name in one
+            if one[name] != other[name]
+        ]
+    return wrong
+
+
+def state_of(task: Task) -> dict[str, object]:
+    """All of a task's state, as values that can be compared."""
+    join = task.join
+    return {
+        "model": state_digest([task.learner.state()]),
+        "updates": task.updates,
+        "latest decision": task.decided_at_ms,
+        "ledger": join.ledger(),
+        "overflows": join.overflows(),
+        "watermark": join.watermark_ms,
+        "pending": [(event_id, pending.decided_at_ms) for event_id, pending in join.pending.items()],
+        "orphans": [(event_id, orphan.feedback, orphan.kept_at_ms) for event_id, orphan in join.orphans.items()],
+        "retained": [
+            (event_id, retained.outcome, retained.reward, retained.settled_at_ms, retained.pending is None)
+            for event_id, retained in join.retained.items()
+        ],
+    }
+
+
+def _nothing_aborted_is_visible(world: World) -> list[str]:
+    """What can be read of the outputs is exactly what the committed transactions wrote."""
+    wrong: list[str] = []
+    written: dict[TopicPartition, list[int]] = {}
+    for transaction in world.transactions.all:
+        if transaction.fate is Fate.COMMITTED:
+            for tp, offset in transaction.records:
+                written.setdefault(tp, []).append(offset)
+    for topic in OUTPUTS:
+        for partition in range(world.schedule.partitions):
+            tp = TopicPartition(topic, partition)
+            visible = [record.offset for record in read_partition(world.broker, tp)]
+            expected = sorted(written.get(tp, []))
+            if visible != expected:
+                odd = sorted(set(visible) ^ set(expected))
+                wrong.append(f"{topic}/{partition}: offsets {odd} are visible and were not committed, or the reverse")
+    return wrong
+
+
+def equal_faultless(world: World, faultless: World) -> list[str]:
+    """What differs from the run without faults; see above."""
+    wrong: list[str] = []
+    for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):
+        for partition in range(world.schedule.partitions):
+            tp = TopicPartition(topic, partition)
+            one = _lasting_values(read_partition(world.broker, tp))
+            other = _lasting_values(read_partition(faultless.broker, tp))
+            name = f"unlike the faultless run, {topic}/{partition}"
+            wrong += [f"{name} {difference}" for difference in _differences("record", other, one)]
+    tasks, expected = world.tasks(), faultless.tasks()
+    for partition in sorted(expected):
+        if partition in tasks:
+            one_state, other_state = _lasting(state_of(tasks[partition])), _lasting(state_of(expected[partition]))
+            wrong += [
+                f"unlike the faultless run, partition {partition}, {name}: expected {other_state[name]}; got {value}"
+                for name, value in one_state.items()
+                if value != other_state[name]
+            ]
+    return wrong
+
+
+def _lasting(state: Mapping[str, object]) -> dict[str, object]:
+    """Without the watermark, and the times at which ids were settled, which are watermarks."""
+    retained = state["retained"]
+    assert isinstance(retained, list)
+    without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]
+    return {name: value for name, value in state.items() if name != "watermark"} | {"retained": without}
+
+
+def _lasting_values(records: Iterable[Record]) -> list[tuple[bytes | None, bytes | None]]:
+    return [(record.key, _SETTLED_AT.sub(b"", record.value or b"")) for record in records]
+
+
+_SETTLED_AT = re.compile(rb'"settled_at_ms":[0-9]+,')

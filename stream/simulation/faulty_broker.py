@@ -1,0 +1,311 @@
+"""A process's connection to the embedded broker, on which operations fail as a schedule says.
+
+It stands between a program and the broker port, and asks before every operation that goes over the network. The
+broker behind it is the whole embedded one: nothing is pretended but what a network and a dying process do.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from stream.broker import (
+    BrokerUnavailableError,
+    Consumer,
+    EmbeddedBroker,
+    EmbeddedConsumer,
+    EmbeddedTransactionalProducer,
+    Ends,
+    Producer,
+    RebalanceListener,
+    TopicDescription,
+    TopicSpec,
+)
+from stream.records import Headers, Record, TopicPartition
+
+
+class CrashError(Exception):
+    """The process dies here: nothing of it runs any more, and nothing is closed."""
+
+
+class Fate(Enum):
+    """What became of a transaction."""
+
+    OPEN = auto()
+    COMMITTED = auto()
+    ABORTED = auto()
+
+
+class Verdict(Enum):
+    """What becomes of an operation."""
+
+    PROCEEDS = auto()
+    IS_LOST = auto()  # it was not done, and the client does not know
+    ANSWER_IS_LOST = auto()  # it was done, and the client does not know
+    HANGS = auto()  # it will be done some time, and the client does not know
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """A transaction as its client made it: what it wrote where, and what became of it."""
+
+    transactional_id: str
+    process: str
+    fate: Fate = Fate.OPEN
+    records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # with their offsets
+
+
+@dataclass(slots=True)
+class Transactions:
+    """All transactions of a run, told by what the clients did and not by what the broker shows."""
+
+    all: list[Transaction] = field(default_factory=list)
+    open: dict[str, Transaction] = field(default_factory=dict)
+
+    def begin(self, transactional_id: str, process: str) -> Transaction:
+        """Note that one was opened."""
+        transaction = Transaction(transactional_id, process)
+        self.all.append(transaction)
+        self.open[transactional_id] = transaction
+        return transaction
+
+    def end(self, transaction: Transaction, fate: Fate) -> None:
+        """Note what became of one that was open."""
+        if transaction.fate is Fate.OPEN:
+            transaction.fate = fate
+            self.open.pop(transaction.transactional_id, None)
+
+    def abort(self, transactional_id: str) -> None:
+        """Note that a newer producer has ended what was open."""
+        transaction = self.open.get(transactional_id)
+        if transaction is not None:
+            self.end(transaction, Fate.ABORTED)
+
+
+Consult = Callable[[str], Verdict]
+"""Asked before each operation, by its name: it may raise CrashError or BrokerUnavailableError."""
+
+
+class FaultyBroker:
+    """See Broker; one for each process."""
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        process: str,
+        consult: Consult,
+        transactions: Transactions,
+        hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None,
+        observe: Callable[[Transaction], None] = lambda transaction: None,
+        *,
+        lingers: bool = False,
+        poll_max: int = 1_000_000,
+    ) -> None:
+        """Connect.
+
+        Args:
+            broker: the broker itself.
+            process: the process's name.
+            consult: see Consult.
+            transactions: where what is written is noted.
+            hang: takes over a producer whose commit hangs; it may call `finish` on it later.
+            observe: told every transaction that the client knows to be committed.
+            lingers: whether records are queued until they are flushed; else they are sent at once.
+            poll_max: a poll gives at most so many records, however many are there.
+        """
+        self.broker = broker
+        self.process = process
+        self.consult = consult
+        self.transactions = transactions
+        self.hang = hang
+        self.observe = observe
+        self.lingers = lingers
+        self.poll_max = poll_max
+        self.moved = 0  # polls that got on, be it past records that are not visible
+        self.member: EmbeddedConsumer | None = None  # its membership of the group
+
+    def create_topics(self, specs: Sequence[TopicSpec]) -> None:
+        """See Broker."""
+        self.consult("create_topics")
+        self.broker.create_topics(specs)
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """See Broker."""
+        self.consult("describe_topics")
+        return self.broker.describe_topics(names)
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """See Broker."""
+        self.consult("delete_topics")
+        self.broker.delete_topics(names)
+
+    def producer(self) -> Producer:
+        """See Broker."""
+        self.consult("producer")
+        return self.broker.producer()
+
+    def transactional_producer(self, transactional_id: str) -> "FaultyTransactionalProducer":
+        """See Broker."""
+        self.consult("transactional_producer")
+        inner = self.broker.transactional_producer(transactional_id)
+        self.transactions.abort(transactional_id)
+        return FaultyTransactionalProducer(self, inner, transactional_id)
+
+    def group_consumer(
+        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener
+    ) -> "FaultyConsumer":
+        """See Broker."""
+        self.consult("group_consumer")
+        self.member = self.broker.group_consumer(group, member, topics, listener)
+        return FaultyConsumer(self, self.member, "poll")
+
+    def reader(self, tps: Sequence[TopicPartition]) -> "FaultyConsumer":
+        """See Broker."""
+        return FaultyConsumer(self, self.broker.reader(tps), "read")
+
+    def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+        """See Broker."""
+        self.consult("ends")
+        return self.broker.ends(tps)
+
+    def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        self.consult("beginnings")
+        return self.broker.beginnings(tps)
+
+    def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        self.consult("committed")
+        return self.broker.committed(group, tps)
+
+    def close(self) -> None:
+        """See Broker."""
+
+
+class FaultyTransactionalProducer:
+    """See TransactionalProducer."""
+
+    def __init__(self, broker: FaultyBroker, inner: EmbeddedTransactionalProducer, transactional_id: str) -> None:
+        self._broker = broker
+        self._inner = inner
+        self._id = transactional_id
+        self._queue: list[tuple[TopicPartition, bytes | None, bytes | None, Headers]] = []
+        self._transaction: Transaction | None = None
+        self._hangs = False
+
+    def begin(self) -> None:
+        """See TransactionalProducer."""
+        self._broker.consult("begin")
+        self._inner.begin()
+        self._transaction = self._broker.transactions.begin(self._id, self._broker.process)
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """See TransactionalProducer."""
+        if topic.endswith("snapshots"):
+            self._broker.consult("send snapshot")
+        self._queue.append((TopicPartition(topic, partition), key, value, headers))
+        if not self._broker.lingers:
+            self._drain(len(self._queue))
+
+    def _drain(self, count: int) -> None:
+        transaction = self._transaction
+        for tp, key, value, headers in self._queue[:count]:
+            offset = self._broker.broker.ends((tp,))[tp].high_watermark
+            self._inner.send(tp.topic, tp.partition, key, value, headers)
+            if transaction is not None:
+                transaction.records.append((tp, offset))
+        del self._queue[:count]
+
+    def flush(self) -> None:
+        """See TransactionalProducer; a crash may come when half of the records are in the log."""
+        self._drain(len(self._queue) // 2)
+        self._broker.consult("flush")
+        self._drain(len(self._queue))
+        self._inner.flush()
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+        """See TransactionalProducer."""
+        self._broker.consult("send_offsets")
+        assert isinstance(consumer, FaultyConsumer)
+        self._inner.send_offsets(offsets, consumer.inner)
+
+    def commit(self) -> int:
+        """See TransactionalProducer."""
+        verdict = self._broker.consult("commit")
+        self._drain(len(self._queue))
+        if verdict is Verdict.PROCEEDS:
+            return self.finish()
+        if verdict is Verdict.ANSWER_IS_LOST:
+            self.finish()
+        elif verdict is Verdict.HANGS:
+            self._hangs = True
+            self._broker.hang(self)
+        raise BrokerUnavailableError(f"the commit of {self._id} was not answered in time; its outcome is unknown")
+
+    def finish(self) -> int:
+        """Let the commit take place."""
+        append_ms = self._inner.commit()
+        transaction = self._transaction
+        self._transaction = None
+        if transaction is not None:
+            self._broker.transactions.end(transaction, Fate.COMMITTED)
+            self._broker.observe(transaction)
+        return append_ms
+
+    def abort(self) -> None:
+        """See TransactionalProducer."""
+        if self._hangs:
+            return  # the request to commit is on its way, and no other comes before it
+        self._broker.consult("abort")
+        self._queue.clear()
+        transaction, self._transaction = self._transaction, None
+        self._inner.abort()
+        if transaction is not None:
+            self._broker.transactions.end(transaction, Fate.ABORTED)
+
+    def close(self) -> None:
+        """See TransactionalProducer."""
+        if self._hangs:
+            return
+        self._broker.consult("close")
+        transaction, self._transaction = self._transaction, None
+        self._inner.close()
+        if transaction is not None:
+            self._broker.transactions.end(transaction, Fate.ABORTED)
+
+
+class FaultyConsumer:
+    """See Consumer."""
+
+    def __init__(self, broker: FaultyBroker, inner: EmbeddedConsumer, call: str) -> None:
+        self._broker = broker
+        self._call = call
+        self.inner = inner
+        # Nothing of this goes over the network.
+        self.position = inner.position
+        self.seek = inner.seek
+        self.pause = inner.pause
+        self.resume = inner.resume
+        self.assignment = inner.assignment
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        """See Consumer."""
+        self._broker.consult(self._call)
+        if self._call == "read":
+            return self.inner.poll(timeout_ms, min(records_max, self._broker.poll_max))
+        before = self._positions()
+        records = self.inner.poll(timeout_ms, min(records_max, self._broker.poll_max))
+        self._broker.moved += self._positions() != before
+        return records
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        return {tp: self.inner.position(tp) for tp in self.inner.assignment()}
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See Consumer."""
+        self._broker.consult("commit offsets")
+        self.inner.commit(offsets)
+
+    def close(self) -> None:
+        """See Consumer."""
+        self._broker.consult("close")
+        self.inner.close()

@@ -1,0 +1,174 @@
+"""What must have become of every record: from what was sent, append times and the times of the decisions alone.
+
+Plain lists, searched from end to end, and nothing shared with the join but the names of its states. The oracle is told
+the records in the order in which the journal says they were applied; whether that order, and the times in it, are
+right is checked elsewhere (`checks.py`).
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stream.join import Input, JoinSettings, State
+from stream.ledger import Ledger
+
+
+class ExpectedExample(NamedTuple):
+    """A settled decision, as it must stand in the topic."""
+
+    id: str
+    outcome: str
+    reward: int | None
+    delay_ms: int | None
+    settled_at_ms: int
+    feedback_offset: int | None
+
+
+class ExpectedDeadLetter(NamedTuple):
+    """A dead letter, as it must stand in the topic."""
+
+    contexts: bool  # of the contexts, not of the feedback
+    offset: int
+    kind: str
+
+
+@dataclass(slots=True)
+class _Decision:
+    id: str
+    decided_at_ms: int
+    matched: bool = False
+    reward: int | None = None
+    settled_at_ms: int = -1
+
+
+class _Waiting(NamedTuple):
+    id: str
+    bit: int
+    append_ms: int
+    offset: int
+    kept_at_ms: int
+
+
+@dataclass(slots=True)
+class Oracle:
+    """Tell it everything in its order; it says what must come of it."""
+
+    limits: JoinSettings
+    assumed_reward: int | None
+    rows: Counter[tuple[State, Input]] = field(default_factory=Counter)  # which rows of the join's table occurred
+    counts: Counter[str] = field(default_factory=Counter)  # by the ledger's names, and overflows
+    examples: list[ExpectedExample] = field(default_factory=list)
+    dead_letters: list[ExpectedDeadLetter] = field(default_factory=list)
+    time_ms: int = 0
+    pending: list[_Decision] = field(default_factory=list)
+    settled: list[_Decision] = field(default_factory=list)  # and not forgotten
+    orphans: list[_Waiting] = field(default_factory=list)
+
+    def poison(self, *, contexts: bool, offset: int) -> None:
+        """A record came that cannot be read."""
+        self.counts["contexts" if contexts else "feedback"] += 1
+        self.counts["context_malformed" if contexts else "feedback_malformed"] += 1
+        self.dead_letters.append(ExpectedDeadLetter(contexts, offset, "malformed"))
+
+    def context(self, event_id: str, decided_at_ms: int | None) -> str | None:
+        """A context came, and was decided at this time, or not at all; what is wrong with that."""
+        state = self._state(event_id)
+        self.rows[state, Input.CONTEXT] += 1
+        self.counts["contexts"] += 1
+        if state in (State.PENDING, State.MATCHED, State.EXPIRED):
+            self.counts["context_duplicates"] += 1
+            return None if decided_at_ms is None else f"{event_id} is {state.name}, and was decided once more"
+        if decided_at_ms is None:
+            return f"{event_id} is {state.name}, and was not decided"
+        self.counts["decided"] += 1
+        decision = _Decision(event_id, decided_at_ms)
+        if state is State.ORPHAN:
+            orphan = next(orphan for orphan in self.orphans if orphan.id == event_id)
+            self.orphans.remove(orphan)
+            self._match(decision, orphan.bit, orphan.append_ms, orphan.offset)
+            return None
+        self.pending.append(decision)
+        if len(self.pending) > self.limits.pending_max:
+            self.counts["overflow of pending"] += 1
+            self._expire(self.pending.pop(0))
+        return None
+
+    def feedback(self, event_id: str, bit: int, append_ms: int, offset: int) -> None:
+        """Feedback came."""
+        self.time(append_ms)
+        state = self._state(event_id)
+        self.rows[state, Input.FEEDBACK] += 1
+        self.counts["feedback"] += 1
+        if state is State.PENDING:
+            decision = next(decision for decision in self.pending if decision.id == event_id)
+            self.pending.remove(decision)
+            self._match(decision, bit, append_ms, offset)
+        elif state is State.EXPIRED:
+            self.counts["late"] += 1
+        elif state is State.UNSEEN:
+            self.orphans.append(_Waiting(event_id, bit, append_ms, offset, self.time_ms))
+            if len(self.orphans) > self.limits.orphans_max:
+                self.counts["overflow of orphans"] += 1
+                self._drop(self.orphans.pop(0))
+        else:
+            first: int | None = None
+            if state is State.ORPHAN:
+                first = next(orphan.bit for orphan in self.orphans if orphan.id == event_id)
+            else:
+                first = next(decision.reward for decision in self.settled if decision.id == event_id)
+            self.counts["feedback_duplicates"] += 1
+            self.counts["conflicts"] += first != bit
+
+    def time(self, now_ms: int) -> None:
+        """All feedback up to this time has come."""
+        if now_ms <= self.time_ms:
+            return
+        self.time_ms = now_ms
+        for decision in [d for d in self.pending if now_ms > d.decided_at_ms + self.limits.window_ms]:
+            self.rows[State.PENDING, Input.DEADLINE] += 1
+            self.pending.remove(decision)
+            self._expire(decision)
+        for orphan in [o for o in self.orphans if now_ms > o.kept_at_ms + self.limits.orphan_ms]:
+            self.rows[State.ORPHAN, Input.DEADLINE] += 1
+            self.orphans.remove(orphan)
+            self._drop(orphan)
+        for decision in [d for d in self.settled if now_ms > d.settled_at_ms + self.limits.retain_ms]:
+            self.rows[State.MATCHED if decision.matched else State.EXPIRED, Input.DEADLINE] += 1
+            self.settled.remove(decision)
+
+    def ledger(self) -> Ledger:
+        """The books."""
+        counted = {name: self.counts[name] for name in Ledger._fields}
+        return Ledger(**(counted | {"pending": len(self.pending), "orphans_waiting": len(self.orphans)}))
+
+    def _state(self, event_id: str) -> State:
+        if any(decision.id == event_id for decision in self.pending):
+            return State.PENDING
+        for decision in self.settled:
+            if decision.id == event_id:
+                return State.MATCHED if decision.matched else State.EXPIRED
+        return State.ORPHAN if any(orphan.id == event_id for orphan in self.orphans) else State.UNSEEN
+
+    def _match(self, decision: _Decision, bit: int, append_ms: int, offset: int) -> None:
+        self.counts["matched"] += 1
+        delay_ms = append_ms - decision.decided_at_ms
+        self.examples.append(ExpectedExample(decision.id, "matched", bit, delay_ms, self.time_ms, offset))
+        decision.matched, decision.reward = True, bit
+        self._keep(decision)
+
+    def _expire(self, decision: _Decision) -> None:
+        self.counts["expired"] += 1
+        self.examples.append(ExpectedExample(decision.id, "expired", self.assumed_reward, None, self.time_ms, None))
+        decision.reward = self.assumed_reward
+        self._keep(decision)
+
+    def _keep(self, decision: _Decision) -> None:
+        decision.settled_at_ms = self.time_ms
+        self.settled.append(decision)
+        if len(self.settled) > self.limits.retained_max:
+            self.counts["overflow of retained"] += 1
+            self.settled.pop(0)
+
+    def _drop(self, orphan: _Waiting) -> None:
+        self.counts["orphans_dropped"] += 1
+        self.dead_letters.append(ExpectedDeadLetter(False, orphan.offset, "orphan"))

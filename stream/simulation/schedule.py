@@ -1,0 +1,279 @@
+"""What happens when: a run as plain data, drawn from its seed.
+
+Half of the runs are *timeless*: their faults take no virtual time, and a learner polls at every moment at which
+something happens. Such a run must equal the one without faults, bit for bit (see `checks.equal_faultless`).
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from stream.checkpoint import COMMIT_STEPS
+from stream.engine import LatePolicy, OnExpiry, TaskSettings
+from stream.join import JoinSettings
+from stream.simulation.luck import Luck
+
+EVENTS = 20
+"""Contexts of a run: enough for everything to meet everything, and few enough to be read."""
+
+
+class Kind(StrEnum):
+    """What can happen. The text stands in traces and in the table of coverage."""
+
+    # The world outside.
+    CONTEXT = "context"
+    CONTEXT_AGAIN = "duplicate context"
+    CONTEXT_POISON = "poison context"
+    FEEDBACK = "feedback"
+    FEEDBACK_EARLY = "feedback before its context"
+    FEEDBACK_AGAIN = "duplicate feedback"
+    FEEDBACK_CONFLICT = "conflicting feedback"
+    FEEDBACK_STRAY = "feedback without a context"
+    FEEDBACK_LOST = "lost feedback"
+    FEEDBACK_POISON = "poison feedback"
+    FOREIGN_BEGIN = "another producer opens a transaction"
+    FOREIGN_FEEDBACK = "feedback in another producer's transaction"
+    FOREIGN_COMMIT = "another producer commits"
+    FOREIGN_ABORT = "another producer aborts"
+    TICK = "time passes"
+    # Faults.
+    CRASH = "crash between steps"
+    CRASH_IN_COMMIT = "crash after commit step"
+    CRASH_IN_CALL = "crash in a call of the broker"
+    CRASH_IN_RECOVERY = "crash during recovery"
+    CRASH_IN_SNAPSHOT = "crash during a snapshot"
+    ZOMBIE = "zombie beside its replacement"
+    ZOMBIE_IN_COMMIT = "zombie replaced in a commit, after step"
+    EXPELLED = "session time-out"
+    EXPELLED_IN_COMMIT = "session time-out in a commit, after step"
+    JOIN = "member joins"
+    LEAVE = "member leaves"
+    REFUSED = "broker unavailable once"
+    OUTAGE = "broker unavailable for a while"
+    COMMIT_UNKNOWN = "commit unknown, and committed"
+    COMMIT_LOST = "commit unknown, and not committed"
+    COMMIT_HANGS = "commit unknown, and committed later"
+    SLEEP = "learner does not poll"
+
+
+ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TICK))
+TIMELESS_FAULTS = (
+    Kind.CRASH, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_CALL,
+    Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.ZOMBIE, Kind.ZOMBIE_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT,
+    Kind.EXPELLED, Kind.EXPELLED_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN, Kind.LEAVE, Kind.REFUSED,
+    Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST,
+)  # fmt: skip
+TIMED_FAULTS = (*TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP)
+
+CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
+"""Operations of the broker in which a learner can be made to crash, or which can be refused."""
+
+
+class Item(NamedTuple):
+    """One thing that happens."""
+
+    at_ms: int
+    kind: Kind
+    id: str = ""
+    bit: int = 0
+    member: int = 0
+    number: int = 0  # the commit step, the poison, the transaction, or which call
+    call: str = ""
+    for_ms: int = 0  # how long the fault lasts, or the process is away
+    polls: bool = True  # whether the learners poll before the next thing happens
+
+    def text(self) -> str:
+        """For people."""
+        parts: list[str] = [str(self.kind)]
+        if self.kind in (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT):
+            parts.append(str(self.number))
+        if self.id:
+            parts.append(self.id)
+        if self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id:
+            parts.append("right" if self.bit else "wrong")
+        if self.call:
+            parts.append(self.call)
+        if self.for_ms:
+            parts.append(f"for {self.for_ms} ms")
+        return " ".join(parts)
+
+
+class Schedule(NamedTuple):
+    """A whole run."""
+
+    seed: int
+    timeless: bool
+    partitions: int
+    members: int
+    task: TaskSettings
+    records_max: int  # of one transaction
+    poll_max: int  # records that one poll gives at most
+    idle_ms: int
+    snapshot_interval_ms: int  # 0: none
+    snapshot_bytes_max: int  # of a snapshot in one transaction
+    lingers: bool  # records are sent when they are flushed, not before
+    transaction_timeout_ms: int
+    session_timeout_ms: int
+    clock_stands: bool
+    items: tuple[Item, ...]
+
+    def only(self, indices: Sequence[int]) -> "Schedule":
+        """The same run with some of its items."""
+        return self._replace(items=tuple(self.items[index] for index in indices))
+
+    def faultless(self) -> "Schedule":
+        """The same events without a fault, and one process."""
+        return self._replace(members=1, items=tuple(item for item in self.items if item.kind in ENVIRONMENT))
+
+
+START_MS = 1_000
+NEVER_MS = 10**9
+"""Longer than any run."""
+
+LEARNERS: tuple[tuple[str, OnExpiry, LatePolicy], ...] = (
+    ("banditron", "drop", "ignore"),
+    ("soba-diag", "drop", "ignore"),
+    ("banditron", "negative", "ignore"),
+    ("banditron", "negative", "correct"),
+    ("perceptron", "drop", "ignore"),
+)
+N_CLASSES, N_FEATURES = 3, 8
+
+
+def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
+    """The run of a seed."""
+    luck = Luck(seed)
+    timeless = luck.chance(50)
+    clock_stands = luck.chance(10)
+    partitions = luck.choice((1, 1, 2, 3))
+    limits = _draw_limits(luck, timeless=timeless)
+    learner, on_expiry, late = luck.choice(LEARNERS)
+    parameters = {} if learner == "perceptron" else {"gamma": 0.4}
+    task = TaskSettings(learner, N_CLASSES, N_FEATURES, parameters, luck.below(1_000), limits, on_expiry, late)
+    items = _draw_events(luck, events, limits, timeless=timeless)
+    items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
+    items.sort(key=lambda item: item.at_ms)
+    if clock_stands:
+        items = [item._replace(at_ms=START_MS) for item in items]
+    return Schedule(
+        seed,
+        timeless,
+        partitions,
+        members=luck.choice((1, 1, 2, 3)),
+        task=task,
+        records_max=luck.choice((1, 3, 100)),
+        poll_max=luck.choice((1, 2, 100, 100)),
+        idle_ms=1 if timeless else luck.choice((1, 10, 60)),
+        snapshot_interval_ms=luck.choice((0, 0, 10, 50)),
+        snapshot_bytes_max=luck.choice((1, 1_000, 1_000_000)),
+        lingers=luck.chance(50),
+        transaction_timeout_ms=luck.choice((20, 60)),
+        session_timeout_ms=luck.choice((10, 30)),
+        clock_stands=clock_stands,
+        items=tuple(items),
+    )
+
+
+def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
+    """Limits that are met now and then; those that a timeless run must not meet are out of reach (see `checks`)."""
+    tight = luck.chance(40)
+    return JoinSettings(
+        window_ms=luck.choice((10, 30, 100)),
+        orphan_ms=luck.choice((10, 40, 150)),
+        retain_ms=NEVER_MS if timeless or luck.chance(40) else luck.choice((20, 80, 200)),
+        pending_max=luck.choice((1, 2, 4, 1_000)) if tight else 1_000,
+        orphans_max=luck.choice((1, 2, 1_000)) if tight else 1_000,
+        retained_max=luck.choice((1, 3, 8, 1_000)) if tight else 1_000,
+    )
+
+
+def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: bool) -> list[Item]:
+    """Contexts at a pace, and what comes back for each of them."""
+    gap_max_ms = luck.choice((1, 5, 20))
+    noise = luck.choice((0, 10, 30))  # percent, of each kind of trouble with an event
+    now_ms = START_MS
+    items: list[Item] = []
+
+    def add(at_ms: int, kind: Kind, event_id: str = "", bit: int = 0, number: int = 0) -> None:
+        polls = timeless or luck.chance(80)
+        items.append(Item(max(START_MS, at_ms), kind, event_id, bit, number=number, polls=polls))
+
+    for event in range(events):
+        now_ms += luck.between(0, gap_max_ms)
+        event_id, bit = f"e{event}", luck.below(2)
+        if luck.chance(noise):
+            kind = luck.choice((Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON, Kind.FEEDBACK_STRAY, Kind.TICK))
+            add(now_ms, kind, f"s{event % 3}" if kind is Kind.FEEDBACK_STRAY else "", bit, number=luck.below(100))
+        early = luck.chance(noise)
+        if early:
+            add(now_ms - luck.between(0, 2 * limits.orphan_ms), Kind.FEEDBACK_EARLY, event_id, bit)
+        add(now_ms, Kind.CONTEXT, event_id)
+        if luck.chance(noise):
+            after_ms = luck.between(0, 2 * limits.window_ms if limits.retain_ms == NEVER_MS else 2 * limits.retain_ms)
+            add(now_ms + after_ms, Kind.CONTEXT_AGAIN, event_id)
+        if not early:
+            if luck.chance(noise):
+                add(now_ms, Kind.FEEDBACK_LOST, event_id)
+                continue
+            add(now_ms + _draw_delay(luck, limits.window_ms), Kind.FEEDBACK, event_id, bit)
+        if luck.chance(noise):
+            kind = luck.choice((Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT))
+            copy = bit if kind is Kind.FEEDBACK_AGAIN else 1 - bit
+            add(now_ms + _draw_delay(luck, limits.window_ms), kind, event_id, copy)
+    if not timeless and luck.chance(30):
+        _put_in_transactions(luck, items)
+    return items
+
+
+def _draw_delay(luck: Luck, window_ms: int) -> int:
+    """In time, late, or to the millisecond."""
+    return luck.choice(
+        (
+            0,
+            luck.between(0, window_ms),
+            luck.between(0, window_ms),
+            window_ms + luck.between(-1, 1),
+            luck.between(window_ms, 3 * window_ms),
+        )
+    )
+
+
+def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
+    """Let another producer write some of the feedback in transactions, which show it late or never."""
+    for number in range(luck.between(1, 2)):
+        chosen = [index for index, item in enumerate(items) if item.kind is Kind.FEEDBACK and luck.chance(15)]
+        if not chosen:
+            continue
+        for index in chosen:
+            items[index] = items[index]._replace(kind=Kind.FOREIGN_FEEDBACK, number=number)
+        first_ms = min(items[index].at_ms for index in chosen)
+        last_ms = max(items[index].at_ms for index in chosen)
+        items.insert(0, Item(first_ms, Kind.FOREIGN_BEGIN, number=number))
+        ends = Kind.FOREIGN_COMMIT if luck.chance(70) else Kind.FOREIGN_ABORT
+        items.append(Item(last_ms + luck.between(0, 60), ends, number=number))
+
+
+def _draw_faults(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
+    kinds = TIMELESS_FAULTS if timeless else TIMED_FAULTS
+    return [_draw_fault(luck, luck.choice(kinds), end_ms, timeless=timeless) for _ in range(luck.between(0, 6))]
+
+
+def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
+    number, call = 0, ""
+    if kind in (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT):
+        number = luck.choice(COMMIT_STEPS)
+    elif kind in (Kind.CRASH_IN_CALL, Kind.REFUSED):
+        call = luck.choice(CALLS)
+    elif kind in (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT):
+        number = luck.between(1, 4)
+    takes_ms = luck.choice((0, 5, 20, 80))
+    if kind in (Kind.OUTAGE, Kind.SLEEP):
+        takes_ms = max(takes_ms, 5)
+    return Item(
+        luck.between(START_MS, end_ms),
+        kind,
+        member=luck.below(3),
+        number=number,
+        call=call,
+        for_ms=0 if timeless else takes_ms,
+    )
