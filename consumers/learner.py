@@ -108,8 +108,9 @@ class LearnerProgram:
         )
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener: the tasks are recovered by the next step, outside of the poll."""
+        """See RebalanceListener: the tasks are recovered by the next step, outside of the poll, and not read before."""
         self._assigned |= {tp.partition for tp in tps}
+        self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener: every step commits before it polls again, so there is nothing left to commit."""

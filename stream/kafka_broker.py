@@ -851,15 +851,16 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         self._paused.clear()
         tps = self._rebalances.assignment
         committed = self._broker.committed_to(self._client, self._group, tps)
-        for tp, first in self._broker.beginnings(sorted(tps)).items():
-            offset = committed.get(tp, first)
-            if offset < first:
-                raise BrokerError(
-                    f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, is no "
-                    f"longer kept: the first is {first}"
-                )
-            self.seek(tp, offset)
+        beginnings = self._broker.beginnings(sorted(tps))
+        for tp, first in beginnings.items():
+            self.seek(tp, committed.get(tp, first))
         self._listener.on_assigned(tps)
+        for tp in sorted(tps - self._paused):  # of what the user has paused, the user knows where to read on
+            if committed.get(tp, beginnings[tp]) < beginnings[tp]:
+                raise BrokerError(
+                    f"offset {committed[tp]} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, "
+                    f"is no longer kept: the first is {beginnings[tp]}; raise its retention.ms"
+                )
         super().resume(tps - self._paused)
 
 

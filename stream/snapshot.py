@@ -491,7 +491,6 @@ class Stored:
         """Look for the newest generation, or for the newest up to a number."""
         self.newest: Generation | None = None
         self.imported: Generation | None = None
-        self.torn: set[tuple[str, int]] = set()  # slots and generations that were begun, and are not whole
         self._number_max = number_max
         self._keys: dict[str, set[int]] = {}
         self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # and the digests of its chunks
@@ -513,16 +512,14 @@ class Stored:
         self._keys.setdefault(slot, set()).add(key_index)
         decoded = decode_chunk(value)
         if decoded is None or decoded[0].position != key_index:
-            self._tear(slot)
+            self._begun.pop(slot, None)
             return
         head, payload = decoded
         begun = self._begun.get(slot)
         if head.position == 0:
-            self._tear(slot)
             begun = self._begun[slot] = Generation(head.generation, slot, head.format, []), []
         elif begun is None or (begun[0].number, len(begun[1])) != (head.generation, head.position):
-            self._tear(slot)
-            self.torn.add((slot, head.generation))
+            self._begun.pop(slot, None)
             return
         generation, digests = begun
         digests.append(bytes.fromhex(head.digest))
@@ -531,21 +528,16 @@ class Stored:
             self._finish(generation, digests, head)
 
     def _finish(self, generation: Generation, digests: list[bytes], last: ChunkHead) -> None:
-        if (last.chunks, last.whole) != (len(digests), sha256(b"".join(digests)).hexdigest()):
-            self._tear(generation.slot)
-            return
         del self._begun[generation.slot]
-        self.torn.discard((generation.slot, generation.number))
+        if (last.chunks, last.whole) != (len(digests), sha256(b"".join(digests)).hexdigest()):
+            return
         generation = generation._replace(whole=last.whole or "")
         if generation.slot == IMPORT_SLOT:
             self.imported = generation
-        elif self._number_max is None or generation.number <= self._number_max:
+        elif self._number_max is not None and generation.number > self._number_max:
+            return
+        elif self.newest is None or generation.number > self.newest.number:
             self.newest = generation
-
-    def _tear(self, slot: str) -> None:
-        begun = self._begun.pop(slot, None)
-        if begun is not None:
-            self.torn.add((slot, begun[0].number))
 
     def chunks_in(self, slot: str) -> int:
         """How many chunks of a slot must be written over or taken away."""
