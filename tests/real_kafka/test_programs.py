@@ -1,0 +1,283 @@
+"""Onebit's programs on a real Kafka, each in a process of its own: stopped, killed, frozen, and without a broker."""
+
+import json
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from stream import local_kafka
+from stream.checkpoint import read_partition
+from stream.kafka_broker import KafkaBroker
+from stream.ledger import Ledger
+from stream.local_kafka import LocalKafka
+from stream.records import TopicPartition
+from stream.topics import Topics
+from tests.processes import Pipeline, wait_for
+
+EVENTS = 2_000
+STREAM = {"data": "synsep", "events": EVENTS, "rate": 400, "delay": "exponential:200ms", "window": "3s", "seed": 3}
+"""Five seconds of events: time enough to be killed in."""
+
+MakePipeline = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
+    """A pipeline on the Kafka of this test run, with its topics."""
+    made: list[Pipeline] = []
+
+    def make(**settings: object) -> Pipeline:
+        made.append(Pipeline(kafka.bootstrap, prefix, tmp_path, **settings))
+        made[-1].create_topics()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((local_kafka.HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting_for_more(
+    kafka: LocalKafka, prefix: str
+) -> None:
+    broker = KafkaBroker(kafka.bootstrap)
+    topics = Topics.with_prefix(prefix)
+    broker.create_topics(topics.specs(1))
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    for _ in range(5_000):  # as many as one poll gives, so that the next one meets the marker alone
+        producer.send(topics.examples, 0, b"key", b"value")
+    producer.commit()
+    tp = TopicPartition(topics.examples, 0)
+    wait_for(lambda: broker.ends([tp])[tp].stable > 5_000, "the marker is written")
+    started_s = time.monotonic()
+    assert len(list(read_partition(broker, tp))) == 5_000
+    assert time.monotonic() - started_s < 10
+    broker.close()
+
+
+def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2)
+    flags = "--events 1500 --rate 500 --delay exponential:100ms --window 2s --loss 0.02 --duplicates 0.02 --no-report"
+    run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", *flags.split())
+    assert run.wait() == 0, run.said()
+    report = json.loads(run.said().splitlines()[-1])
+    settled = {"decided": 1_500, "pending": 0, "malformed": 0, "ledger_ok": True, "data": "optdigits"}
+    assert {name: report[name] for name in settled} == settled
+    assert report["matched"] + report["expired"] == 1_500
+    assert report["expired"] > 0
+    assert report["duplicates"] > 0
+    assert 0 < report["mistakes"] < 1_500
+    pipeline.assert_every_context_is_decided_and_settled_once(1_500)
+
+
+def test_stream_of_another_client_is_counted_record_by_record(pipeline: MakePipeline, kafka: LocalKafka) -> None:
+    ours = pipeline(n_classes=3, n_features=4, window="2s", orphan_window="6s", partitions=2)
+    topics = ours.topics
+    learner = ours.start("learn", "--learner", "banditron")
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=0)
+    dead: Counter[tuple[str, int, int, bytes | None, bytes | None, str]] = Counter()
+
+    def send(topic: str, key: str | None, value: bytes | None, *, dies: str | None = None) -> None:
+        """Send a record as any client would, by key; `dies` is the kind of the dead letter that it must become."""
+        encoded = None if key is None else key.encode()
+        sent = producer.send(topic, value, encoded).get(20)
+        if dies is not None:
+            dead[topic, sent.partition, sent.offset, encoded, value, dies] += 1
+
+    def context(event_id: str) -> None:
+        send(topics.contexts, event_id, json.dumps({"id": event_id, "x": {"i": [0, 2]}}).encode())
+
+    def feedback(event_id: str, reward: int, *, dies: str | None = None) -> None:
+        send(topics.feedback, event_id, json.dumps({"id": event_id, "reward": reward}).encode(), dies=dies)
+
+    with ours.watch() as watch:
+        feedback("early", 1)
+        feedback("early", 0)  # a conflict, with what came before the decision
+        feedback("nobody", 1, dies="orphan")
+        watch.wait_until(lambda ledger: ledger.feedback == 3, "the early feedback is applied")
+        for event_id in ("early", "a", "b", "c", "d", "a"):  # the second a is a duplicate
+            context(event_id)
+        for key, value in (
+            ("bad", b"{"),
+            ("bad", b""),
+            ("bad", None),
+            ("bad", b'{"id":"bad","x":{"i":[4]}}'),  # there are 4 features: 0 to 3
+            ("bad", b'{"id":"bad","x":{"i":[2,1]}}'),
+            ("bad", b'{"id":"bad","x":[NaN,0,0,0]}'),
+            ("bad", b'{"id":"other","x":{"i":[1]}}'),  # not its key
+            ("x" * 300, b'{"id":"' + b"x" * 300 + b'","x":{"i":[1]}}'),
+            (None, b'{"x":{"i":[1]}}'),
+        ):
+            send(topics.contexts, key, value, dies="malformed")
+        for value in (b"no", None, b'{"id":"a","reward":2}', b'{"id":"a","reward":true}', b'{"id":"a"}', b"[]"):
+            send(topics.feedback, "a", value, dies="malformed")
+        watch.wait_until(lambda ledger: ledger.contexts == 15 and ledger.feedback == 9, "all this is applied")
+        feedback("a", 1)
+        feedback("a", 1)  # a duplicate
+        feedback("a", 0)  # a conflict
+        feedback("d", 0)
+        watch.wait_until(lambda ledger: ledger.expired == 2, "b and c have expired")
+        feedback("b", 1)  # late
+        watch.wait_until(lambda ledger: ledger.orphans_dropped == 1, "the orphan is given up")
+        feedback("waits", 0)
+        watch.wait_until(lambda ledger: ledger.feedback == 15, "all feedback is applied")
+    producer.close()
+    assert learner.stop() == 0
+
+    found = ours.verify()
+    assert found["ok"], found
+    ledgers = [Ledger(**partition["audited"]) for partition in found["partitions"]]
+    assert ledgers[0] + ledgers[1] == Ledger(
+        contexts=15, decided=5, context_duplicates=1, context_malformed=9,
+        feedback=15, matched=3, expired=2, pending=0, late=1, feedback_duplicates=3, conflicts=2, orphans_waiting=1,
+        orphans_dropped=1, feedback_malformed=6,
+    )  # fmt: skip
+    letters: Counter[tuple[str, int, int, bytes | None, bytes | None, str]] = Counter()
+    for letter in ours.committed_records(topics.dead_letter):
+        headers = {name: content.decode() for name, content in letter.headers}
+        partition, offset = int(headers["onebit-partition"]), int(headers["onebit-offset"])
+        letters[headers["onebit-topic"], partition, offset, letter.key, letter.value, headers["onebit-kind"]] += 1
+        assert letter.partition == partition
+        assert len(headers["onebit-reason"]) > 10
+    assert letters == dead
+    outcomes = {
+        (example["id"], example["outcome"], example["reward"])
+        for example in (json.loads(record.value) for record in ours.committed_records(topics.examples))
+    }
+    assert outcomes == {
+        ("early", "matched", 1), ("a", "matched", 1), ("d", "matched", 0),
+        ("b", "expired", None), ("c", "expired", None),
+    }  # fmt: skip
+
+
+def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: MakePipeline) -> None:
+    ours = pipeline(**STREAM, partitions=2)
+    learner, feedback, replay = (ours.start(name) for name in ("learn", "feedback", "replay"))
+    with ours.watch() as watch:
+        watch.wait_until_decided(EVENTS // 4)
+        started_s = time.monotonic()
+        assert learner.stop() == 0, learner.said()
+        assert time.monotonic() - started_s < 10
+        assert "stopping: the open transaction is finished first" in learner.said()
+        assert watch.open_transactions() == []
+        wait_for(lambda: watch.ledger() == watch.ledger(), "the journal is read")
+        inputs = [TopicPartition(topic, n) for n in range(2) for topic in (ours.topics.contexts, ours.topics.feedback)]
+        committed = watch.broker.committed(f"{ours.topics.contexts.removesuffix('contexts')}learner", inputs)
+        assert [committed[tp] for tp in inputs] == [
+            offset for number in range(2) for offset in watch.applied_to(number)
+        ]
+        for program in (feedback, replay):
+            assert program.stop() == 0, program.said()
+    found = ours.verify()
+    assert found["ok"], found
+    assert sum(partition["audited"]["pending"] for partition in found["partitions"]) > 0
+
+    again = [ours.start("learn"), ours.start("feedback"), ours.start("replay", "--resume")]
+    assert again[2].wait() == 0, again[2].said()
+    ours.assert_every_context_is_decided_and_settled_once(EVENTS)
+
+
+def test_program_without_a_broker_waits_says_so_and_exits_with_4(tmp_path: Path) -> None:
+    bootstrap = f"127.0.0.1:{unused_port()}"
+    nowhere = Pipeline(bootstrap, "none.", tmp_path, connect_timeout="3s")
+    started_s = time.monotonic()
+    programs = [nowhere.start(name) for name in ("learn", "feedback", "replay", "verify")]
+    assert [program.wait() for program in programs] == [4] * 4
+    assert 3 < time.monotonic() - started_s < 30
+    for program in programs:
+        assert f"waiting for Kafka at {bootstrap}" in program.said()
+        assert "onebit kafka up" in program.said()
+
+
+def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Path) -> None:
+    learner = Pipeline(f"127.0.0.1:{unused_port()}", "none.", tmp_path).start("learn", "--connect-timeout", "1m")
+    learner.wait_until_it_says("waiting for Kafka")
+    started_s = time.monotonic()
+    assert learner.stop() == 0, learner.said()
+    assert time.monotonic() - started_s < 10
+
+
+def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path) -> None:
+    home, port = tmp_path / "kafka", unused_port()
+    pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **STREAM)
+    try:
+        pipeline.create_topics()
+        programs = [pipeline.start(name) for name in ("learn", "feedback", "replay")]
+        with pipeline.watch() as watch:
+            watch.wait_until_decided(EVENTS // 4)
+            local_kafka.stop(home)
+            time.sleep(2)  # the programs are to meet a port on which nobody listens
+            assert [program.process.poll() for program in programs] == [None] * 3
+            local_kafka.start(port, home)
+            watch.wait_until_decided(EVENTS)
+        assert programs[2].wait() == 0, programs[2].said()
+        pipeline.assert_every_context_is_decided_and_settled_once(EVENTS)
+        assert [program.stop() for program in programs[:2]] == [0, 0]
+    finally:
+        pipeline.close()
+        local_kafka.stop(home)
+
+
+def test_learner_killed_again_and_again_decides_every_context_once(pipeline: MakePipeline) -> None:
+    ours = pipeline(**STREAM)
+    ours.start("feedback")
+    replay = ours.start("replay")
+    with ours.watch() as watch:
+        for decided in (200, 600, 1_000, 1_500):
+            learner = ours.start("learn")
+            watch.wait_until_decided(decided)
+            learner.kill()
+        ours.start("learn")
+        assert replay.wait() == 0, replay.said()
+        ours.assert_every_context_is_decided_and_settled_once(EVENTS)
+
+
+def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out(pipeline: MakePipeline) -> None:
+    ours = pipeline(**STREAM)
+    ours.start("learn")
+    with ours.watch() as watch:
+        for decided in (300, 900):
+            replay, feedback = ours.start("replay", "--resume"), ours.start("feedback")
+            watch.wait_until_decided(decided)
+            feedback.kill()
+            replay.kill()
+        replay = ours.start("replay", "--resume")
+        ours.start("feedback")
+        assert replay.wait() == 0, replay.said()
+        ours.assert_every_context_is_decided_and_settled_once(EVENTS)
+        assert watch.ledger().feedback_duplicates > 0  # what was sent before the kill and not committed
+
+
+def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothing_and_says_why(
+    pipeline: MakePipeline,
+) -> None:
+    ours = pipeline(**STREAM)
+    ours.start("feedback")
+    ours.start("replay")
+    with ours.watch() as watch:
+        zombie = ours.start("learn")
+        watch.wait_until_decided(300)
+        zombie.signal(signal.SIGSTOP)
+        frozen_s = time.monotonic()
+        ours.start("learn")
+        watch.wait_until_decided(EVENTS * 3 // 4)
+        wait_for(lambda: time.monotonic() - frozen_s > 4, "the session of 3 s is over")
+        zombie.signal(signal.SIGCONT)
+        assert zombie.wait() == 3, zombie.said()
+    assert "nothing was written after that" in zombie.said()
+    assert "--instance" in zombie.said()
+    ours.assert_every_context_is_decided_and_settled_once(EVENTS)
