@@ -7,9 +7,11 @@ every offset of the inputs that the journal says were applied:
     feedback   an offset settled an example, or has a dead letter, or its id had been settled, or it waits
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from stream import codec
@@ -62,6 +64,15 @@ class _Settled(NamedTuple):
     place: str
 
 
+class _Place(NamedTuple):
+    """When a record was applied, to be compared with other places."""
+
+    step: int
+    append_ms: int
+    input: int  # 0: of the contexts, which come first; 1: of the feedback
+    offset: int
+
+
 @dataclass(slots=True)
 class _Audit:
     """What the topics of one partition say."""
@@ -75,11 +86,18 @@ class _Audit:
     settled: dict[str, list[_Settled]] = field(default_factory=lambda: defaultdict(list))
     settled_by: dict[int, _Settled] = field(default_factory=dict)  # by feedback offset
     dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
+    steps: list[tuple[int, int]] = field(default_factory=list)  # where each step ended: context and feedback offset
+    decided_as: dict[str, list[_Place]] = field(default_factory=lambda: defaultdict(list))  # of each id, in order
     latest_step: int = 0  # of those that have published
 
     def fault(self, message: str) -> None:
         if len(self.faults) < FAULTS_SHOWN_MAX:
             self.faults.append(message)
+
+    def place(self, record: Record, of_input: int) -> _Place:
+        """When a record was applied: in which step, and where in it."""
+        step = bisect_right(self.steps, record.offset, key=itemgetter(of_input))
+        return _Place(step, record.append_ms, of_input, record.offset)
 
 
 def audit_partition(
@@ -149,6 +167,7 @@ def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[st
             if entry.number != last.number + 1 or not follows:
                 audit.fault(f"journal at offset {record.offset}: step {entry.number} does not follow on {last.number}")
             last = entry
+            audit.steps.append((entry.contexts[1], entry.feedback[1]))
         else:
             opening = entry
     if opening is None and last.number:
@@ -244,6 +263,7 @@ def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features:
             if audit.prediction_of[record.offset] != event_id:
                 audit.fault(f"{place} is {event_id!r}; its prediction is of {audit.prediction_of[record.offset]!r}")
             decided.add(event_id)
+            audit.decided_as[event_id].append(audit.place(record, 0))
         elif event_id in decided:
             counts["context_duplicates"] += 1
         else:
@@ -257,8 +277,7 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
     names = ("feedback", "matched", "late", "feedback_duplicates", "conflicts")
     counts = dict.fromkeys((*names, "orphans_waiting", "orphans_dropped", "feedback_malformed"), 0)
     needs_label = registered()[opening["learner"]].needs_label
-    waiting: dict[str, int] = {}  # id -> the bit of the orphan
-    dropped: dict[str, tuple[int, int]] = {}  # id -> when its latest dropped orphan came, and its bit
+    orphans: dict[str, _Orphan] = {}  # of each id the latest feedback that waited for its context
     for record in feedback:
         if record.offset >= end:
             break
@@ -271,25 +290,19 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
             if kind != DEAD_LETTER_MALFORMED:
                 audit.fault(f"feedback at offset {record.offset} is malformed and has no dead letter")
             continue
+        place = audit.place(record, 1)
+        decisions = bisect_right(audit.decided_as.get(event.id, ()), place)  # of this id, before this feedback
         if kind == DEAD_LETTER_ORPHAN:
             counts["orphans_dropped"] += 1
-            dropped[event.id] = (record.append_ms, event.reward)
-            continue
-        if record.offset in audit.settled_by:
+            orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
+        elif record.offset in audit.settled_by:
             counts["matched"] += 1
-            _check_matched(audit, audit.settled_by[record.offset], record, event)
-            continue
-        first_bit = _first_bit(audit, record, event.id, opening["join"], dropped, waiting)
-        if first_bit is not None:
-            counts["feedback_duplicates"] += 1
-            counts["conflicts"] += first_bit != event.reward
-        elif _is_late(audit, record, event.id, opening["join"]):
-            counts["late"] += 1
+            settled = audit.settled_by[record.offset]
+            _check_matched(audit, settled, record, event)
+            if decisions < len(audit.settled[event.id]) and audit.settled[event.id][decisions] is settled:
+                orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
         else:
-            counts["orphans_waiting"] += 1
-            waiting[event.id] = event.reward
-            if len(audit.settled[event.id]) < len(audit.decisions[event.id]):
-                audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}, which is pending")
+            _count_other(audit, record, event, decisions, orphans, opening["join"], counts)
     if counts["matched"] != len(audit.settled_by):
         audit.fault(f"{len(audit.settled_by)} matched examples name {counts['matched']} applied feedback records")
     return counts
@@ -306,33 +319,52 @@ def _check_matched(audit: _Audit, settled: _Settled, record: Record, event: Feed
         )
 
 
-def _first_bit(
+class _Orphan(NamedTuple):
+    """Feedback that waited for its context."""
+
+    decisions: int  # of its id, before it came
+    append_ms: int
+    reward: int
+
+
+def _count_other(
     audit: _Audit,
     record: Record,
-    event_id: str,
+    event: Feedback,
+    decisions: int,
+    orphans: dict[str, _Orphan],
     join: dict[str, int],
-    dropped: dict[str, tuple[int, int]],
-    waiting: dict[str, int],
-) -> int | None:
-    """The bit of the feedback that came before this one and stood when it came; None when there is none."""
-    for entry in audit.settled[event_id]:
-        before = entry.feedback_offset is not None and entry.feedback_offset < record.offset
-        if before and record.append_ms <= entry.example.settled_at_ms + join["retain_ms"]:
-            return entry.example.reward
-    if event_id in dropped and record.append_ms <= dropped[event_id][0] + join["orphan_ms"]:
-        return dropped[event_id][1]
-    return waiting.get(event_id)
+    counts: dict[str, int],
+) -> None:
+    """Count feedback that settled nothing and was not dropped: a duplicate, late, or an orphan that still waits."""
+    orphan = orphans.get(event.id)
+    first_bit: int | None = None
+    if orphan and orphan.decisions == decisions and record.append_ms <= orphan.append_ms + join["orphan_ms"]:
+        first_bit = orphan.reward
+    elif decisions > len(audit.settled[event.id]):
+        audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}, which is pending")
+    elif decisions:
+        example, decided_at_ms, feedback_offset, _ = audit.settled[event.id][decisions - 1]
+        if feedback_offset is not None and feedback_offset > record.offset:
+            audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}; offset {feedback_offset} did")
+        if record.append_ms <= example.settled_at_ms + join["retain_ms"]:
+            if example.outcome is Outcome.EXPIRED:
+                counts["late"] += 1
+                _check_late(audit, record, event.id, example, decided_at_ms + join["window_ms"])
+                return
+            first_bit = example.reward
+    if first_bit is not None:
+        counts["feedback_duplicates"] += 1
+        counts["conflicts"] += first_bit != event.reward
+        return
+    counts["orphans_waiting"] += 1
+    orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
 
 
-def _is_late(audit: _Audit, record: Record, event_id: str, join: dict[str, int]) -> bool:
-    """Whether the id had expired, and was remembered, when this feedback came."""
-    for example, decided_at_ms, _, _ in audit.settled[event_id]:
-        if example.outcome is Outcome.EXPIRED and record.append_ms <= example.settled_at_ms + join["retain_ms"]:
-            deadline_ms = decided_at_ms + join["window_ms"]
-            if record.append_ms <= deadline_ms < example.settled_at_ms:
-                audit.fault(
-                    f"feedback at offset {record.offset} came in time for {event_id!r}, at {record.append_ms} ms with "
-                    f"the deadline at {deadline_ms} ms; the decision expired all the same"
-                )
-            return True
-    return False
+def _check_late(audit: _Audit, record: Record, event_id: str, example: Example, deadline_ms: int) -> None:
+    """Whether feedback that changed nothing had indeed come too late."""
+    if record.append_ms <= deadline_ms < example.settled_at_ms:
+        audit.fault(
+            f"feedback at offset {record.offset} came in time for {event_id!r}, at {record.append_ms} ms with "
+            f"the deadline at {deadline_ms} ms; the decision expired all the same"
+        )
