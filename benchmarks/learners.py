@@ -1,10 +1,11 @@
 """What learners cost: per event from Python, in the compiled loop, full SOBA, compile time, and beside Vowpal Wabbit.
 
-    python benchmarks/learners.py [--drift] [--json FILE]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/learners.py [--drift] [--json FILE]
 
-All figures are medians of one run on one machine. Vowpal Wabbit is measured where its Python package is importable
-(pip install vowpalwabbit); without it that part says so and is left out. --drift adds 10⁵ updates of full SOBA at
-K·d = 3,600 against a fresh solve, which takes a minute or two.
+All figures are medians of one run on one machine. With more BLAS threads than idle cores, full SOBA's block product
+waits for a thread that is not running: 5 ms per update instead of 0.7. Vowpal Wabbit is measured where its Python
+package is importable (pip install vowpalwabbit); without it that part says so and is left out. --drift adds 10⁵ updates
+of full SOBA at K·d = 3,600 against a fresh solve, which takes a minute or two.
 """
 
 import argparse
