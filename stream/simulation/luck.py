@@ -15,7 +15,7 @@ class Luck:
 
     >>> luck = Luck(0)
     >>> [luck.below(1_000) for _ in range(4)]
-    [883, 431, 26, 972]
+    [883, 431, 26, 970]
     """
 
     __slots__ = ("_state",)
