@@ -8,6 +8,7 @@ import pytest
 
 from stream.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.checkpoint import JournalError
+from stream.join import JoinSettings
 from stream.ledger import Ledger
 from stream.records import Record
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
@@ -215,6 +216,12 @@ TAMPERINGS = [
     Tampering("action of an example", TOPICS.examples, change(1, action=7), "is not that of the prediction"),
     Tampering("propensity of an example", TOPICS.examples, change(1, propensity=0.5), "is not that of the prediction"),
     Tampering("delay of an example", TOPICS.examples, change(1, delay_ms=99), "after 100 ms"),
+    Tampering(
+        "matched by its duplicate",
+        TOPICS.examples,
+        change(1, feedback_offset=3),
+        "feedback at offset 2 did not settle 'matched'; offset 3 did",
+    ),
     Tampering("matched by what another used", TOPICS.examples, change(1, feedback_offset=1), "missing or used twice"),
     Tampering("matched by nothing", TOPICS.examples, change(1, feedback_offset=77), "name 1 applied feedback records"),
     Tampering(
@@ -250,9 +257,6 @@ def test_audit_finds_what_was_changed_and_says_where(good: Pipeline, tampering: 
 
 # These change no record that names another: only the counts tell.
 MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
-    "matched by its duplicate": (
-        TOPICS.examples, change(1, feedback_offset=3), {"feedback_duplicates": 1, "orphans_waiting": 2},
-    ),
     "orphan's dead letter lost": (TOPICS.dead_letter, drop(2), {"orphans_dropped": 0, "orphans_waiting": 2}),
     "bit of a duplicate": (TOPICS.feedback, change(3, reward=0), {"conflicts": 2}),
     "bit of a conflict": (TOPICS.feedback, change(4, reward=1), {"conflicts": 0}),
@@ -269,6 +273,24 @@ def test_audit_counts_for_itself(good: Pipeline, claim: str) -> None:
     finding = tampered(good, topic, edit)
     assert not finding.ok
     assert finding.audited == GOOD._replace(**counts)
+
+
+def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
+    learner = pipeline.learner()
+    for make in (
+        lambda: pipeline.answer("a", 1),  # kept
+        lambda: pipeline.answer("b", 1),  # kept; that of a has to go
+        lambda: pipeline.context("a"),
+        lambda: pipeline.context("c"),  # a has to expire
+        lambda: pipeline.answer("a", 1),  # within orphan_ms of the first: yet no duplicate of it
+    ):
+        make()
+        while learner.step(0):
+            pass
+    ledger = pipeline.ledger()
+    assert (ledger.late, ledger.feedback_duplicates, ledger.orphans_dropped, ledger.orphans_waiting) == (1, 0, 1, 1)
+    assert pipeline.audits()[0].ok
 
 
 def test_decision_that_expired_though_its_feedback_was_in_time_is_a_fault(good: Pipeline) -> None:
