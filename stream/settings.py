@@ -91,6 +91,7 @@ class Settings(BaseSettings):
     pending_max: int = Field(default=1_000_000, ge=1)
     orphans_max: int = Field(default=100_000, ge=1)
     retained_max: int = Field(default=5_000_000, ge=1)
+    snapshot_interval: Duration = 60_000
     partitions: int = Field(default=1, ge=1, le=1_000)
     replication: int = Field(default=1, ge=1)
     bootstrap: str = "localhost:9092"

@@ -1,8 +1,10 @@
 """The names of the topics, and what each must be."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from stream.broker import TopicSpec
+from stream.broker import TopicDescription, TopicSpec
+from stream.durations import format_duration
 
 DEFAULT_PREFIX = "onebit."
 
@@ -36,3 +38,30 @@ class Topics(NamedTuple):
             )
             for name in self
         ]
+
+    def retention_warnings(
+        self, found: Mapping[str, TopicDescription], snapshot_interval_ms: int, window_ms: int
+    ) -> list[str]:
+        """Where records may be deleted that a recovery still needs.
+
+        That are those since the snapshot before the newest one, if the newest is torn: two intervals. A learner that
+        was away for a window, as long as its users are prepared to wait for an answer, shall still find what came.
+        """
+        needed_ms = 2 * snapshot_interval_ms + window_ms
+        warnings = []
+        for name in (self.contexts, self.feedback, self.journal):
+            if name not in found or found[name].retention_ms < 0:
+                continue
+            kept = format_duration(found[name].retention_ms)
+            if snapshot_interval_ms == 0:
+                warnings.append(
+                    f"{name} is kept for {kept}, and there are no snapshots: a recovery needs all of it; set its "
+                    "retention.ms to -1, or give --snapshot-interval"
+                )
+            elif found[name].retention_ms < needed_ms:
+                warnings.append(
+                    f"{name} is kept for {kept}; a recovery may need {format_duration(needed_ms)}, twice the snapshot "
+                    f"interval {format_duration(snapshot_interval_ms)} and the window {format_duration(window_ms)}: "
+                    "raise its retention.ms"
+                )
+        return warnings

@@ -21,8 +21,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("stream.engine", "stream.evaluate"),
             ("stream.broker", "stream.topics", "stream.snapshot", "stream.checkpoint",
              "stream.settings"),
-            ("stream.audit", "stream.simulate", "stream.offline", "stream.kafka_broker", "stream.local_kafka",
-             "stream.report"),
+            ("stream.audit", "stream.models", "stream.simulate", "stream.offline", "stream.kafka_broker",
+             "stream.local_kafka", "stream.report"),
             ("stream.simulation",),
             ("producers", "consumers"),
             ("stream.cli",),
@@ -51,7 +51,7 @@ ALLOWED_IN_THE_CORE = (
     | LAYERS[1]
     | LAYERS[2]
     | LAYERS[3]
-    | {"stream.audit", "stream.simulate", "stream.offline", "stream.simulation"}
+    | {"stream.audit", "stream.models", "stream.simulate", "stream.offline", "stream.simulation"}
 )
 
 

@@ -59,15 +59,21 @@ def create(
 
 @topics_app.command()
 def describe(
+    window: options.Window = None,
+    snapshot_interval: options.SnapshotInterval = None,
     bootstrap: options.Bootstrap = None,
     topic_prefix: options.TopicPrefix = None,
     connect_timeout: options.ConnectTimeout = None,
     config: options.Config = None,
 ) -> None:
-    """Show the topics as they are; exit code 1 when one is missing."""
+    """Show the topics as they are; exit code 1 when one is missing.
+
+    A warning says where records are deleted before a recovery is sure not to need them, with these settings.
+    """
     settings = options.settings_from(
-        config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
-    )
+        config, window=window, snapshot_interval=snapshot_interval, bootstrap=bootstrap, topic_prefix=topic_prefix,
+        connect_timeout=connect_timeout,
+    )  # fmt: skip
     broker = connect(settings)
     try:
         names = options.topics_of(settings)
@@ -83,6 +89,8 @@ def describe(
             cleanup = "compact" if found.compacted else "delete"
             table.add_row(name, str(found.partitions), time_of, cleanup, retention, str(found.replication))
         out.print(table)
+        for warning in names.retention_warnings(descriptions, settings.snapshot_interval, settings.window):
+            out.print(f"[bold yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
         if len(descriptions) < len(names):
             raise typer.Exit(EXIT_DIFFERS)
     finally:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from producers.datasets.base import DatasetError
 from stream.broker import BrokerError, BrokerUnavailableError, FencedError
 from stream.checkpoint import JournalError
-from stream.cli import admin, options, programs
+from stream.cli import admin, model, options, programs
 from stream.cli.console import (
     EXIT_DIFFERS,
     EXIT_FENCED,
@@ -32,6 +32,7 @@ from stream.durations import DurationError, parse_duration
 from stream.evaluate import RunReport, comparison
 from stream.learners import ParameterError
 from stream.local_kafka import LocalKafkaError
+from stream.models import ModelError
 from stream.settings import SettingsError, command_line
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.add_typer(admin.topics_app, name="topics")
 app.add_typer(admin.kafka_app, name="kafka")
 app.add_typer(admin.data_app, name="data")
+app.add_typer(model.model_app, name="model")
 app.command(name="learners")(admin.learners)
 app.command(name="simulate")(simulate)
 
@@ -193,6 +195,7 @@ def learn(
     on_expiry: options.OnExpiry = None,
     late: options.Late = None,
     instance: options.Instance = None,
+    snapshot_interval: options.SnapshotInterval = None,
     bootstrap: options.Bootstrap = None,
     topic_prefix: options.TopicPrefix = None,
     connect_timeout: options.ConnectTimeout = None,
@@ -205,8 +208,8 @@ def learn(
     """
     settings = options.settings_from(
         config, learner=learner, param=param, data=data, n_classes=n_classes, n_features=n_features, seed=seed,
-        window=window, on_expiry=on_expiry, late=late, instance=instance, bootstrap=bootstrap,
-        topic_prefix=topic_prefix, connect_timeout=connect_timeout,
+        window=window, on_expiry=on_expiry, late=late, instance=instance, snapshot_interval=snapshot_interval,
+        bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout,
     )  # fmt: skip
     programs.learn(settings)
 
@@ -241,12 +244,18 @@ def feedback(
     programs.feedback(settings)
 
 
-@app.command(epilog=_examples("onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json"))
+@app.command(
+    epilog=_examples("onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json", "onebit verify --replay")
+)
 def verify(
     wait_events: Annotated[
         int | None, typer.Option(help="First wait until so many events are decided and none is pending.")
     ] = None,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for that.")] = "10m",
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="Apply the whole journal again too, and compare the state with a recovery's."),
+    ] = False,
     bootstrap: options.Bootstrap = None,
     topic_prefix: options.TopicPrefix = None,
     connect_timeout: options.ConnectTimeout = None,
@@ -255,23 +264,37 @@ def verify(
 ) -> None:
     """Recompute the ledger from the topics alone, and compare it with what the learner counted.
 
-    Exit code 1 and the differences when they do not agree.
+    With --replay the learner's whole state as well: from the first step on, without any snapshot, it must come out to
+    the bit as a recovery from the newest snapshot gives it. Exit code 1 and the differences when they do not agree.
     """
     settings = options.settings_from(
         config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
     )
     findings = programs.verify(settings, wait_events=wait_events, timeout_ms=parse_duration(timeout))
-    ok = all(finding.ok for finding in findings)
+    replays = model.replay(settings) if replay else []
+    ok = all(finding.ok for finding in findings) and all(found.ok for found in replays)
     if json:
-        partitions = [finding.as_json() for finding in findings]
-        sys.stdout.write(orjson.dumps({"ok": ok, "partitions": partitions}).decode() + "\n")
+        result = {"ok": ok, "partitions": [finding.as_json() for finding in findings]}
+        if replay:
+            result["replay"] = [found._asdict() | {"ok": found.ok} for found in replays]
+        sys.stdout.write(orjson.dumps(result).decode() + "\n")
     else:
         programs.print_findings(findings)
+        model.print_replays(replays)
     if not ok:
         raise typer.Exit(EXIT_DIFFERS)
 
 
-USAGE_ERRORS = (SettingsError, ParameterError, DatasetError, DelayError, DurationError, JournalError, LocalKafkaError)
+USAGE_ERRORS = (
+    SettingsError,
+    ParameterError,
+    DatasetError,
+    DelayError,
+    DurationError,
+    JournalError,
+    LocalKafkaError,
+    ModelError,
+)
 
 
 def main() -> None:

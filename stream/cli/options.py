@@ -139,6 +139,14 @@ Instance = Annotated[
         help="The name of this process across restarts; each of several needs its own.",
     ),
 ]  # fmt: skip
+SnapshotInterval = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", rich_help_panel=KAFKA_PANEL, show_default="1m",
+        help="From one snapshot of the state to the next; 0s: none, and recovery applies the whole journal again.",
+    ),
+]  # fmt: skip
+Partition = Annotated[int, typer.Option(min=0, rich_help_panel=KAFKA_PANEL, help="Whose model: each learns alone.")]
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -117,7 +117,11 @@ def learn(settings: Settings) -> None:
 
     def work(broker: KafkaBroker) -> None:
         require_topics(broker, topics)
-        options = LearnerOptions(group=f"{settings.topic_prefix}learner", instance=f"learner-{settings.instance}")
+        options = LearnerOptions(
+            group=f"{settings.topic_prefix}learner",
+            instance=f"learner-{settings.instance}",
+            snapshot_interval_ms=settings.snapshot_interval,
+        )
         program = LearnerProgram(broker, topics, task, options, monotonic_ms, announce)
         announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
 

@@ -1,0 +1,245 @@
+"""`onebit model`: models of any past moment, side by side, into a new pipeline; and the replay of `onebit verify`."""
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from stream.broker import Broker
+from stream.checkpoint import Progress
+from stream.cli import options
+from stream.cli.console import EXIT_DIFFERS, announce, every, monotonic_ms, out
+from stream.cli.programs import connect, require_topics
+from stream.models import Replay, compare_models, export_model, import_model, read_model, replay_journal, write_model
+from stream.settings import Settings, SettingsError
+from stream.topics import Topics
+
+model_app = typer.Typer(help="Models of any moment: export, compare, import.", no_args_is_help=True)
+
+PROGRESS_INTERVAL_MS = 5_000
+
+ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of `onebit model export`.")]
+
+
+def _examples(*lines: str) -> str:
+    return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
+
+
+@model_app.command(
+    epilog=_examples(
+        "onebit model export --out now.npz",
+        "onebit model export --at 2026-03-01T12:00:00+01:00 --out noon.npz",
+        "onebit model export --journal 5000 --partition 2 --out step-5000.npz --json",
+    )
+)
+def export(
+    out_file: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Where the model is written.")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="As it was at a time of the broker: 2026-03-01T12:00:00Z, this host's zone if none is given; or "
+            "milliseconds since 1970.",
+        ),
+    ] = None,
+    journal: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="As it was after a step of the journal.")
+    ] = None,
+    partition: options.Partition = 0,
+    bootstrap: options.Bootstrap = None,
+    topic_prefix: options.TopicPrefix = None,
+    connect_timeout: options.ConnectTimeout = None,
+    config: options.Config = None,
+    json: options.Json = False,
+) -> None:
+    """Write the model as it is, or as it was at any past moment, to a numpy file that needs no pickle.
+
+    It is rebuilt from the newest snapshot of before and the journal after it, while the learner may go on. `meta` in
+    the file says which learner it is, with which parameters, where in the topics it stood, and the state's digest.
+    """
+    if at is not None and journal is not None:
+        raise SettingsError("--at and --journal: expected one of the two; got both")
+    settings = options.settings_from(
+        config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
+    )
+    with _connected(settings) as (broker, topics, partitions):
+        _check_partition(partition, partitions)
+        at_ms = None if at is None else time_ms(at)
+        progress = report(f"partition {partition}")
+        model = export_model(broker, topics, partition, number=journal, at_ms=at_ms, progress=progress)
+    write_model(out_file, model)
+    if json:
+        sys.stdout.write(orjson.dumps({"file": str(out_file), **model.meta}).decode() + "\n")
+        return
+    position, digest = model.meta["position"], model.meta["digest"]
+    out.print(
+        f"{out_file}: {model.meta['learner']} of partition {partition} after step {position['journal']:,}, "
+        f"{model.meta['updates']:,} updates, digest {digest[:16]}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@model_app.command(epilog=_examples("onebit model diff monday.npz tuesday.npz"))
+def diff(first: ModelFile, second: ModelFile, json: options.Json = False) -> None:
+    """Compare two models array by array; exit code 1 when they are not the same to the bit."""
+    models = read_model(first), read_model(second)
+    differences = compare_models(*models)
+    identities = [{name: model.meta[name] for name in ("learner", "parameters")} for model in models]
+    same = all(difference.same for difference in differences) and identities[0] == identities[1]
+    if json:
+        arrays = [difference._asdict() | {"same": difference.same} for difference in differences]
+        sys.stdout.write(orjson.dumps({"same": same, "models": identities, "arrays": arrays}).decode() + "\n")
+    else:
+        for path, model in zip((first, second), models, strict=True):
+            position = model.meta["position"]
+            parameters = ", ".join(f"{name}={value}" for name, value in model.meta["parameters"].items())
+            out.print(
+                f"{path}: {model.meta['learner']} ({escape(parameters)}) after step {position['journal']:,} of "
+                f"partition {position['partition']}, {model.meta['updates']:,} updates",
+                highlight=False,
+                soft_wrap=True,
+            )
+        table = Table(box=None, header_style="bold underline", padding=(0, 2, 0, 0))
+        for column in ("array", "shape", "entries that differ", "greatest difference"):
+            table.add_column(column, justify="left" if column in ("array", "shape") else "right")
+        for name, (shape, other), differing, greatest in differences:
+            shapes = str(shape) if shape == other else f"{shape or 'none'} and {other or 'none'}"
+            table.add_row(name, shapes, f"{differing:,}", f"{greatest:.6g}" if differing else "0")
+        out.print(table, highlight=False)
+        out.print("[bold green]the same, to the bit" if same else "[bold red]they differ")
+    if not same:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+@model_app.command(
+    name="import",
+    epilog=_examples(
+        "onebit model import noon.npz --topic-prefix trial.   # then: onebit learn --topic-prefix trial. ...",
+        "onebit model import noon.npz --partition 2",
+    ),
+)
+def import_file(
+    file: ModelFile,
+    partition: Annotated[
+        int | None, typer.Option(min=0, show_default="all", rich_help_panel=options.KAFKA_PANEL, help="Only this one.")
+    ] = None,
+    bootstrap: options.Bootstrap = None,
+    topic_prefix: options.TopicPrefix = None,
+    connect_timeout: options.ConnectTimeout = None,
+    config: options.Config = None,
+) -> None:
+    """Let a learner that has not begun yet begin with a model; start it with the model's learner and parameters.
+
+    The model is written to the snapshots topic, in one transaction, as the state before the first step. So a restart,
+    and `onebit verify --replay`, begin with it too. Where a learner has begun already nothing is written.
+    """
+    model = read_model(file)
+    settings = options.settings_from(
+        config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
+    )
+    with _connected(settings) as (broker, topics, partitions):
+        if partition is not None:
+            _check_partition(partition, partitions)
+        chosen = range(partitions) if partition is None else [partition]
+        for number in chosen:
+            import_model(broker, topics, number, model, f"{settings.topic_prefix}import-{number}")
+    flags = " ".join(f"--param {name}={value}" for name, value in model.meta["parameters"].items())
+    out.print(
+        f"{len(chosen)} partitions begin with {file}; start it: onebit learn --learner {model.meta['learner']} {flags} "
+        f"--n-classes {model.meta['n_classes']} --n-features {model.meta['n_features']}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+class _connected:  # noqa: N801 (used like a function)
+    """A connection, the topics and their number of partitions, for the time of a command."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._broker = connect(settings)
+        self._topics = options.topics_of(settings)
+
+    def __enter__(self) -> tuple[Broker, Topics, int]:
+        return self._broker, self._topics, require_topics(self._broker, self._topics)
+
+    def __exit__(self, *error: object) -> None:
+        self._broker.close()
+
+
+def _check_partition(partition: int, partitions: int) -> None:
+    if partition >= partitions:
+        raise SettingsError(f"--partition {partition}: the topics have partitions 0 to {partitions - 1}")
+
+
+def time_ms(text: str) -> int:
+    """A time as people write it, in milliseconds since 1970."""
+    if re.fullmatch(r"\d{10,15}", text, re.ASCII):
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
+    except ValueError as error:
+        raise SettingsError(
+            f"--at {text}: expected a time such as 2026-03-01T12:00:00Z, or milliseconds since 1970"
+        ) from error
+
+
+def report(label: str) -> Callable[[Progress], None]:
+    """What tells people now and then how far a re-application has come."""
+    started_ms = monotonic_ms()
+    latest: list[Progress] = []
+
+    def tell() -> None:
+        number, _, last, records = latest[-1]
+        rate = 1_000 * records / max(monotonic_ms() - started_ms, 1)
+        announce(f"{label}: step {number:,} of {last:,}, {rate:,.0f} records/s")
+
+    show = every(PROGRESS_INTERVAL_MS, tell)
+
+    def told(progress: Progress) -> None:
+        latest[:] = [progress]
+        show()
+
+    return told
+
+
+def replay(settings: Settings) -> list[Replay]:
+    """Apply the whole journal of every partition again."""
+    with _connected(settings) as (broker, topics, partitions):
+        return [
+            replay_journal(broker, topics, partition, report(f"replaying partition {partition}"))
+            for partition in range(partitions)
+        ]
+
+
+def print_replays(replays: list[Replay]) -> None:
+    """Show what the whole journals came to."""
+    for found in replays:
+        compared = (
+            f"snapshot of step {found.snapshot:,} and the rest" if found.snapshot else "recovery (no snapshot yet)"
+        )
+        if found.fault:
+            out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)
+        elif not found.steps:
+            out.print(f"partition {found.partition}: no step has been made")
+        elif found.ok:
+            out.print(
+                f"[bold green]✓ partition {found.partition}:[/] {found.steps:,} steps applied again give the state of "
+                f"the {compared}, learner {found.state[:16]}",
+                highlight=False,
+                soft_wrap=True,
+            )
+        else:
+            out.print(
+                f"[bold red]✗ partition {found.partition}:[/] {found.steps:,} steps applied again give the state "
+                f"{found.replayed[:16]}; the {compared} {found.recovered[:16]}",
+                highlight=False,
+                soft_wrap=True,
+            )
