@@ -278,13 +278,14 @@ def test_audit_counts_for_itself(good: Pipeline, claim: str) -> None:
 def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> None:
     pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
     learner = pipeline.learner()
-    for make in (
+    makes: list[Callable[[], None]] = [
         lambda: pipeline.answer("a", 1),  # kept
         lambda: pipeline.answer("b", 1),  # kept; that of a has to go
         lambda: pipeline.context("a"),
         lambda: pipeline.context("c"),  # a has to expire
         lambda: pipeline.answer("a", 1),  # within orphan_ms of the first: yet no duplicate of it
-    ):
+    ]
+    for make in makes:
         make()
         while learner.step(0):
             pass

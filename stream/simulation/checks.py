@@ -28,14 +28,15 @@ from typing import Any, NamedTuple
 from stream import codec
 from stream.audit import audit_partition
 from stream.checkpoint import JournalStep, decode_step, read_partition, rebuild, state_digest
-from stream.engine import Task
-from stream.events import Outcome, Prediction
+from stream.draws import Purpose, uniform
+from stream.engine import Task, TaskSettings
+from stream.events import Decision, Features, Outcome, Prediction
 from stream.ledger import Ledger
 from stream.records import Record, TopicPartition
 from stream.simulation.faulty_broker import Fate
-from stream.simulation.oracle import ExpectedDeadLetter, ExpectedExample, Oracle
-from stream.simulation.schedule import NEVER_MS
-from stream.simulation.world import GROUP, TOPICS, World
+from stream.simulation.oracle import Correction, ExpectedDeadLetter, ExpectedExample, Oracle
+from stream.simulation.schedule import NEVER_MS, Kind
+from stream.simulation.world import GROUP, TOPICS, World, label_of
 
 OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journal, TOPICS.snapshots)
 
@@ -68,6 +69,18 @@ class _Partition:
             if isinstance(entry, JournalStep):
                 self.steps.append((entry, record.append_ms))
         self.decided: dict[int, Prediction] = {offset: prediction for prediction, offset in self.predictions}
+        self._inputs = {
+            TOPICS.contexts: {record.offset: record for record in self.contexts},
+            TOPICS.feedback: {record.offset: record for record in self.feedback},
+        }
+
+    def applied_by(self, step: JournalStep) -> list[Record]:
+        """The records of a step in their order."""
+        records: list[Record] = []
+        for topic, offsets in ((TOPICS.contexts, step.contexts), (TOPICS.feedback, step.feedback)):
+            of_topic = self._inputs[topic]
+            records += [of_topic[offset] for offset in range(*offsets) if offset in of_topic]
+        return sorted(records, key=lambda record: (record.append_ms, record.topic != TOPICS.contexts, record.offset))
 
 
 def check(world: World) -> Checked:
@@ -102,36 +115,24 @@ def check(world: World) -> Checked:
 
 
 def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
-    """Predictions, examples, dead letters and ledger, all in their order, against the oracle's."""
+    """Predictions, examples, dead letters, ledger and model, all in their order, against the oracle's."""
     task = partition.world.schedule.task
     oracle = Oracle(task.join, 0 if task.on_expiry == "negative" else None)
+    pupil = _Pupil(task)
     wrong: list[str] = []
-    sent = partition.world.sent
-    contexts = {record.offset: record for record in partition.contexts}
-    feedback = {record.offset: record for record in partition.feedback}
     latest_ms = 0
+    in_order = partition.world.fired[Kind.FOREIGN_BEGIN] == 0  # what such a transaction holds shows after later records
     for step, _ in partition.steps:
-        applied = [contexts[offset] for offset in range(*step.contexts) if offset in contexts]
-        applied += [feedback[offset] for offset in range(*step.feedback) if offset in feedback]
-        applied.sort(key=lambda record: (record.append_ms, record.topic != TOPICS.contexts, record.offset))
-        for record in applied:
-            is_context = record.topic == TOPICS.contexts
-            event_id, bit = sent[record.topic, partition.number, record.offset]
-            latest_ms = max(latest_ms, record.append_ms)
-            if event_id is None:
-                if not is_context:
-                    oracle.time(record.append_ms)
-                oracle.poison(contexts=is_context, offset=record.offset)
-            elif is_context:
-                prediction = partition.decided.get(record.offset)
-                fault = oracle.context(event_id, None if prediction is None else prediction.decided_at_ms)
-                if fault is not None:
-                    wrong.append(f"context at offset {record.offset}: {fault}")
-            else:
-                oracle.feedback(event_id, bit, record.append_ms, record.offset)
+        for record in partition.applied_by(step):
+            if in_order and record.append_ms < latest_ms:
+                wrong.append(f"step {step.number} applies {record.topic} offset {record.offset} after a later record")
+            latest_ms = record.append_ms
+            wrong += _ask_about(partition, oracle, pupil, record)
         oracle.time(step.feedback_end_ms)
-        if oracle.ledger() != step.ledger:
-            wrong.append(f"step {step.number}: expected {_differing(oracle.ledger(), step.ledger)}")
+        pupil.learn(oracle)
+        if (oracle.ledger(), pupil.updates) != (step.ledger, step.updates):
+            differing = _differing(oracle.ledger(), step.ledger)
+            wrong.append(f"step {step.number}: expected {differing}, {pupil.updates} updates; got {step.updates}")
             break
     examples = [
         ExpectedExample(e.id, e.outcome.value, e.reward, e.delay_ms, e.settled_at_ms, offset)
@@ -142,7 +143,69 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
         ExpectedDeadLetter(topic == TOPICS.contexts, offset, kind) for topic, _, offset, kind in partition.dead_letters
     ]
     wrong += _differences("dead letter", oracle.dead_letters, letters)
+    running = partition.world.tasks().get(partition.number)
+    if not wrong and running is not None:
+        one, other = state_digest([pupil.learner.state()]), state_digest([running.learner.state()])
+        if one != other:
+            wrong.append(f"the learner that was told the same ends as {one[:16]}; the one that ran as {other[:16]}")
     return oracle, wrong
+
+
+def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil", record: Record) -> list[str]:
+    is_context = record.topic == TOPICS.contexts
+    event_id, bit = partition.world.sent[record.topic, partition.number, record.offset]
+    if not is_context:
+        oracle.time(record.append_ms)
+        pupil.learn(oracle)
+    if event_id is None:
+        oracle.poison(contexts=is_context, offset=record.offset)
+    elif is_context:
+        prediction = partition.decided.get(record.offset)
+        decides = None if prediction is None else prediction.decided_at_ms
+        fault = oracle.context(event_id, decides)
+        if fault is not None:
+            return [f"context at offset {record.offset}: {fault}"]
+        if prediction is not None and not pupil.decides(event_id, record, prediction):
+            return [f"prediction of {event_id}: a learner that was told the same decides otherwise"]
+        pupil.learn(oracle)
+    else:
+        oracle.feedback(event_id, bit, record.append_ms, record.offset)
+        pupil.learn(oracle)
+    return []
+
+
+class _Pupil:
+    """A learner that is told by the oracle what to decide and to learn, in its order."""
+
+    def __init__(self, task: TaskSettings) -> None:
+        self.learner = task.make_learner()
+        self.updates = 0
+        self._task = task
+        self._open: dict[str, tuple[Features, Decision]] = {}
+
+    def decides(self, event_id: str, record: Record, prediction: Prediction) -> bool:
+        """Decide, and whether the prediction says the same."""
+        x = codec.decode_context(record, self._task.n_features).x
+        decision = self.learner.predict(x, uniform(self._task.seed, Purpose.ACTION, event_id))
+        self._open[event_id] = x, decision
+        mine, published = decision, prediction.decision
+        same = (mine.action, mine.greedy, mine.propensity) == (published.action, published.greedy, published.propensity)
+        return same and mine.scores.tolist() == published.scores.tolist() and prediction.model_version == self.updates
+
+    def learn(self, oracle: Oracle) -> None:
+        """Learn from what has just been settled, or corrected."""
+        for settled in oracle.to_learn:
+            if settled.id not in self._open:
+                continue  # it was never decided, which is told elsewhere
+            x, decision = self._open[settled.id]
+            v = uniform(self._task.seed, Purpose.UPDATE, settled.id) if self.learner.randomised_update else 0.0
+            if isinstance(settled, Correction):
+                if self._task.late == "correct":
+                    self.updates += self.learner.retract(x, decision, 0, settled.bit, v)
+            elif settled.reward is not None:
+                label = label_of(settled.id) if settled.outcome == "matched" else None
+                self.updates += self.learner.update(x, decision, settled.reward, v, label)
+        oracle.to_learn.clear()
 
 
 def _differing(expected: Ledger, got: Ledger) -> str:

@@ -24,6 +24,13 @@ class ExpectedExample(NamedTuple):
     feedback_offset: int | None
 
 
+class Correction(NamedTuple):
+    """Late feedback, the first for a decision that had expired."""
+
+    id: str
+    bit: int
+
+
 class ExpectedDeadLetter(NamedTuple):
     """A dead letter, as it must stand in the topic."""
 
@@ -39,6 +46,7 @@ class _Decision:
     matched: bool = False
     reward: int | None = None
     settled_at_ms: int = -1
+    corrected: bool = False
 
 
 class _Waiting(NamedTuple):
@@ -59,6 +67,7 @@ class Oracle:
     counts: Counter[str] = field(default_factory=Counter)  # by the ledger's names, and overflows
     examples: list[ExpectedExample] = field(default_factory=list)
     dead_letters: list[ExpectedDeadLetter] = field(default_factory=list)
+    to_learn: list[ExpectedExample | Correction] = field(default_factory=list)  # since it was last emptied
     time_ms: int = 0
     pending: list[_Decision] = field(default_factory=list)
     settled: list[_Decision] = field(default_factory=list)  # and not forgotten
@@ -105,6 +114,10 @@ class Oracle:
             self._match(decision, bit, append_ms, offset)
         elif state is State.EXPIRED:
             self.counts["late"] += 1
+            late = next(decision for decision in self.settled if decision.id == event_id)
+            if not late.corrected:
+                self.to_learn.append(Correction(event_id, bit))
+            late.corrected = True
         elif state is State.UNSEEN:
             self.orphans.append(_Waiting(event_id, bit, append_ms, offset, self.time_ms))
             if len(self.orphans) > self.limits.orphans_max:
@@ -152,15 +165,19 @@ class Oracle:
     def _match(self, decision: _Decision, bit: int, append_ms: int, offset: int) -> None:
         self.counts["matched"] += 1
         delay_ms = append_ms - decision.decided_at_ms
-        self.examples.append(ExpectedExample(decision.id, "matched", bit, delay_ms, self.time_ms, offset))
+        self._settle(ExpectedExample(decision.id, "matched", bit, delay_ms, self.time_ms, offset))
         decision.matched, decision.reward = True, bit
         self._keep(decision)
 
     def _expire(self, decision: _Decision) -> None:
         self.counts["expired"] += 1
-        self.examples.append(ExpectedExample(decision.id, "expired", self.assumed_reward, None, self.time_ms, None))
+        self._settle(ExpectedExample(decision.id, "expired", self.assumed_reward, None, self.time_ms, None))
         decision.reward = self.assumed_reward
         self._keep(decision)
+
+    def _settle(self, example: ExpectedExample) -> None:
+        self.examples.append(example)
+        self.to_learn.append(example)
 
     def _keep(self, decision: _Decision) -> None:
         decision.settled_at_ms = self.time_ms

@@ -34,7 +34,7 @@ from stream.simulation.faulty_broker import (
     Transactions,
     Verdict,
 )
-from stream.simulation.schedule import ENVIRONMENT, N_FEATURES, START_MS, Item, Kind, Schedule
+from stream.simulation.schedule import ENVIRONMENT, N_CLASSES, N_FEATURES, START_MS, Item, Kind, Schedule
 from stream.topics import Topics
 
 TOPICS = Topics.with_prefix("sim.")
@@ -139,6 +139,11 @@ POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
 _FEATURES = tuple(
     b'{"i":[%d,%d,%d],"v":[%d,0.5,-1.25]}' % (n % 3, 3 + n % 2, 5 + n % (N_FEATURES - 5), 1 + n % 4) for n in range(24)
 )
+
+
+def label_of(event_id: str) -> int:
+    """The true class that feedback tells, for learners that want it."""
+    return int(event_id[1:]) % N_CLASSES
 
 
 class UnexpectedError(Exception):
@@ -329,7 +334,7 @@ class World:
 
     def _send_feedback(self, item: Item) -> None:
         key = item.id.encode()
-        value = b'{"id":"%s","reward":%d,"label":%d}' % (key, item.bit, int(item.id[1:]) % 3)
+        value = b'{"id":"%s","reward":%d,"label":%d}' % (key, item.bit, label_of(item.id))
         partition = partition_for(key, self.schedule.partitions)
         self._note_sent(TOPICS.feedback, partition, Sent(item.id, item.bit))
         if item.kind is Kind.FOREIGN_FEEDBACK and item.number in self._foreign_producers:
