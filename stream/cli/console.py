@@ -12,8 +12,8 @@ from rich.table import Table
 
 from stream import evaluate
 
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 EXIT_DIFFERS = 1  # verify found a difference
 EXIT_USAGE = 2  # a setting, a file or a command line that cannot be used
