@@ -16,6 +16,9 @@ What kafka-python leaves to its caller, and where it is done here:
 - An offset that is no longer kept is replaced by the first one silently, when a reset policy is set. None is set here.
 - A partition that stays with its member in a rebalance goes on at the position reached, not at the committed offset
   (the Java client starts anew). `_take_over` seeks.
+- What was fetched of a partition that is then paused in the middle is put aside, and is not looked at again after it is
+  resumed, nor is more of it fetched, once records of another partition have been read to their end. `poll` lets it go
+  on (`_make_room`).
 - Committed offsets lag behind a commit until its marker is written. They are asked for with `require_stable`, which
   kafka-python does for a consumer that reads committed records, not in its admin client.
 """
@@ -671,6 +674,7 @@ class _KafkaConsumer:
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
+        self._make_room()
         try:
             polled = self._client.poll(timeout_ms, records_max)
         except _TRANSIENT:
@@ -687,6 +691,15 @@ class _KafkaConsumer:
             for records in polled.values()
             for r in records
         ]
+
+    def _make_room(self) -> None:
+        """Take what is used up of the last fetch out of the place that records put aside come back to.
+
+        The fetcher brings them back only when that place is None, and leaves there what has no records left.
+        """
+        fetcher = self._client._fetcher
+        if not fetcher._next_partition_records:
+            fetcher._next_partition_records = None
 
     def position(self, tp: TopicPartition) -> int:
         """See Consumer."""

@@ -279,6 +279,22 @@ def test_a_paused_partition_waits_where_it_is(broker: Broker, prefix: str) -> No
     assert values(read(reader, 2)) == list("ab")
 
 
+def test_a_partition_that_was_paused_in_the_middle_is_read_on_though_another_was_read_to_its_end(
+    broker: Broker, prefix: str
+) -> None:
+    name = topic(broker, prefix, partitions=2)
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+    write(broker, name, "abcd", partition=0)
+    reader = broker.reader([first, second])
+    until(lambda: values(reader.poll(100, 2)) == list("ab"))
+    reader.pause([first])
+    assert reader.poll(100, 2) == []
+    write(broker, name, "ef", partition=1)
+    assert values(read(reader, 2)) == list("ef")
+    reader.resume([first])
+    assert values(read(reader, 2)) == list("cd")
+
+
 def test_seeking_in_a_partition_of_somebody_else_is_an_error(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, partitions=2)
     reader = broker.reader([TopicPartition(name, 0)])
