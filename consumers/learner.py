@@ -13,7 +13,7 @@ from stream.engine import Task, TaskSettings, merge
 from stream.learners import State
 from stream.ledger import Ledger
 from stream.records import Record, TopicPartition
-from stream.snapshot import Message, Position, Stored, Writer, other_slot, take
+from stream.snapshot import CHUNK_BYTES, Message, Position, Stored, Writer, other_slot, take
 from stream.topics import Topics
 
 
@@ -28,6 +28,7 @@ class LearnerOptions:
     poll_ms: int = 100
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
     snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
+    snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
 
 
 REPORT_INTERVAL_MS = 5_000
@@ -237,7 +238,8 @@ class LearnerProgram:
             taken = take(running.task, position, self._spare)
             self._spare = taken.learner
             slot = running.snapshots.next_slot
-            self._writer = partition, Writer(taken, partition, slot, running.snapshots.chunks_in(slot))
+            chunks_before, chunk_bytes = running.snapshots.chunks_in(slot), self._options.snapshot_chunk_bytes
+            self._writer = partition, Writer(taken, partition, slot, chunks_before, chunk_bytes)
         if self._writer is None or self._writer[0] != partition:
             return []
         return self._writer[1].portion(self._options.snapshot_bytes_max)

@@ -170,7 +170,9 @@ def _entries(kept: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
 class Writer:
     """Writes one generation, a portion at a time. What it holds is as it was when the snapshot was taken."""
 
-    def __init__(self, snapshot: Snapshot, partition: int, slot: str, chunks_before: int = 0) -> None:
+    def __init__(
+        self, snapshot: Snapshot, partition: int, slot: str, chunks_before: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         """Write a snapshot over what a slot holds, `chunks_before` chunks of an earlier generation."""
         self.position = snapshot.position
         self.ledger = snapshot.ledger
@@ -179,7 +181,7 @@ class Writer:
         self.done = False  # whether all have been
         self._partition = partition
         self._chunks_before = chunks_before
-        self._chunks = encode(snapshot)
+        self._chunks = encode(snapshot, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
         """The next messages, about so many bytes; at the end all that is left to do."""
@@ -207,10 +209,10 @@ def message_key(partition: int, slot: str, index: int) -> bytes:
     return f"{partition}/{slot}/{index}".encode()
 
 
-def encode(snapshot: Snapshot) -> Iterator[bytes]:
+def encode(snapshot: Snapshot, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
     """The chunks of a snapshot, each made when it is asked for."""
     digests = []
-    payloads = _cut(_encoded(snapshot))
+    payloads = _cut(_encoded(snapshot), chunk_bytes)
     payload = next(payloads)
     for following in payloads:
         digests.append(sha256(payload).digest())
@@ -231,14 +233,14 @@ def _headed(head: Mapping[str, Any]) -> bytes:
     return len(encoded).to_bytes(4, "little") + encoded
 
 
-def _cut(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """The same bytes in pieces of CHUNK_BYTES; the last may be shorter."""
+def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
+    """The same bytes in pieces of one size; the last may be shorter."""
     waiting: list[bytes | memoryview] = []
     size = 0
     for part in parts:
         view = memoryview(part)
-        while size + len(view) >= CHUNK_BYTES:
-            room = CHUNK_BYTES - size
+        while size + len(view) >= chunk_bytes:
+            room = chunk_bytes - size
             yield b"".join((*waiting, view[:room]))
             view = view[room:]
             waiting, size = [], 0

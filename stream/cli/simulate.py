@@ -43,6 +43,7 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
         idle_ms=setup.idle_ms,
         snapshot_interval_ms=setup.snapshot_interval_ms,
         snapshot_bytes_max=setup.snapshot_bytes_max,
+        snapshot_chunk_bytes=setup.snapshot_chunk_bytes,
     )
     return LearnerProgram(
         setup.broker, setup.topics, setup.task, options, setup.now_ms, setup.announce, setup.crash_point

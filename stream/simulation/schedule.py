@@ -111,6 +111,7 @@ class Schedule(NamedTuple):
     idle_ms: int
     snapshot_interval_ms: int  # 0: none
     snapshot_bytes_max: int  # of a snapshot in one transaction
+    snapshot_chunk_bytes: int  # of a snapshot in one record; some need several
     lingers: bool  # records are sent when they are flushed, not before
     transaction_timeout_ms: int
     session_timeout_ms: int
@@ -165,7 +166,8 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
         poll_max=luck.choice((1, 2, 100, 100)),
         idle_ms=1 if timeless else luck.choice((1, 10, 60)),
         snapshot_interval_ms=luck.choice((0, 0, 10, 50)),
-        snapshot_bytes_max=luck.choice((1, 1_000, 1_000_000)),
+        snapshot_bytes_max=luck.choice((1, 5_000, 1_000_000)),
+        snapshot_chunk_bytes=luck.choice((250, 1_000, 1_000_000)),
         lingers=luck.chance(50),
         transaction_timeout_ms=luck.choice((20, 60)),
         session_timeout_ms=luck.choice((10, 30)),

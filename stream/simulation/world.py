@@ -70,6 +70,7 @@ class LearnerSetup(NamedTuple):
     idle_ms: int
     snapshot_interval_ms: int
     snapshot_bytes_max: int
+    snapshot_chunk_bytes: int
     now_ms: Callable[[], int]
     announce: Callable[[str], None]
     crash_point: CrashPoint
@@ -410,6 +411,7 @@ class World:
             idle_ms=schedule.idle_ms,
             snapshot_interval_ms=schedule.snapshot_interval_ms,
             snapshot_bytes_max=schedule.snapshot_bytes_max,
+            snapshot_chunk_bytes=schedule.snapshot_chunk_bytes,
             now_ms=lambda: self.clock.now_ms,
             announce=lambda message: self._announced(process, message),
             crash_point=lambda number: self._commit_step(process, number),
@@ -508,9 +510,9 @@ class World:
 
     def _leave_behind(self, process: Process) -> None:
         """What a dead or paused process leaves open, the broker ends after a while."""
-        transaction = self.transactions.open.get(f"{GROUP}-{process.name}")
-        if transaction is not None and transaction.process == process.name:
-            self._after(self.schedule.transaction_timeout_ms, lambda: self._time_out(transaction))
+        for transaction in self.transactions.open.values():
+            if transaction.process == process.name:
+                self._after(self.schedule.transaction_timeout_ms, partial(self._time_out, transaction))
         member = process.broker.member if process.broker is not None else None
         if member is not None:
             self._after(self.schedule.session_timeout_ms, lambda: self._session_ends(process))

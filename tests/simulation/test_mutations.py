@@ -1,0 +1,270 @@
+"""The checker can fail: every one of these mistakes is caught within 1,000 seeds.
+
+Each mutation breaks one thing that the pipeline rests on, in the code that runs; the simulation must notice. What it
+says then need not name the mistake, but some claim must no longer hold.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import count
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from consumers import learner as learner_module
+from consumers.learner import LearnerProgram
+from stream import checkpoint, engine, snapshot
+from stream.broker import EmbeddedBroker, Ends
+from stream.cli.simulate import make_learner
+from stream.engine import Task
+from stream.join import TRANSITIONS, Action, Input, Join, State
+from stream.records import TopicPartition
+from stream.simulation.campaign import run_seed
+from stream.simulation.faulty_broker import FaultyBroker
+
+SEEDS_MAX = 1_000
+
+
+class Mutation(NamedTuple):
+    """A mistake, and how it is put into the code for a while."""
+
+    name: str
+    make: Callable[[], AbstractContextManager[Any]]
+
+
+def replaced(name: str, owner: Any, attribute: str, change: Any) -> Mutation:
+    return Mutation(name, lambda: patch.object(owner, attribute, change))
+
+
+def table(name: str, row: tuple[State, Input], outcome: tuple[Action, State]) -> Mutation:
+    return Mutation(name, lambda: patch.dict(TRANSITIONS, {row: outcome}))
+
+
+class Skipping:
+    """A producer that leaves out the work of one commit step."""
+
+    def __init__(self, producer: Any, topics: Any, step: int) -> None:
+        self._producer, self._topics, self._step = producer, topics, step
+
+    def begin(self) -> None:
+        if self._step != 1:
+            self._producer.begin()
+
+    def send(self, topic: str, *rest: Any) -> None:
+        topics = self._topics
+        left_out = {2: (topics.predictions, topics.examples, topics.dead_letter), 3: (topics.journal,)}
+        if topic not in left_out.get(self._step, ()):
+            self._producer.send(topic, *rest)
+
+    def flush(self) -> None:
+        if self._step != 4:
+            self._producer.flush()
+
+    def send_offsets(self, *arguments: Any) -> None:
+        if self._step != 5:
+            self._producer.send_offsets(*arguments)
+
+    def commit(self) -> int:
+        if self._step == 6:
+            self._producer.abort()
+            return 1_000
+        return int(self._producer.commit())
+
+
+def commit_without_step(step: int) -> Mutation:
+    def commit(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
+        skipping: Any = Skipping(producer, topics, step)
+        return checkpoint.commit(skipping, consumer, topics, commits, after)
+
+    return replaced(f"commit step {step} is skipped", learner_module, "commit", commit)
+
+
+def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
+    """Commit steps 5 and 2 to 4 in the wrong order."""
+
+    class Early(Skipping):
+        def begin(self) -> None:
+            self._producer.begin()
+            offsets = {}
+            for part in commits:
+                offsets[TopicPartition(topics.contexts, part.partition)] = part.step.contexts[1]
+                offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
+            self._producer.send_offsets(offsets, consumer)
+
+    early: Any = Early(producer, topics, 5)
+    return checkpoint.commit(early, consumer, topics, commits, after)
+
+
+def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
+    """Predictions are sent by a producer of their own, not in the transaction."""
+    plain = consumer._broker.broker.producer()
+
+    class Outside(Skipping):
+        def send(self, topic: str, *rest: Any) -> None:
+            (plain if topic == topics.predictions else self._producer).send(topic, *rest)
+
+    outside: Any = Outside(producer, topics, 0)
+    return checkpoint.commit(outside, consumer, topics, commits, after)
+
+
+def counts_twice(self: Join, event_id: str, original: Any = Join.receive_context) -> Any:
+    action = original(self, event_id)
+    if action is Action.IGNORE_CONTEXT:
+        self._counts["context_duplicates"] += 1
+    return action
+
+
+def matches_twice(self: Join, *arguments: Any, original: Any = Join._match) -> Any:
+    self._counts["matched"] += 1
+    return original(self, *arguments)
+
+
+def learns_twice(self: Task, settled: Any, effects: Any, *rest: Any, original: Any = Task._learn) -> None:
+    original(self, settled, effects, *rest)
+    if settled.feedback is not None:
+        self.updates += self.learner.update(
+            settled.pending.x, settled.pending.decision, settled.feedback.reward, 0.0, settled.feedback.label
+        )
+
+
+def unfenced() -> Any:
+    """Every producer has an id of its own."""
+    numbers = count()
+    original = FaultyBroker.transactional_producer
+
+    def unique(self: FaultyBroker, transactional_id: str) -> Any:
+        return original(self, f"{transactional_id}-{next(numbers)}")
+
+    return unique
+
+
+@contextmanager
+def no_fences() -> Iterator[None]:
+    """Every producer has an id of its own, and any member may commit."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(FaultyBroker, "transactional_producer", unfenced()))
+        stack.enter_context(patch.object(EmbeddedBroker, "check_member", lambda self, consumer: consumer.group))
+        yield
+
+
+def passes_time_at_contexts(self: Task, record: Any, now_ms: int, effects: Any, *rest: Any) -> None:
+    self._pass_time(record.append_ms, effects)
+    _apply_context(self, record, now_ms, effects, *rest)
+
+
+_apply_context = Task._apply_context
+_apply = LearnerProgram._apply
+_merge = engine.merge
+
+
+def expires_by_the_host(self: Join, watermark_ms: int, original: Any = Join.pass_time) -> Any:
+    """The watermark runs ahead: as a clock of the learner's host that is 5 ms ahead of the broker's."""
+    return original(self, watermark_ms + 5)
+
+
+def takes_what_is_there(contexts: Any, feedback: Any, **arguments: Any) -> Any:
+    return _merge(contexts, feedback, **(arguments | {"contexts_ended": True, "feedback_ended": True}))
+
+
+def feedback_is_always_read_to_its_end(self: LearnerProgram, partition: int, running: Any, ends: Any) -> Any:
+    position = self._consumer.position(running.feedback_tp)
+    ends = ends | {running.feedback_tp: Ends(min(position, ends[running.feedback_tp].high_watermark), position)}
+    return _apply(self, partition, running, ends)
+
+
+def ends_without_open_transactions(
+    self: FaultyBroker, tps: Sequence[Any], original: Any = FaultyBroker.ends
+) -> dict[Any, Ends]:
+    return {tp: Ends(end.stable, end.stable) for tp, end in original(self, tps).items()}
+
+
+def recovers_without(attribute: str) -> Mutation:
+    original = checkpoint.recover
+
+    def recover(*arguments: Any) -> Any:
+        recovered = original(*arguments)
+        getattr(recovered.task.join, attribute).clear()
+        return recovered
+
+    return replaced(f"recovery forgets the {attribute}", learner_module, "recover", recover)
+
+
+def recovers_from_the_end(*arguments: Any, original: Any = checkpoint.recover) -> Any:
+    """The offsets of before the last record are taken."""
+    recovered = original(*arguments)
+    return recovered._replace(contexts_offset=max(0, recovered.contexts_offset - 1))
+
+
+def snapshot_without(attribute: str) -> Mutation:
+    def take(*arguments: Any) -> Any:
+        changes: dict[str, Any] = {attribute: ([], [])}
+        return snapshot.take(*arguments)._replace(**changes)
+
+    return replaced(f"snapshots leave out the {attribute}", learner_module, "take", take)
+
+
+def snapshot_of_the_next_step(*arguments: Any) -> Any:
+    taken = snapshot.take(*arguments)
+    return taken._replace(position=taken.position._replace(number=taken.position.number + 1))
+
+
+def snapshot_that_shares_the_model(task: Task, position: Any, spare: Any = None) -> Any:
+    """What is written later is the model as it is then."""
+    return snapshot.take(task, position)._replace(learner=vars(task.learner)["arrays"])
+
+
+MUTATIONS = [
+    *(commit_without_step(step) for step in range(1, 7)),
+    replaced("offsets are sent before the records", learner_module, "commit", sends_offsets_first),
+    replaced("predictions outside of the transaction", learner_module, "commit", predictions_outside),
+    table("dedup of contexts forgotten: pending", (State.PENDING, Input.CONTEXT), (Action.DECIDE, State.PENDING)),
+    table("dedup of contexts forgotten: matched", (State.MATCHED, Input.CONTEXT), (Action.DECIDE, State.PENDING)),
+    table("dedup of contexts forgotten: expired", (State.EXPIRED, Input.CONTEXT), (Action.DECIDE, State.PENDING)),
+    table("dedup of feedback forgotten", (State.MATCHED, Input.FEEDBACK), (Action.KEEP_ORPHAN, State.ORPHAN)),
+    table(
+        "late feedback taken for a duplicate",
+        (State.EXPIRED, Input.FEEDBACK),
+        (Action.IGNORE_FEEDBACK, State.EXPIRED),
+    ),
+    replaced("duplicate contexts counted twice", Join, "receive_context", counts_twice),
+    replaced("matches counted twice", Join, "_match", matches_twice),
+    replaced("feedback learned twice", Task, "_learn", learns_twice),
+    Mutation("fences dropped", no_fences),
+    replaced("open transactions not waited for", LearnerProgram, "_is_held_up", lambda self, partition: False),
+    replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
+    replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
+    replaced("expiry before feedback is read", LearnerProgram, "_apply", feedback_is_always_read_to_its_end),
+    replaced("expiry while a transaction is open", FaultyBroker, "ends", ends_without_open_transactions),
+    replaced("inputs merged as they come", learner_module, "merge", takes_what_is_there),
+    recovers_without("pending"),
+    recovers_without("orphans"),
+    recovers_without("retained"),
+    replaced("recovery one context too early", learner_module, "recover", recovers_from_the_end),
+    snapshot_without("pending"),
+    snapshot_without("orphans"),
+    snapshot_without("retained"),
+    replaced("snapshots share the model", learner_module, "take", snapshot_that_shares_the_model),
+    replaced("snapshots named by the next step", learner_module, "take", snapshot_of_the_next_step),
+    replaced("members commit whatever the group says", EmbeddedBroker, "check_member", lambda self, who: who.group),
+    Mutation(
+        "zombies not fenced by their transactional id",
+        lambda: patch.object(FaultyBroker, "transactional_producer", unfenced()),
+    ),
+]  # fmt: skip
+
+
+def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
+    """The first seed that catches a mutation, and what it says."""
+    with mutation.make():
+        for seed in range(seeds_max):
+            wrong = run_seed(make_learner, seed).wrong
+            if wrong:
+                return seed, wrong[0]
+    return None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mistake_is_caught(mutation: Mutation) -> None:
+    caught = caught_by(mutation)
+    assert caught is not None

@@ -1,0 +1,138 @@
+"""The simulation itself: what it promises of a seed, and 2,000 seeds with none failing."""
+
+import os
+import subprocess
+import sys
+from unittest.mock import patch
+
+import orjson
+import pytest
+
+from stream.cli.simulate import make_learner
+from stream.join import Join
+from stream.simulation.campaign import (
+    COVERED_FROM_SEEDS,
+    Campaign,
+    Result,
+    examine,
+    expected_coverage,
+    parse_ranges,
+    ranges,
+    run_campaign,
+    run_seed,
+    shrink,
+    trace,
+)
+from stream.simulation.luck import Luck
+from stream.simulation.schedule import ENVIRONMENT, TIMED_FAULTS, TIMELESS_FAULTS, Kind, draw_schedule
+from tests.simulation.test_mutations import counts_twice
+
+
+def test_no_seed_fails_and_everything_occurs() -> None:
+    campaign = run_campaign(make_learner, range(COVERED_FROM_SEEDS), jobs=os.cpu_count() or 1)
+    assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
+    assert campaign.never_occurred() == []
+    assert campaign.seeds == COVERED_FROM_SEEDS
+    assert 0.4 < campaign.timeless / campaign.seeds < 0.6
+
+
+def test_seed_is_the_same_run_in_another_process() -> None:
+    code = (
+        "from stream.cli.simulate import make_learner; from stream.simulation.campaign import *;"
+        "from stream.simulation.schedule import draw_schedule;"
+        "print(*(trace_digest(trace(make_learner, draw_schedule(seed))) for seed in range(5)))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+    assert len(set(runs[0].split())) == 5
+
+
+def test_kinds_are_the_world_outside_or_faults() -> None:
+    assert ENVIRONMENT.isdisjoint(TIMED_FAULTS)
+    assert ENVIRONMENT | set(TIMED_FAULTS) == set(Kind)
+    assert set(TIMELESS_FAULTS) < set(TIMED_FAULTS)
+
+
+def test_faults_of_a_timeless_run_take_no_time() -> None:
+    schedules = [schedule for seed in range(200) if (schedule := draw_schedule(seed)).timeless]
+    assert {item.for_ms for schedule in schedules for item in schedule.items} == {0}
+    assert all(item.polls for schedule in schedules for item in schedule.items)
+
+
+def test_trace_tells_what_came_and_what_failed_with_its_time() -> None:
+    seed = next(s for s in range(100) if any(i.kind is Kind.CRASH_IN_COMMIT for i in draw_schedule(s).items))
+    lines = trace(make_learner, draw_schedule(seed))
+    times = [line.at_ms for line in lines]
+    assert times == sorted(times)
+    assert any(line.what.startswith("context e") for line in lines)
+    assert any(line.what.startswith("FAULT crash after commit step") for line in lines)
+    assert any(line.what == "is dead" for line in lines)
+
+
+def test_failing_schedule_is_cut_down_to_what_it_takes_to_fail() -> None:
+    with patch.object(Join, "receive_context", counts_twice):
+        seed = next(seed for seed in range(100) if run_seed(make_learner, seed).wrong)
+        schedule = draw_schedule(seed)
+        kept = shrink(make_learner, schedule)
+        assert examine(make_learner, schedule.only(kept))[0] != []
+    assert sorted(schedule.items[index].kind for index in kept) == [Kind.CONTEXT, Kind.CONTEXT_AGAIN]
+    assert examine(make_learner, schedule.only(kept))[0] == []  # it was the mistake that failed, and not the simulation
+
+
+@pytest.mark.parametrize("indices", [[0], [0, 1], [3, 5, 6, 7, 11], [0, 2, 4]])
+def test_ranges_are_read_as_they_are_written(indices: list[int]) -> None:
+    assert parse_ranges(ranges(indices)) == indices
+
+
+def test_what_never_occurs_fails_a_long_campaign_and_no_short_one() -> None:
+    campaign = Campaign()
+    name = expected_coverage()[-1]
+    for seed in range(COVERED_FROM_SEEDS):
+        result = run_seed(make_learner, seed, events=1) if seed == 0 else Result(seed, (), campaign.coverage, False)
+        campaign.seeds += 1
+        campaign.coverage.update({other: 1 for other in expected_coverage() if other != name})
+        assert result.wrong == ()
+        if seed < COVERED_FROM_SEEDS - 1:
+            assert campaign.ok
+    assert campaign.never_occurred() == [name]
+    assert not campaign.ok
+
+
+def test_dice_are_uniform() -> None:
+    luck = Luck(7)
+    counts = [0] * 6
+    for _ in range(6_000):
+        counts[luck.below(6)] += 1
+    assert min(counts) > 850
+    assert max(counts) < 1_150
+
+
+def onebit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stream.cli", "simulate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_command_tells_what_occurred_and_that_all_held() -> None:
+    told = onebit("--seeds", "3", "--jobs", "1", "--json")
+    assert told.returncode == 0
+    found = orjson.loads(told.stdout)
+    assert (found["ok"], found["seeds"], found["failures"]) == (True, 3, [])
+    assert found["coverage"]["context"] == {"times": 60, "seeds": 3}
+
+
+def test_command_replays_some_items_of_a_seed() -> None:
+    told = onebit("--seed", "3", "--only", "0-4")
+    assert told.returncode == 0
+    assert "learner-1    starts" in told.stdout
+    assert "✓ all held" in told.stdout
+    wrong = onebit("--seed", "3", "--only", "9999")
+    assert (wrong.returncode, "--only: expected items of seed 3" in wrong.stderr) == (2, True)
