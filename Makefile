@@ -14,7 +14,7 @@ RUN := --learner perceptron --learner banditron --learner soba-diag \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test lint format kafka test-compose clean
+.PHONY: help run test test-faults lint format kafka test-compose clean
 
 help: ## Show this
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
@@ -25,6 +25,9 @@ run: $(VENV)/.run ## Replay optdigits to three learners, embedded, in virtual ti
 
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags
 	$(PY) -m pytest $(ARGS)
+
+test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen again and again
+	$(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)
 
 lint: $(VENV)/.dev ## ruff (lint and format) and mypy --strict
 	$(PY) -m ruff check .

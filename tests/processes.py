@@ -172,6 +172,11 @@ class Pipeline:
         assert self.committed_ids(self.topics.predictions) == once
         assert self.committed_ids(self.topics.examples) == once
 
+    def assert_model_is_that_of_the_journal(self) -> None:
+        """The journal applied again from its first step, without a snapshot, gives the model that there is."""
+        found = self.verify("--replay", timeout_s=300)
+        assert found["ok"], found
+
     def close(self) -> None:
         """Kill what is left."""
         for program in self.programs:

@@ -1,0 +1,199 @@
+"""Faults by the dozen on a real Kafka, in long runs: `make test-faults`. Short ones are in tests/real_kafka.
+
+Every run ends with the same questions: are the books exact, is every context decided and settled once, and, where the
+journal is applied again from its first step, is the model the very same one. The moments of the faults are drawn from
+a seed; what a process is doing at that moment is up to the machine, so no two runs are alike.
+"""
+
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stream import local_kafka
+from stream.local_kafka import HOST, LocalKafka
+from tests.processes import Pipeline, Program, Watch
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+SEED = 20_26
+STREAM = {
+    "data": "synsep",
+    "shuffle": "true",
+    "delay": "lognormal:300ms,1.0",
+    "loss": 0.01,
+    "duplicates": 0.01,
+    "seed": 5,
+}
+WINDOW = "3s"
+"""Shorter than some delays, so that feedback comes late, too."""
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
+    """A Kafka with its records on disk, which a test may kill."""
+    home = tmp_path / "kafka"
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = int(probe.getsockname()[1])
+    yield local_kafka.start(port, home)
+    local_kafka.stop(home)
+
+
+@pytest.fixture
+def pipelines(tmp_path: Path) -> Iterator[list[Pipeline]]:
+    """Whose programs are killed when the test is over."""
+    made: list[Pipeline] = []
+    yield made
+    for pipeline in made:
+        pipeline.close()
+
+
+def test_learner_killed_twenty_times_in_fifty_thousand_events(
+    kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
+) -> None:
+    events = 50_000
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM, events=events, rate=800, window=WINDOW)
+    pipelines.append(pipeline)
+    pipeline.create_topics()
+    draw = random.Random(SEED)
+    # Each kill comes when so many contexts are decided, and a little later. Of those of the learner every fourth is
+    # followed by another one right after its start, in the middle of its recovery.
+    kills = ["learn"] * 20 + ["replay"] * 4 + ["feedback"] * 4
+    moments = sorted((draw.randrange(500, events - 5_000), name) for name in kills)
+    running = {name: start(pipeline, name) for name in ("learn", "feedback", "replay")}
+    with pipeline.watch() as watch:
+        for decided, name in moments:
+            watch.wait_until_decided(decided)
+            time.sleep(draw.uniform(0, 0.3))
+            if running[name].process.poll() is None or name != "replay":  # the replay may have come to its end
+                running[name].kill()
+            running[name] = start(pipeline, name)
+            if name == "learn" and draw.random() < 0.25:
+                time.sleep(draw.uniform(1.0, 3.0))
+                running[name].kill()
+                running[name] = start(pipeline, name)
+        assert running["replay"].wait(300) == 0, running["replay"].said()
+        watch.wait_until_decided(events)
+        pipeline.assert_every_context_is_decided_and_settled_once(events)
+        ledger = watch.ledger()
+        assert (ledger.late > 0, ledger.expired > 0, ledger.feedback_duplicates > 0) == (True, True, True)
+    assert [running[name].stop() for name in ("learn", "feedback")] == [0, 0]
+    pipeline.assert_model_is_that_of_the_journal()
+
+
+def test_learners_that_come_and_go_over_four_partitions(
+    kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
+) -> None:
+    events = 24_000
+    pipeline = Pipeline(
+        kafka.bootstrap, prefix, tmp_path, **STREAM, events=events, rate=400, window=WINDOW, partitions=4
+    )
+    pipelines.append(pipeline)
+    pipeline.create_topics()
+    draw = random.Random(SEED + 1)
+    instances = ("a", "b", "c")
+    learners: dict[str, Program] = {}
+    changes = [
+        *("joins", "joins", "joins", "leaves", "joins", "dies", "joins", "leaves", "dies", "joins", "joins", "freezes"),
+        *("leaves", "joins", "dies", "joins"),
+    ]
+    start(pipeline, "feedback")
+    replay = start(pipeline, "replay")
+    with pipeline.watch() as watch:
+        for number, change in enumerate(changes):
+            present, absent = sorted(learners), sorted(set(instances) - learners.keys())
+            if change == "joins":
+                instance = draw.choice(absent)
+                learners[instance] = pipeline.start("learn", "--instance", instance)
+                learners[instance].wait_until_it_says("started as instance")  # from then on SIGTERM is heard
+            elif change == "leaves":
+                assert learners.pop(draw.choice(present)).stop() == 0
+            elif change == "dies":
+                learners.pop(draw.choice(present)).kill()
+            else:
+                instance = draw.choice(present)
+                freeze_beyond_the_session(watch, learners[instance], others=len(present) - 1)
+            watch.wait_until_decided(min(events, (number + 1) * events // (len(changes) + 4)))
+        assert replay.wait(300) == 0, replay.said()
+        pipeline.assert_every_context_is_decided_and_settled_once(events)
+    for instance, learner in learners.items():
+        assert learner.stop() == 0, (instance, learner.said())
+    pipeline.assert_model_is_that_of_the_journal()
+
+
+def freeze_beyond_the_session(watch: Watch, learner: Program, others: int) -> None:
+    """Freeze a learner until the others have its partitions, and wake it: it is one of the group again."""
+    assert others > 0
+    learner.signal(signal.SIGSTOP)
+    decided = watch.ledger().decided
+    time.sleep(5)  # the session lasts 3 s
+    watch.wait_until_decided(decided + 500)
+    learner.signal(signal.SIGCONT)
+
+
+def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(
+    kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
+) -> None:
+    events = 12_000
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM, events=events, rate=400, window=WINDOW)
+    pipelines.append(pipeline)
+    pipeline.create_topics()
+    draw = random.Random(SEED + 2)
+    start(pipeline, "feedback")
+    replay = start(pipeline, "replay")
+    learner = start(pipeline, "learn")
+    with pipeline.watch() as watch:
+        for zombies in range(1, 5):
+            watch.wait_until_decided(zombies * events // 6)
+            time.sleep(draw.uniform(0, 0.2))
+            zombie = learner
+            zombie.signal(signal.SIGSTOP)
+            frozen_s = time.monotonic()
+            learner = start(pipeline, "learn")
+            decided = watch.ledger().decided
+            watch.wait_until_decided(decided + 200)
+            time.sleep(max(0.0, frozen_s + 4 - time.monotonic()))  # the session lasts 3 s
+            zombie.signal(signal.SIGCONT)
+            assert zombie.wait() == 3, zombie.said()
+            assert "nothing was written after that" in zombie.said()
+        assert replay.wait(300) == 0, replay.said()
+        pipeline.assert_every_context_is_decided_and_settled_once(events)
+    assert learner.stop() == 0
+    pipeline.assert_model_is_that_of_the_journal()
+
+
+def test_broker_that_is_killed_twice_and_started_again_on_its_disk(
+    own_kafka: LocalKafka, tmp_path: Path, pipelines: list[Pipeline]
+) -> None:
+    events = 16_000
+    pipeline = Pipeline(
+        own_kafka.bootstrap, "run.", tmp_path, **STREAM, events=events, rate=400, window=WINDOW, partitions=2
+    )
+    pipelines.append(pipeline)
+    pipeline.create_topics()
+    port = int(own_kafka.bootstrap.rpartition(":")[2])
+    programs = [start(pipeline, name) for name in ("learn", "feedback", "replay")]
+    with pipeline.watch() as watch:
+        for decided, down_s in ((events // 4, 0.0), (events // 2, 20.0)):  # the second time for longer than a request
+            watch.wait_until_decided(decided)
+            pid = local_kafka.status(own_kafka.home)
+            assert pid is not None
+            os.kill(pid.pid, signal.SIGKILL)
+            time.sleep(down_s)
+            local_kafka.start(port, own_kafka.home)
+        assert programs[2].wait(300) == 0, programs[2].said()
+        watch.wait_until_decided(events)
+    pipeline.assert_every_context_is_decided_and_settled_once(events)
+    assert [program.stop() for program in programs[:2]] == [0, 0]
+    pipeline.assert_model_is_that_of_the_journal()
+
+
+def start(pipeline: Pipeline, name: str) -> Program:
+    """Start a program as one that was there before."""
+    return pipeline.start(name, *(["--resume"] if name == "replay" else []))
