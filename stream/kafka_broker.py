@@ -76,6 +76,10 @@ _HEARTBEAT_MS_MAX = 3_000
 _QUEUED_RECORDS_MAX = 20_000
 _QUEUED_BYTES_MAX = 32 << 20
 
+# Only closed segments are compacted, by default of 1 GB, and only when half of a log is obsolete; all of such a topic
+# is read whenever a task is recovered.
+_COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
+
 _FENCED = (
     kafka_errors.ProducerFencedError,
     kafka_errors.InvalidProducerEpochError,
@@ -140,6 +144,7 @@ class KafkaBroker:
                     "retention.ms": str(spec.retention_ms),
                     # With acks=all an acknowledged record is then on two brokers at least.
                     "min.insync.replicas": str(max(1, spec.replication - 1)),
+                    **(_COMPACTION if spec.compacted else {}),
                 },
             }
             for spec in specs
