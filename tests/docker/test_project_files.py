@@ -1,0 +1,42 @@
+"""The files beside the code: pinned versions, compose, README. What they leave out is missed too late."""
+
+import re
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+from stream.learners import registered
+from stream.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_requirement_has_a_pinned_version() -> None:
+    pins = [line for line in (ROOT / "requirements-dev.txt").read_text().splitlines() if not line.startswith("#")]
+    extras = PROJECT["project"]["optional-dependencies"]
+    required = [*chain(PROJECT["build-system"]["requires"], PROJECT["project"]["dependencies"], *extras.values())]
+    names = {_name(requirement) for requirement in required} - {PROJECT["project"]["name"]}
+
+    assert names <= {_name(pin) for pin in pins}
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin) for pin in pins)
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower().replace("_", "-")
+
+
+def test_compose_passes_every_setting_on_to_the_programs() -> None:
+    passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
+    # One learner in one place: what tells several apart, and copies on several brokers, have no place there.
+    elsewhere = {"INSTANCE", "REPLICATION"}
+
+    assert passed == {name.upper() for name in Settings.model_fields} - elsewhere
+
+
+def test_the_readme_lists_every_learner() -> None:
+    listed = re.findall(
+        r"^\| `([a-z0-9-]+)`(?: †)? \| .* \| .* \| .* \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+
+    assert sorted(listed) == sorted(registered())
