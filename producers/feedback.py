@@ -71,6 +71,7 @@ class FeedbackProgram:
         # For each partition the predictions whose feedback is not all sent, with the number still to be sent.
         self._unsent: dict[TopicPartition, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
+        self._acknowledged = True  # whether all that was sent is known to be in the topic
         self._producer = broker.producer()
         self._consumer = broker.group_consumer(options.group, options.instance, (topics.predictions,), self)
 
@@ -111,7 +112,9 @@ class FeedbackProgram:
             self._heard(records[-1].append_ms)
         sent = self._send_due()
         if sent:
+            self._acknowledged = False
             self._heard(self._producer.flush())
+            self._acknowledged = True
         now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
             self._committed_at_ms = now_ms
@@ -176,9 +179,13 @@ class FeedbackProgram:
         return TopicPartition(record.topic, record.partition)
 
     def close(self) -> None:
-        """Commit how far all feedback has been sent, and leave the group."""
+        """Commit how far all feedback has been sent, and leave the group.
+
+        After a flush that failed nothing is committed: what it was to write may not be there, and is answered again.
+        """
         try:
             self._producer.close()
-            self.commit()
+            if self._acknowledged:
+                self.commit()
         finally:
             self._consumer.close()
