@@ -97,6 +97,7 @@ class LearnerProgram:
         self._crash_point = crash_point
         self._running: dict[int, _RunningTask] = {}
         self._assigned: set[int] = set()
+        self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
         self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
         self._broker_ms = 0  # the broker's time in its last acknowledgement
         self._knows_time = False  # whether that was after the last recovery: before, it may be any time ago
@@ -117,6 +118,7 @@ class LearnerProgram:
         """See RebalanceListener: every step commits before it polls again, so there is nothing left to commit."""
         for tp in tps:
             self._assigned.discard(tp.partition)
+            self._revocations += 1
             self._running.pop(tp.partition, None)
             if self._writer is not None and self._writer[0] == tp.partition:
                 self._writer = None
@@ -139,10 +141,7 @@ class LearnerProgram:
             FencedError: another process has taken this one's place.
             BrokerError: the outcome of the commit is unknown, or the broker is away.
         """
-        for record in self._consumer.poll(timeout_ms, self._options.records_max):
-            running = self._running.get(record.partition)
-            if running is not None:  # else: of a task that is not recovered yet, and read again when it is
-                (running.contexts if record.topic == self._topics.contexts else running.feedback).append(record)
+        self._read(timeout_ms)
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         ends = self._ends()
         commits = []
@@ -166,6 +165,12 @@ class LearnerProgram:
             self._pace(running.paused, running.contexts_tp, running.contexts)
             self._pace(running.paused, running.feedback_tp, running.feedback)
         return len(commits) + recovered
+
+    def _read(self, timeout_ms: int) -> None:
+        for record in self._consumer.poll(timeout_ms, self._options.records_max):
+            running = self._running.get(record.partition)
+            if running is not None:  # else: of a task that is not recovered yet, and read again when it is
+                (running.contexts if record.topic == self._topics.contexts else running.feedback).append(record)
 
     def _pace(self, paused: set[TopicPartition], tp: TopicPartition, waiting: deque[Record]) -> None:
         """Read an input on only while little of it waits: else a backlog of one fills the memory before the other."""
@@ -293,13 +298,16 @@ class LearnerProgram:
 
     def _recover_assigned(self) -> int:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""
-        tasks_before = len(self._running)
+        recovered_count = 0
         for partition in sorted(self._assigned - self._running.keys()):
             if self._is_held_up(partition):
                 continue
+            revocations = self._revocations
             recovered = recover(self._broker, self._topics, partition, self._settings, self._report(partition))
-            self._start(partition, recovered)
-        return len(self._running) - tasks_before
+            recovered_count += 1
+            if self._revocations == revocations:
+                self._start(partition, recovered)
+        return recovered_count
 
     def _is_held_up(self, partition: int) -> bool:
         """Whether the task's journal has an open transaction, or its snapshots.
@@ -317,16 +325,22 @@ class LearnerProgram:
         return True
 
     def _report(self, partition: int) -> Callable[[Progress], None]:
-        """What tells people how far a recovery has come: at its beginning, now and then, and at its end."""
+        """What tells people how far a recovery has come: at its beginning, now and then, and at its end.
+
+        Then it polls too: who does not poll for five minutes is thrown out of the group, and would recover for ever.
+        """
         started_ms = told_ms = self._monotonic_ms()
 
         def report(progress: Progress) -> None:
             nonlocal told_ms
             number, first, last, records = progress
             now_ms = self._monotonic_ms()
-            if first <= number < last and now_ms - told_ms < REPORT_INTERVAL_MS:
+            is_due = now_ms - told_ms >= REPORT_INTERVAL_MS
+            if first <= number < last and not is_due:
                 return
             told_ms = now_ms
+            if is_due:
+                self._read(0)
             rate = f", {1_000 * records / (now_ms - started_ms):,.0f} records/s" if now_ms > started_ms else ""
             self._announce(f"recovering partition {partition}: step {number:,} of {first:,} to {last:,}{rate}")
 

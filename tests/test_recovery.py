@@ -343,3 +343,32 @@ def test_recovery_tells_how_far_it_has_come() -> None:
     last = pipeline.journal()[-1].number
     assert told[0] == f"recovering partition 0: step {newest:,} of {newest + 1:,} to {last:,}"
     assert told[-1] == f"recovering partition 0: step {last:,} of {newest + 1:,} to {last:,}"
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_left(comes_back: bool) -> None:
+    pipeline, program = many_snapshots()
+    program.close()
+    learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
+    slow = iter(range(0, 1_000_000, 4_000))  # a recovery that takes four seconds a step
+    learner._monotonic_ms = lambda: next(slow)
+    others: list[LearnerProgram] = []
+
+    def announced(message: str) -> None:
+        if not others:
+            others.append(pipeline.learner("learner-1", snapshot_interval_ms=0))
+            learner._read(0)
+            pipeline.context("meanwhile", 1)
+            idle(others[0])
+            if comes_back:
+                others[0].close()
+
+    learner._announce = announced
+    spoil(pipeline, *generations(pipeline)[1:])
+    idle(learner)
+    assert pipeline.values(TOPICS.contexts)[-1]["id"] == "meanwhile"
+    assert pipeline.values(TOPICS.predictions)[-1]["id"] == "meanwhile"
+    assert list(learner.tasks) == ([0] if comes_back else [])
+    for running in (learner if comes_back else others[0],):
+        assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(running.tasks[0])
+    assert pipeline.audits()[0].ok
