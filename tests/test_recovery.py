@@ -365,6 +365,8 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
 
     learner._announce = announced
     spoil(pipeline, *generations(pipeline)[1:])
+    learner.step(0)
+    learner._monotonic_ms = pipeline.now_ms
     idle(learner)
     assert pipeline.values(TOPICS.contexts)[-1]["id"] == "meanwhile"
     assert pipeline.values(TOPICS.predictions)[-1]["id"] == "meanwhile"
