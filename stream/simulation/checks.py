@@ -111,6 +111,7 @@ def check(world: World) -> Checked:
             found += _recovered_is_the_same(partition, tasks[number])
         wrong += [f"partition {number}: {what}" for what in found]
     wrong += _nothing_aborted_is_visible(world)
+    wrong += _dated_after_the_start(world)
     return Checked(wrong, oracles)
 
 
@@ -341,6 +342,29 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
             if visible != expected:
                 odd = sorted(set(visible) ^ set(expected))
                 wrong.append(f"{topic}/{partition}: offsets {odd} are visible and were not committed, or the reverse")
+    return wrong
+
+
+def _dated_after_the_start(world: World) -> list[str]:
+    """No decision is dated before the start of the process that made it: it learns the time before it decides."""
+    since_ms = {
+        place: transaction.since_ms
+        for transaction in world.transactions.all
+        if transaction.fate is Fate.COMMITTED
+        for place in transaction.records
+        if place[0].topic == TOPICS.predictions
+    }
+    wrong: list[str] = []
+    for partition in range(world.schedule.partitions):
+        tp = TopicPartition(TOPICS.predictions, partition)
+        for record in read_partition(world.broker, tp):
+            prediction, _ = codec.decode_prediction(record)
+            started_ms = since_ms.get((tp, record.offset), 0)
+            if prediction.decided_at_ms < started_ms:
+                wrong.append(
+                    f"{prediction.id} was decided at {prediction.decided_at_ms} ms by a process that was started at "
+                    f"{started_ms} ms"
+                )
     return wrong
 
 

@@ -50,6 +50,7 @@ class Transaction:
 
     transactional_id: str
     process: str
+    since_ms: int  # when that process was started
     fate: Fate = Fate.OPEN
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # with their offsets
 
@@ -61,9 +62,9 @@ class Transactions:
     all: list[Transaction] = field(default_factory=list)
     open: dict[str, Transaction] = field(default_factory=dict)
 
-    def begin(self, transactional_id: str, process: str) -> Transaction:
+    def begin(self, transactional_id: str, process: str, since_ms: int) -> Transaction:
         """Note that one was opened."""
-        transaction = Transaction(transactional_id, process)
+        transaction = Transaction(transactional_id, process, since_ms)
         self.all.append(transaction)
         self.open[transactional_id] = transaction
         return transaction
@@ -99,6 +100,7 @@ class FaultyBroker:
         *,
         lingers: bool = False,
         poll_max: int = 1_000_000,
+        dry_every: int = 0,
     ) -> None:
         """Connect.
 
@@ -111,6 +113,7 @@ class FaultyBroker:
             observe: told every transaction that the client knows to be committed.
             lingers: whether records are queued until they are flushed; else they are sent at once.
             poll_max: a poll gives at most so many records, however many are there.
+            dry_every: every so many polls give none; 0: no poll does.
         """
         self.broker = broker
         self.process = process
@@ -120,6 +123,10 @@ class FaultyBroker:
         self.observe = observe
         self.lingers = lingers
         self.poll_max = poll_max
+        self.dry_every = dry_every
+        self.since_ms = broker.clock.now_ms
+        self.polls = 0
+        self.may_be_dry = True  # what polls and polls at one moment must get everything in the end
         self.moved = 0  # polls that got on, be it past records that are not visible
         self.member: EmbeddedConsumer | None = None  # its membership of the group
 
@@ -196,7 +203,7 @@ class FaultyTransactionalProducer:
         """See TransactionalProducer."""
         self._broker.consult("begin")
         self._inner.begin()
-        self._transaction = self._broker.transactions.begin(self._id, self._broker.process)
+        self._transaction = self._broker.transactions.begin(self._id, self._broker.process, self._broker.since_ms)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
@@ -290,11 +297,15 @@ class FaultyConsumer:
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
         self._broker.consult(self._call)
+        self._broker.polls += 1
+        every = self._broker.dry_every
+        is_dry = every > 0 and self._broker.may_be_dry and self._broker.polls % every == 0
+        records_max = 0 if is_dry else min(records_max, self._broker.poll_max)
         if self._call == "read":
-            return self.inner.poll(timeout_ms, min(records_max, self._broker.poll_max))
+            return self.inner.poll(timeout_ms, records_max)
         before = self._positions()
-        records = self.inner.poll(timeout_ms, min(records_max, self._broker.poll_max))
-        self._broker.moved += self._positions() != before
+        records = self.inner.poll(timeout_ms, records_max)
+        self._broker.moved += is_dry or self._positions() != before
         return records
 
     def _positions(self) -> dict[TopicPartition, int]:

@@ -108,6 +108,7 @@ class Schedule(NamedTuple):
     task: TaskSettings
     records_max: int  # of one transaction
     poll_max: int  # records that one poll gives at most
+    dry_every: int  # every so many polls give nothing, although something is there; 0: none
     idle_ms: int
     snapshot_interval_ms: int  # 0: none
     snapshot_bytes_max: int  # of a snapshot in one transaction
@@ -164,6 +165,7 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
         task=task,
         records_max=luck.choice((1, 3, 100)),
         poll_max=luck.choice((1, 2, 100, 100)),
+        dry_every=luck.choice((0, 0, 2, 5)),
         idle_ms=1 if timeless else luck.choice((1, 10, 60)),
         snapshot_interval_ms=luck.choice((0, 0, 10, 50)),
         snapshot_bytes_max=luck.choice((1, 5_000, 1_000_000)),

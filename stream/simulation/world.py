@@ -114,6 +114,9 @@ ROUNDS_MAX = 2_000
 SETTLING_MAX = 400
 """After the last item so many more things may fall due; what is then not settled never will be."""
 
+DRY_ROUNDS_MAX = 8
+"""So many polls at one moment may give nothing although something is there."""
+
 RESTARTS_MAX = 500
 """A program that is started so often cannot live."""
 
@@ -304,6 +307,8 @@ class World:
             self._fire(item, process.name)
             process.asleep_until_ms = self.clock.now_ms + item.for_ms
             self._after(item.for_ms, lambda: None)
+            if item.for_ms > self.schedule.session_timeout_ms:
+                self._after(self.schedule.session_timeout_ms, lambda: self._session_ends(process))
         else:
             self._armed.setdefault(process.name, []).append(item)
             if kind is Kind.CRASH_IN_RECOVERY:
@@ -399,6 +404,7 @@ class World:
             self._note_commit if self.tracing else lambda transaction: None,
             lingers=self.schedule.lingers,
             poll_max=self.schedule.poll_max,
+            dry_every=self.schedule.dry_every,
         )
         schedule = self.schedule
         setup = LearnerSetup(
@@ -426,9 +432,11 @@ class World:
 
     def _poll_all(self) -> None:
         """Let every process that can do something do it, until none can."""
-        for _ in range(ROUNDS_MAX):
+        for number in range(ROUNDS_MAX):
             done = 0
             for process in list(self._processes):
+                if process.broker is not None:
+                    process.broker.may_be_dry = number < DRY_ROUNDS_MAX
                 program = process.program
                 if program is None or process.busy or process.dead or process.asleep_until_ms > self.clock.now_ms:
                     continue
@@ -526,7 +534,7 @@ class World:
             self.transactions.end(transaction, Fate.ABORTED)
 
     def _session_ends(self, process: Process) -> None:
-        if process.dead or process.busy:
+        if process.dead or process.busy or process.asleep_until_ms > self.clock.now_ms:
             self._expel(process)
 
     def _expel(self, process: Process) -> None:

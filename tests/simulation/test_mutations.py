@@ -179,6 +179,11 @@ def ends_without_open_transactions(
     return {tp: Ends(end.stable, end.stable) for tp, end in original(self, tps).items()}
 
 
+def starts_as_if_it_knew_the_time(self: LearnerProgram, *arguments: Any, original: Any = LearnerProgram._start) -> None:
+    original(self, *arguments)
+    self._knows_time = True
+
+
 def recovers_without(attribute: str) -> Mutation:
     original = checkpoint.recover
 
@@ -237,6 +242,7 @@ MUTATIONS = [
     replaced("expiry before feedback is read", LearnerProgram, "_apply", feedback_is_always_read_to_its_end),
     replaced("expiry while a transaction is open", FaultyBroker, "ends", ends_without_open_transactions),
     replaced("inputs merged as they come", learner_module, "merge", takes_what_is_there),
+    replaced("decides before it knows the time", LearnerProgram, "_start", starts_as_if_it_knew_the_time),
     recovers_without("pending"),
     recovers_without("orphans"),
     recovers_without("retained"),
