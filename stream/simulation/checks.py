@@ -133,7 +133,9 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
         pupil.learn(oracle)
         if (oracle.ledger(), pupil.updates) != (step.ledger, step.updates):
             differing = _differing(oracle.ledger(), step.ledger)
-            wrong.append(f"step {step.number}: expected {differing}, {pupil.updates} updates; got {step.updates}")
+            if pupil.updates != step.updates:
+                differing.append(f"updates {pupil.updates}; got {step.updates}")
+            wrong.append(f"step {step.number}: expected {', '.join(differing)}")
             break
     examples = [
         ExpectedExample(e.id, e.outcome.value, e.reward, e.delay_ms, e.settled_at_ms, offset)
@@ -209,9 +211,9 @@ class _Pupil:
         oracle.to_learn.clear()
 
 
-def _differing(expected: Ledger, got: Ledger) -> str:
+def _differing(expected: Ledger, got: Ledger) -> list[str]:
     pairs = zip(Ledger._fields, expected, got, strict=True)
-    return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)
+    return [f"{name} {one}; got {other}" for name, one, other in pairs if one != other]
 
 
 def _differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
