@@ -28,6 +28,7 @@ from stream.simulation.schedule import ENVIRONMENT, TIMED_FAULTS, TIMELESS_FAULT
 from tests.simulation.test_mutations import counts_twice
 
 
+@pytest.mark.timeout(1_200)  # half a minute on two cores that have nothing else to do
 def test_no_seed_fails_and_everything_occurs() -> None:
     campaign = run_campaign(make_learner, range(COVERED_FROM_SEEDS), jobs=os.cpu_count() or 1)
     assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
