@@ -56,6 +56,9 @@ class Finding(NamedTuple):
 FAULTS_SHOWN_MAX = 20
 """A partition that is wrong in one way is often wrong in thousands of records; the first ones tell enough."""
 
+OPEN_MS = 20_000
+"""How long an open transaction is waited for: what one of its topics shows as committed, another may not show yet."""
+
 
 class _Settled(NamedTuple):
     example: Example
@@ -114,13 +117,13 @@ def audit_partition(
     audit = _Audit(topics, partition)
     opening, last = _journal(broker, TopicPartition(topics.journal, partition), audit)
 
-    def records(topic: str) -> list[Record]:
+    def records(topic: str, open_ms: int = 0) -> list[Record]:
         progress(topic)
-        return list(read_partition(broker, TopicPartition(topic, partition)))
+        return list(read_partition(broker, TopicPartition(topic, partition), open_ms=open_ms))
 
     def published(topic: str) -> list[Record]:
         """What the steps up to the last one read have published: the learner may go on meanwhile."""
-        found = [(codec.step_of(record), record) for record in records(topic)]
+        found = [(codec.step_of(record), record) for record in records(topic, OPEN_MS)]
         audit.latest_step = max(audit.latest_step, *(step for step, _ in found), 0)
         return [record for step, record in found if opening is None or step <= last.number]
 
@@ -137,7 +140,8 @@ def audit_partition(
     for record in published(topics.dead_letter):
         _read_dead_letter(audit, record)
     if audit.latest_step > last.number:
-        _, now_last = _journal(broker, TopicPartition(topics.journal, partition), audit)
+        # With an audit of its own: the steps of this one are those up to the last one read.
+        _, now_last = _journal(broker, TopicPartition(topics.journal, partition), _Audit(topics, partition))
         if now_last.number < audit.latest_step:
             audit.fault(f"step {audit.latest_step} has published, and the journal ends with step {now_last.number}")
     counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
@@ -160,7 +164,7 @@ def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[st
     """The settings that open a journal, and its last step; None and nothing done for an empty one."""
     opening: dict[str, Any] | None = None
     last = JournalStep(0, (0, 0), (0, 0), 0, -1, 0, Ledger())
-    for record in read_partition(broker, tp):
+    for record in read_partition(broker, tp, open_ms=OPEN_MS):
         entry = decode_step(record)
         if isinstance(entry, JournalStep):
             follows = last.number == 0 or (entry.contexts[0], entry.feedback[0]) == (last.contexts[1], last.feedback[1])

@@ -187,20 +187,39 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_partition(
-    broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TIMEOUT_MS, start: int | None = None
+    broker: Broker,
+    tp: TopicPartition,
+    timeout_ms: int = READ_TIMEOUT_MS,
+    start: int | None = None,
+    open_ms: int = 0,
 ) -> Iterator[Record]:
     """All that can be read of a partition at the moment of asking, from its beginning or from an offset on.
+
+    Args:
+        broker: where the partition is.
+        tp: the partition.
+        timeout_ms: how long to wait for the next records.
+        start: the offset to begin with; None for the first one.
+        open_ms: how long to wait for the end of a transaction that is open at that moment. A committed one stays open
+            in some of its partitions for a little longer than in others, until each broker has written its marker.
 
     Raises:
         BrokerUnavailableError: nothing came for `timeout_ms`.
     """
-    end = broker.ends([tp])[tp].stable
+    ends = broker.ends([tp])[tp]
+    end = ends.high_watermark if open_ms else ends.stable
     consumer = broker.reader([tp])
     try:
         if start is not None:
             consumer.seek(tp, start)
-        while consumer.position(tp) < end:
-            for record in _read_towards(consumer, tp, end, timeout_ms):
+        while (position := consumer.position(tp)) < end:
+            try:
+                records = _read_towards(consumer, tp, end, timeout_ms if position < ends.stable else open_ms)
+            except BrokerUnavailableError:
+                if position < ends.stable:
+                    raise
+                return
+            for record in records:
                 if record.offset < end:
                     yield record
     finally:

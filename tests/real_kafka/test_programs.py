@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -64,6 +65,24 @@ def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting
     started_s = time.monotonic()
     assert len(list(read_partition(broker, tp))) == 5_000
     assert time.monotonic() - started_s < 10
+    broker.close()
+
+
+def test_transaction_that_is_open_is_waited_for_where_that_is_asked_for(kafka: LocalKafka, prefix: str) -> None:
+    broker = KafkaBroker(kafka.bootstrap)
+    tp = TopicPartition(Topics.with_prefix(prefix).examples, 0)
+    broker.create_topics(Topics.with_prefix(prefix).specs(1))
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(tp.topic, 0, b"key", b"value")
+    producer.flush()
+    assert list(read_partition(broker, tp)) == []
+    assert list(read_partition(broker, tp, open_ms=300)) == []
+    reading = read_partition(broker, tp, open_ms=20_000)
+    commit = threading.Timer(1.0, producer.commit)
+    commit.start()
+    assert [record.value for record in reading] == [b"value"]
+    commit.join()
     broker.close()
 
 
