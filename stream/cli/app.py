@@ -21,6 +21,7 @@ from stream.cli.console import (
     EXIT_USAGE,
     StopRequest,
     err,
+    fail,
     out,
     print_table,
 )
@@ -82,6 +83,11 @@ def run(
     window: options.Window = None,
     on_expiry: options.OnExpiry = None,
     late: options.Late = None,
+    orphan_window: options.OrphanWindow = None,
+    retain: options.Retain = None,
+    pending_max: options.PendingMax = None,
+    orphans_max: options.OrphansMax = None,
+    retained_max: options.RetainedMax = None,
     partitions: options.Partitions = None,
     topic_prefix: options.TopicPrefix = None,
     kafka: Annotated[
@@ -109,7 +115,9 @@ def run(
     settings = options.settings_from(
         config, data=data, n_features=n_features, events=events, epochs=epochs, shuffle=shuffle, rate=rate, seed=seed,
         learner=learner, param=param, delay=delay, loss=loss, duplicates=duplicates, window=window,
-        on_expiry=on_expiry, late=late, partitions=partitions, topic_prefix=topic_prefix, bootstrap=kafka,
+        on_expiry=on_expiry, late=late, orphan_window=orphan_window, retain=retain,
+        pending_max=pending_max, orphans_max=orphans_max, retained_max=retained_max,
+        partitions=partitions, topic_prefix=topic_prefix, bootstrap=kafka,
     )  # fmt: skip
     dataset = options.dataset_of(settings)
     for name in settings.learner:  # all are checked before the first one runs
@@ -194,6 +202,11 @@ def learn(
     window: options.Window = None,
     on_expiry: options.OnExpiry = None,
     late: options.Late = None,
+    orphan_window: options.OrphanWindow = None,
+    retain: options.Retain = None,
+    pending_max: options.PendingMax = None,
+    orphans_max: options.OrphansMax = None,
+    retained_max: options.RetainedMax = None,
     instance: options.Instance = None,
     snapshot_interval: options.SnapshotInterval = None,
     bootstrap: options.Bootstrap = None,
@@ -208,7 +221,9 @@ def learn(
     """
     settings = options.settings_from(
         config, learner=learner, param=param, data=data, n_classes=n_classes, n_features=n_features, seed=seed,
-        window=window, on_expiry=on_expiry, late=late, instance=instance, snapshot_interval=snapshot_interval,
+        window=window, on_expiry=on_expiry, late=late, orphan_window=orphan_window, retain=retain,
+        pending_max=pending_max, orphans_max=orphans_max, retained_max=retained_max,
+        instance=instance, snapshot_interval=snapshot_interval,
         bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout,
     )  # fmt: skip
     programs.learn(settings)
@@ -302,13 +317,13 @@ def main() -> None:
     try:
         app(args=_with_default_address(sys.argv[1:]))
     except USAGE_ERRORS as error:
-        _fail(error, EXIT_USAGE)
+        raise fail(str(error), EXIT_USAGE) from error
     except FencedError as error:
-        _fail(error, EXIT_FENCED)
+        raise fail(str(error), EXIT_FENCED) from error
     except BrokerUnavailableError as error:
-        _fail(error, EXIT_UNAVAILABLE)
+        raise fail(str(error), EXIT_UNAVAILABLE) from error
     except BrokerError as error:
-        _fail(error, EXIT_USAGE)
+        raise fail(str(error), EXIT_USAGE) from error
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(EXIT_INTERRUPTED)
@@ -322,8 +337,3 @@ def _with_default_address(arguments: list[str]) -> list[str]:
         bare = argument == "--kafka" and following.startswith("-")
         completed.append(f"--kafka={DEFAULT_BOOTSTRAP}" if bare else argument)
     return completed
-
-
-def _fail(error: Exception, code: int) -> None:
-    err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-    sys.exit(code)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -29,7 +30,7 @@ def monotonic_ms() -> int:
 
 def announce(message: str) -> None:
     """Tell people something on stderr, with the time of day."""
-    err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {message}", highlight=False, soft_wrap=True)
+    err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
 def print_table(table: evaluate.Table, title: str | None = None) -> None:
@@ -140,5 +141,5 @@ def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
 
 def fail(message: str, code: int) -> SystemExit:
     """Say what went wrong, and the exception that ends the process."""
-    err.print(f"[bold red]error:[/] {message}", highlight=False, soft_wrap=True, markup=True)
+    err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     return SystemExit(code)

@@ -112,6 +112,33 @@ Late = Annotated[
         help="What feedback after the window does: nothing, or take back the 0 that --on-expiry negative assumed.",
     ),
 ]  # fmt: skip
+OrphanWindow = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        rich_help_panel=JOIN_PANEL,
+        show_default="5m",
+        help="How long feedback waits for a context.",
+    ),
+]
+Retain = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", rich_help_panel=JOIN_PANEL, show_default="1h", help="How long a settled id is remembered."
+    ),
+]
+PendingMax = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=JOIN_PANEL, show_default="1000000", help="Beyond it the oldest decision expires."),
+]
+OrphansMax = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=JOIN_PANEL, show_default="100000", help="Beyond it the oldest orphan is dropped."),
+]
+RetainedMax = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=JOIN_PANEL, show_default="5000000", help="Beyond it the oldest id is forgotten."),
+]
 Partitions = Annotated[
     int | None,
     typer.Option(rich_help_panel=KAFKA_PANEL, show_default="1", help="Partitions of every topic; each learns alone."),

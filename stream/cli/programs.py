@@ -11,7 +11,7 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram, resume_position
 from stream.audit import Finding, audit_partition
-from stream.broker import Broker, BrokerError, BrokerUnavailableError, EstimatedClock, FencedError
+from stream.broker import Broker, BrokerError, BrokerUnavailableError, EstimatedClock, FencedError, StaleMemberError
 from stream.checkpoint import JournalError, JournalFollower
 from stream.cli.console import (
     EXIT_DIFFERS,
@@ -33,6 +33,10 @@ from stream.topics import Topics
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
+
+REFUSALS_MAX = 5
+REFUSED_WITHIN_MS = 60_000
+"""A broker that has just come back may refuse what it soon allows; what it refuses again and again will not change."""
 
 
 def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> KafkaBroker:
@@ -83,18 +87,29 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[KafkaBro
     Raises:
         SystemExit: another process took over, or no broker came back within --connect-timeout.
     """
+    refused = 0  # times in a row that the broker answered, and would not do what was asked
     while True:
         broker = connect(settings, stop)
+        began_ms = monotonic_ms()
         try:
             work(broker)
         except FencedError as error:
             raise fail(
                 f"{error}; nothing was written after that. Give every process its own --instance", EXIT_FENCED
             ) from error
-        except BrokerError as error:
+        except (BrokerUnavailableError, StaleMemberError) as error:
             if stop():
                 return
             announce(f"the broker is away, connecting again: {error}")
+            continue
+        except BrokerError as error:
+            refused = refused + 1 if monotonic_ms() - began_ms < REFUSED_WITHIN_MS else 1
+            if stop():
+                return
+            if refused >= REFUSALS_MAX:
+                raise
+            announce(f"the broker refused, trying again ({refused} of {REFUSALS_MAX}): {error}")
+            time.sleep(1.0)
             continue
         finally:
             broker.close()
