@@ -179,7 +179,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
     fields = _fields(record)
     event_id = _event_id(fields, record)
     reward = _integer(fields, "reward", 2)
-    if fields.get("label") is None:
+    if "label" not in fields:
         if needs_label:
             raise MalformedError("label: expected the true class, which this learner needs; got none")
         return Feedback(event_id, reward)
