@@ -9,6 +9,7 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.checkpoint import JournalError, rebuild, state_digest
+from stream.cli.model import time_ms
 from stream.learners import registered
 from stream.models import (
     Difference,
@@ -22,6 +23,7 @@ from stream.models import (
     write_model,
 )
 from stream.records import TopicPartition
+from stream.settings import SettingsError
 from stream.snapshot import task_digest
 from stream.topics import Topics
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task, synsep_task
@@ -280,3 +282,10 @@ def test_retention_that_is_too_short_for_a_recovery_is_warned_of(
     else:
         assert [warning.split()[0] for warning in warnings] == ["a.contexts", "a.feedback", "a.journal"]
         assert all(says in warning for warning in warnings)
+
+
+def test_times_are_read_with_their_zone_or_in_milliseconds() -> None:
+    assert time_ms("2026-03-01T12:00:00Z") == time_ms("2026-03-01T13:00:00+01:00") == 1_772_366_400_000
+    assert time_ms("1772366400000") == 1_772_366_400_000
+    with pytest.raises(SettingsError, match="expected a time such as"):
+        time_ms("noon")
