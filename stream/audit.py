@@ -92,6 +92,7 @@ class _Audit:
     steps: list[tuple[int, int]] = field(default_factory=list)  # where each step ended: context and feedback offset
     decided_as: dict[str, list[_Place]] = field(default_factory=lambda: defaultdict(list))  # of each id, in order
     latest_step: int = 0  # of those that have published
+    feedback_end_ms: int = -1  # the latest time at which all feedback had been applied
 
     def fault(self, message: str) -> None:
         if len(self.faults) < FAULTS_SHOWN_MAX:
@@ -146,6 +147,8 @@ def audit_partition(
             audit.fault(f"step {audit.latest_step} has published, and the journal ends with step {now_last.number}")
     counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
     counts |= _count_feedback(audit, feedback, last.feedback[1], opening)
+    applied_ms = (record.append_ms for record in feedback if record.offset < last.feedback[1])
+    _check_overdue(audit, max(audit.feedback_end_ms, *applied_ms, -1), opening["join"]["window_ms"])
     settled = [entry for entries in audit.settled.values() for entry in entries]
     counts["matched"] = sum(entry.example.outcome is Outcome.MATCHED for entry in settled)
     counts["expired"] = len(settled) - counts["matched"]
@@ -172,6 +175,7 @@ def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[st
                 audit.fault(f"journal at offset {record.offset}: step {entry.number} does not follow on {last.number}")
             last = entry
             audit.steps.append((entry.contexts[1], entry.feedback[1]))
+            audit.feedback_end_ms = max(audit.feedback_end_ms, entry.feedback_end_ms)
         else:
             opening = entry
     if opening is None and last.number:
@@ -298,6 +302,8 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
         decisions = bisect_right(audit.decided_as.get(event.id, ()), place)  # of this id, before this feedback
         if kind == DEAD_LETTER_ORPHAN:
             counts["orphans_dropped"] += 1
+            if decisions and not _is_forgotten(audit, event.id, decisions, record.append_ms, opening["join"]):
+                audit.fault(f"feedback at offset {record.offset} was dropped as an orphan; {event.id!r} was decided")
             orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
         elif record.offset in audit.settled_by:
             counts["matched"] += 1
@@ -310,6 +316,25 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
     if counts["matched"] != len(audit.settled_by):
         audit.fault(f"{len(audit.settled_by)} matched examples name {counts['matched']} applied feedback records")
     return counts
+
+
+def _is_forgotten(audit: _Audit, event_id: str, decisions: int, append_ms: int, join: dict[str, int]) -> bool:
+    """Whether an id was decided, settled, and no longer remembered at some time."""
+    settled = audit.settled[event_id]
+    if len(settled) < decisions:
+        return False
+    made_room = sum(map(len, audit.settled.values())) > join["retained_max"]
+    return made_room or append_ms > settled[decisions - 1].example.settled_at_ms + join["retain_ms"]
+
+
+def _check_overdue(audit: _Audit, watermark_ms: int, window_ms: int) -> None:
+    """Whether a decision still waits although its deadline has passed."""
+    for event_id, decisions in audit.decisions.items():
+        for _, _, decided_at_ms in decisions[len(audit.settled[event_id]) :]:
+            if decided_at_ms + window_ms < watermark_ms:
+                audit.fault(
+                    f"{event_id!r} is pending at {watermark_ms} ms; its deadline was {decided_at_ms + window_ms} ms"
+                )
 
 
 def _check_matched(audit: _Audit, settled: _Settled, record: Record, event: Feedback) -> None:

@@ -1,6 +1,6 @@
 """The audit can fail: whatever is changed in the topics of a good run, it finds, and says where."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import orjson
@@ -8,7 +8,8 @@ import pytest
 
 from stream.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.checkpoint import JournalError
-from stream.join import JoinSettings
+from stream.codec import DEAD_LETTER_ORPHAN, dead_letter_headers, decode_example
+from stream.join import DroppedOrphan, Join, JoinSettings, Settled
 from stream.ledger import Ledger
 from stream.records import Record
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
@@ -104,6 +105,38 @@ def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_begin
 def test_step_that_has_published_and_is_not_in_the_journal_is_found(good: Pipeline) -> None:
     finding = tampered(good, TOPICS.journal, lambda records: records[:-1])
     assert any("has published, and the journal ends with" in fault for fault in finding.faults)
+
+
+def test_decision_that_waits_beyond_its_deadline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(join: Join, watermark_ms: int) -> Iterator[Settled | DroppedOrphan]:
+        join.watermark_ms = max(join.watermark_ms, watermark_ms)
+        return iter(())
+
+    monkeypatch.setattr(Join, "pass_time", never)
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.context("overdue")
+    for _ in range(5):  # such a learner would go on for ever: what is due stays due
+        learner.step(0)
+    pipeline.clock.advance_to(pipeline.clock.now_ms + 2_000)
+    pipeline.context("later")
+    pipeline.answer("later", 1)
+    for _ in range(5):  # such a learner would go on for ever: what is due stays due
+        learner.step(0)
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert any("'overdue' is pending" in fault for fault in finding.faults), finding
+
+
+def test_feedback_of_a_decided_event_that_was_dropped_as_an_orphan_is_found(good: Pipeline) -> None:
+    offsets = [offset for _, offset in map(decode_example, good.records(TOPICS.examples)) if offset is not None]
+    feedback_offset = offsets[-1]
+    headers = dead_letter_headers(TOPICS.feedback, 0, feedback_offset, DEAD_LETTER_ORPHAN, "")
+
+    def drop_it(records: list[Record]) -> list[Record]:
+        return [*records, records[-1]._replace(value=b"{}", headers=headers)]
+
+    faults = tampered(good, TOPICS.dead_letter, drop_it).faults
+    assert any("was dropped as an orphan" in fault for fault in faults), faults
 
 
 @pytest.mark.parametrize("field", Ledger._fields)
