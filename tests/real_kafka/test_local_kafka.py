@@ -86,7 +86,7 @@ def test_a_package_that_is_missing_is_named_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(LocalKafkaMissingError, match=rf"{package}.*pip install 'onebit\[kafka\]'"):
+    with pytest.raises(LocalKafkaMissingError, match=rf"{package}.*make kafka"):
         local_kafka.start(0, tmp_path)
 
 
