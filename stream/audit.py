@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from stream import codec
 from stream.broker import Broker
-from stream.checkpoint import JournalError, JournalStep, decode_step, read_partition
+from stream.checkpoint import OPEN_MS, JournalError, JournalStep, decode_step, read_partition
 from stream.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, MalformedError
 from stream.events import Example, Feedback, Outcome
 from stream.learners import registered
@@ -55,9 +55,6 @@ class Finding(NamedTuple):
 
 FAULTS_SHOWN_MAX = 20
 """A partition that is wrong in one way is often wrong in thousands of records; the first ones tell enough."""
-
-OPEN_MS = 20_000
-"""How long an open transaction is waited for: what one of its topics shows as committed, another may not show yet."""
 
 
 class _Settled(NamedTuple):

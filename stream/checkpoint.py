@@ -186,6 +186,10 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
+OPEN_MS = 20_000
+"""How long an open transaction is waited for: what one of its topics shows as committed, another may not show yet."""
+
+
 def read_partition(
     broker: Broker,
     tp: TopicPartition,
@@ -288,6 +292,10 @@ def recover(
     return recovered
 
 
+Observer = Callable[[int, Effects], None]
+"""Told the number of a step and what it publishes."""
+
+
 def rebuild(
     broker: Broker,
     topics: Topics,
@@ -297,6 +305,7 @@ def rebuild(
     *,
     until: int | None = None,
     snapshots: bool = True,
+    observe: Observer = lambda number, effects: None,
 ) -> Recovered:
     """The state of a task after its last step, or after an earlier one; write nothing.
 
@@ -310,6 +319,7 @@ def rebuild(
         progress: is told after each step how far it has come.
         until: the number of the step after which to stop; None for the last.
         snapshots: False to begin with the journal's first step.
+        observe: is told what each step that is applied again would publish.
 
     Raises:
         JournalError: it was written with other settings, or records that are needed are gone.
@@ -323,7 +333,7 @@ def rebuild(
         start = _from_opening(broker, topics, stored, journal, settings)
     else:
         return _untouched(broker, topics, partition, stored, settings)
-    return _apply_again(broker, topics, partition, start, last, until, progress)
+    return _apply_again(broker, topics, partition, start, last, until, progress, observe)
 
 
 class _Start(NamedTuple):
@@ -470,6 +480,7 @@ def _apply_again(
     last: JournalStep | None,
     until: int | None,
     progress: Report,
+    observe: Observer,
 ) -> Recovered:
     recovered, journal_offset = start
     journal = TopicPartition(topics.journal, partition)
@@ -491,7 +502,8 @@ def _apply_again(
                 inputs = _Inputs(broker, topics, partition, step, last or step)
                 progress(Progress(number, first, final, 0))
             batch = inputs.of(step)
-            task.step(batch, step.now_ms, step.feedback_end_ms)
+            observe(step.number, task.step(batch, step.now_ms, step.feedback_end_ms))
+            _check_same(task, step, journal)
             number, applied, records = step.number, step, records + len(batch)
             progress(Progress(number, first, final, records))
     finally:
@@ -501,7 +513,6 @@ def _apply_again(
         if beginning > journal_offset:
             raise _wrong_step(journal, number + 1, None, journal_offset, beginning)
         return recovered
-    _check_same(task, applied, journal)
     return recovered._replace(number=number, contexts_offset=applied.contexts[1], feedback_offset=applied.feedback[1])
 
 
@@ -542,11 +553,11 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
-    """Recovery must end where the journal says that the task stood."""
+    """A step that is applied again must leave the task where the journal says that it stood."""
     if (task.join.ledger(), task.updates) != (last.ledger, last.updates):
         raise JournalError(
-            f"recovery from {journal.topic}/{journal.partition}: expected {last.ledger} after {last.updates} updates; "
-            f"got {task.join.ledger()} after {task.updates}: the inputs have changed since they were applied"
+            f"step {last.number} of {journal.topic}/{journal.partition}: expected {last.ledger} after {last.updates} "
+            f"updates; got {task.join.ledger()} after {task.updates}: the inputs have changed since they were applied"
         )
 
 

@@ -4,7 +4,7 @@ A file is a numpy archive without pickles: the arrays of the learner's state as 
 that says which learner with which parameters it is, where in its topics it stood, and the state's digest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stream import codec
 from stream.broker import Broker
 from stream.checkpoint import (
+    OPEN_MS,
     JournalError,
     JournalStep,
     Progress,
@@ -27,10 +28,11 @@ from stream.checkpoint import (
     rebuild,
     state_digest,
 )
+from stream.engine import Effects
 from stream.join import Overflows
 from stream.learners import ParameterError, State, create
 from stream.ledger import Ledger
-from stream.records import TopicPartition
+from stream.records import Record, TopicPartition
 from stream.snapshot import IMPORT_SLOT, Position, Snapshot, SnapshotError, Stored, Writer, task_digest
 from stream.topics import Topics
 
@@ -299,20 +301,66 @@ class Replay(NamedTuple):
 
 
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
-    """Apply a task's whole journal again from its first step, and compare with the newest recovery.
+    """Apply a task's whole journal again from its first step, and compare with what was published, and with recovery.
 
-    Each step's ledger was checked when it was written; the journal's last ledger is compared with both results.
+    Every prediction and example must come out byte for byte as it stands in its topic, each step must leave the ledger
+    that the journal says, and the state in the end must be the one of the newest recovery.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition, 0, 0, "", "", "", "")
+    published = _Published(broker, topics, partition)
     try:
         recovered = rebuild(broker, topics, partition, None)
         number = recovered.number
         newest = recovered.stored.newest
         recovered_digest = task_digest(recovered.task)
-        alone = rebuild(broker, topics, partition, None, progress, until=number, snapshots=False).task
+        alone = rebuild(
+            broker, topics, partition, None, progress, until=number, snapshots=False, observe=published.compare
+        ).task
+        published.compare_end(number)
     except JournalError as error:
         return Replay(partition, 0, 0, "", "", "", str(error))
     state = state_digest([alone.learner.state()])
     snapshot = 0 if newest is None else newest.number
     return Replay(partition, number, snapshot, task_digest(alone), recovered_digest, state, "")
+
+
+class _Published:
+    """What a task has published, compared step by step with what it publishes when applied again."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int) -> None:
+        self._predictions = read_partition(broker, TopicPartition(topics.predictions, partition), open_ms=OPEN_MS)
+        self._examples = read_partition(broker, TopicPartition(topics.examples, partition), open_ms=OPEN_MS)
+
+    def compare(self, step: int, effects: Effects) -> None:
+        """Compare one step's predictions and examples.
+
+        Raises:
+            JournalError: one is not what stands in its topic.
+        """
+        for prediction, context_offset in effects.predictions:
+            _compare(self._predictions, step, prediction.id, codec.encode_prediction(prediction, context_offset))
+        for example, feedback_offset in effects.examples:
+            _compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
+
+    def compare_end(self, step: int) -> None:
+        """See that nothing more was published up to a step; a learner that runs has gone on since.
+
+        Raises:
+            JournalError: there is more.
+        """
+        for record in (*self._predictions, *self._examples):
+            if codec.step_of(record) <= step:
+                place = f"{record.topic}/{record.partition} offset {record.offset}"
+                raise JournalError(f"{place} is published, and comes of no step when the journal is applied again")
+
+
+def _compare(records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:
+    record = next(records, None)
+    if record is None:
+        raise JournalError(f"step {step} applied again publishes {event_id!r}; nothing of it stands in the topic")
+    if record.value != expected:
+        raise JournalError(
+            f"{record.topic}/{record.partition} offset {record.offset} holds {record.value!r:.200}; step {step} "
+            f"applied again publishes {expected!r:.200}"
+        )

@@ -242,6 +242,19 @@ def test_replay_tells_a_snapshot_that_is_not_what_the_journal_comes_to() -> None
     assert not replay.ok
 
 
+def test_replay_tells_a_prediction_that_the_journal_does_not_come_to() -> None:
+    pipeline, program = ran(events=40)
+    running = program._running[0]
+    running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # no snapshot will carry the altered model
+    program.tasks[0].learner.load({**program.tasks[0].learner.state(), "W": program.tasks[0].learner.weights() + 1.0})
+    pipeline.context("after", 1)
+    idle(program)
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert not replay.ok
+    assert "test.predictions/0 offset 40 holds" in replay.fault
+    assert "applied again publishes" in replay.fault
+
+
 def _right_answer(program: LearnerProgram) -> Any:
     x = np.ones(program.tasks[0].learner.n_features)
     return x, program.tasks[0].learner.predict(x, 0.0), 1
