@@ -14,7 +14,7 @@ RUN := --learner perceptron --learner banditron --learner soba-diag \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-faults lint format kafka test-compose clean
+.PHONY: help run test test-faults lint format kafka test-compose test-cluster clean
 
 help: ## Show this
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
@@ -43,6 +43,9 @@ kafka: $(VENV)/.kafka ## Install and start a real single-node Apache Kafka for t
 
 test-compose: ## Under docker compose: a finite run, the learner killed in the middle, then onebit verify
 	docker/test-compose.sh
+
+test-cluster: ## Under docker compose: three brokers, one after another killed, a learner cut off the network
+	docker/test-cluster.sh
 
 clean: ## Remove .venv, caches and reports
 	rm -rf $(VENV) reports build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
