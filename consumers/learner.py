@@ -63,6 +63,7 @@ class _RunningTask:
     contexts_offset: int  # of the first record that is not applied
     feedback_offset: int
     snapshots: _Snapshots
+    snapshots_end: int  # the high watermark of its snapshots topic before it was recovered
     imported: str | None  # the model that it began with, to be told in the journal
     context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
@@ -149,6 +150,11 @@ class LearnerProgram:
             step = self._apply(partition, running, ends)
             if step is not None:
                 commits.append(step)
+        if any(part.settings is not None and self._is_overtaken(part.partition) for part in commits):
+            self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
+            self._running.clear()
+            self._writer = None
+            return 1
         if commits:
             try:
                 self._broker_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
@@ -296,6 +302,14 @@ class LearnerProgram:
         waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
         return not self._knows_time and bool(waits)
 
+    def _is_overtaken(self, partition: int) -> bool:
+        """Whether something was written to the snapshots of a task that waits for its first event."""
+        return self._snapshots_end(partition) != self._running[partition].snapshots_end
+
+    def _snapshots_end(self, partition: int) -> int:
+        tp = TopicPartition(self._topics.snapshots, partition)
+        return self._broker.ends([tp])[tp].high_watermark
+
     def _recover_assigned(self) -> int:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""
         recovered_count = 0
@@ -303,10 +317,11 @@ class LearnerProgram:
             if self._is_held_up(partition):
                 continue
             revocations = self._revocations
+            snapshots_end = self._snapshots_end(partition)
             recovered = recover(self._broker, self._topics, partition, self._settings, self._report(partition))
             recovered_count += 1
             if self._revocations == revocations:
-                self._start(partition, recovered)
+                self._start(partition, recovered, snapshots_end)
         return recovered_count
 
     def _is_held_up(self, partition: int) -> bool:
@@ -346,7 +361,7 @@ class LearnerProgram:
 
         return report
 
-    def _start(self, partition: int, recovered: Recovered) -> None:
+    def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
         running = _RunningTask(
             recovered.task,
             recovered.number,
@@ -361,6 +376,7 @@ class LearnerProgram:
                 recovered.snapshot_ms,
                 recovered.snapshot_ledger,
             ),
+            snapshots_end,
             recovered.imported,
         )
         if self._options.snapshot_interval_ms and self._spare is None:

@@ -192,6 +192,18 @@ def test_learner_waits_for_an_import_that_is_under_way(run: Pipeline) -> None:
     assert list(program.tasks) == [0]
 
 
+def test_model_imported_while_a_learner_waits_for_its_first_event_is_what_it_begins_with(run: Pipeline) -> None:
+    model = export_model(run.broker, TOPICS, 0)
+    pipeline = Pipeline(synsep_task())
+    waiting = pipeline.learner()
+    idle(waiting)
+    import_model(pipeline.broker, TOPICS, 0, model, "import")
+    pipeline.context("first", 1)
+    idle(waiting)
+    assert pipeline.values(TOPICS.predictions)[0]["model_version"] == model.meta["updates"]
+    assert replay_journal(pipeline.broker, TOPICS, 0).ok
+
+
 def test_learner_with_other_parameters_than_the_imported_model_is_refused(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     pipeline = imported(model)
