@@ -51,7 +51,7 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
 
 
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 1_000,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     events: Annotated[int, typer.Option(min=1, help="Contexts in each run.")] = EVENTS,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
