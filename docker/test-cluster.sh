@@ -125,5 +125,5 @@ records=$(wc -l <<<"$ids")
 distinct=$(sort -u <<<"$ids" | wc -l)
 say "events $events, predictions $records, distinct ids $distinct; three brokers killed, one learner cut off"
 ((records == events && distinct == events)) || fail "expected one prediction for each of $events events"
-docker logs "$learner" 2>&1 | tail -15
+docker logs "$learner" 2>&1 | grep -v ' decided ' | tail -15 # how it was cut off, and came back
 say "passed"

@@ -28,7 +28,7 @@ STREAM = {
     "delay": "lognormal:300ms,1.0",
     "loss": 0.01,
     "duplicates": 0.01,
-    "seed": 5,
+    "snapshot_interval": "2s",  # so that many a fault falls into a snapshot, and most recoveries begin with one
 }
 WINDOW = "3s"
 """Shorter than some delays, so that feedback comes late, too."""
