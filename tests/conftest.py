@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
 from stream.broker import Broker, EmbeddedBroker, VirtualClock
 from stream.kafka_broker import KafkaBroker
 from stream.local_kafka import LocalKafka, local_kafka
