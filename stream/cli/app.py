@@ -21,6 +21,7 @@ from stream.cli.console import (
     EXIT_USAGE,
     StopRequest,
     err,
+    examples,
     fail,
     out,
     print_table,
@@ -54,12 +55,8 @@ DEFAULT_REPORT = Path("reports/run.html")
 DEFAULT_BOOTSTRAP = "localhost:9092"
 
 
-def _examples(*lines: str) -> str:
-    return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
-
-
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "onebit run",
         "onebit run --learner perceptron --learner banditron --learner soba-diag --param gamma=0.05",
         "onebit run --data synsep --events 100000 --delay fixed:5s --loss 0.02 --json",
@@ -157,7 +154,7 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
         out.print(f"error curves and ledger: {reports[0].report}", highlight=False, soft_wrap=True)
 
 
-@app.command(epilog=_examples("onebit replay --data synsep --events 100000 --rate 500", "onebit replay --resume"))
+@app.command(epilog=examples("onebit replay --data synsep --events 100000 --rate 500", "onebit replay --resume"))
 def replay(
     data: options.Data = None,
     n_features: options.NFeatures = None,
@@ -183,7 +180,7 @@ def replay(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "onebit learn --learner soba-diag --param gamma=0.05",
         "onebit learn --data synsep --instance a   # and --instance b in another terminal, with 2 partitions",
         "onebit learn --n-classes 12 --n-features 4096   # for contexts of your own",
@@ -229,7 +226,7 @@ def learn(
     programs.learn(settings)
 
 
-@app.command(epilog=_examples("onebit feedback --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01"))
+@app.command(epilog=examples("onebit feedback --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01"))
 def feedback(
     data: options.Data = None,
     n_features: options.NFeatures = None,
@@ -260,7 +257,7 @@ def feedback(
 
 
 @app.command(
-    epilog=_examples("onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json", "onebit verify --replay")
+    epilog=examples("onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json", "onebit verify --replay")
 )
 def verify(
     wait_events: Annotated[

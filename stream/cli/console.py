@@ -33,6 +33,11 @@ def announce(message: str) -> None:
     err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
+def examples(*lines: str) -> str:
+    """Command lines as they stand below a command's help."""
+    return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
+
+
 def print_table(table: evaluate.Table, title: str | None = None) -> None:
     """Show a table of text on stdout."""
     # Without a box, and closer on a narrow screen, the nine columns of a run fit into the usual 80 characters.

@@ -15,7 +15,7 @@ from rich.table import Table
 from stream.broker import Broker
 from stream.checkpoint import Progress
 from stream.cli import options
-from stream.cli.console import EXIT_DIFFERS, announce, every, monotonic_ms, out
+from stream.cli.console import EXIT_DIFFERS, announce, every, examples, monotonic_ms, out
 from stream.cli.programs import connect, require_topics
 from stream.models import Replay, compare_models, export_model, import_model, read_model, replay_journal, write_model
 from stream.settings import Settings, SettingsError
@@ -28,12 +28,8 @@ PROGRESS_INTERVAL_MS = 5_000
 ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of `onebit model export`.")]
 
 
-def _examples(*lines: str) -> str:
-    return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
-
-
 @model_app.command(
-    epilog=_examples(
+    epilog=examples(
         "onebit model export --out now.npz",
         "onebit model export --at 2026-03-01T12:00:00+01:00 --out noon.npz",
         "onebit model export --journal 5000 --partition 2 --out step-5000.npz --json",
@@ -87,7 +83,7 @@ def export(
     )
 
 
-@model_app.command(epilog=_examples("onebit model diff monday.npz tuesday.npz"))
+@model_app.command(epilog=examples("onebit model diff monday.npz tuesday.npz"))
 def diff(first: ModelFile, second: ModelFile, json: options.Json = False) -> None:
     """Compare two models array by array; exit code 1 when they are not the same to the bit."""
     models = read_model(first), read_model(second)
@@ -121,7 +117,7 @@ def diff(first: ModelFile, second: ModelFile, json: options.Json = False) -> Non
 
 @model_app.command(
     name="import",
-    epilog=_examples(
+    epilog=examples(
         "onebit model import noon.npz --topic-prefix trial.   # then: onebit learn --topic-prefix trial. ...",
         "onebit model import noon.npz --partition 2",
     ),
