@@ -14,6 +14,8 @@ What kafka-python leaves to its caller, and where it is done here:
 - Its group metadata fall back to "no generation", which the broker does not check, when the member is thrown out.
   Offsets are not sent then.
 - An offset that is no longer kept is replaced by the first one silently, when a reset policy is set. None is set here.
+- A join that is done between two polls is forgotten and made anew, and then the whole group has to join again, over and
+  over where members poll seldom. It is kept here until a poll takes it (`_Joins`).
 - A partition that stays with its member in a rebalance goes on at the position reached, not at the committed offset
   (the Java client starts anew). `_take_over` seeks.
 - What was fetched of a partition that is then paused in the middle is put aside, and is not looked at again after it is
@@ -777,6 +779,31 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
         self.assigned = True
 
 
+class _Joins:
+    """Stands for the coordinator's own way to join its group, and keeps what a join brought until a poll takes it.
+
+    A poll that gives up leaves its join in flight. The next one waits on for it; but when it is done by then, it begins
+    another one, and what the first has brought is lost.
+    """
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+        self._join = coordinator._do_join_and_sync_async
+        self._generation: Any = None  # which the last join brought; None: while one is under way, or when it failed
+        self._assignment = b""
+        coordinator._do_join_and_sync_async = self
+
+    async def __call__(self) -> bytes:
+        coordinator = self._coordinator
+        # A join that was taken has left the state of rebalancing; a member that was thrown out has no generation.
+        if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
+            return self._assignment
+        self._generation = None
+        self._assignment = await self._join()
+        self._generation = coordinator._generation
+        return self._assignment
+
+
 class _KafkaGroupConsumer(_KafkaConsumer):
     """See Consumer; a static member of a group."""
 
@@ -791,6 +818,7 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         self._rebalances = _Rebalances(client, listener)
         self._paused: set[TopicPartition] = set()  # by the user
         self._fenced = False
+        _Joins(client._coordinator)
         client.subscribe(list(topics), listener=self._rebalances)
         # A leader of the group that has no metadata yet deals no partitions, and the group is joined a second time.
         with broker.translating(f"read about {', '.join(topics)}"):

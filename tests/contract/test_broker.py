@@ -564,6 +564,23 @@ def test_a_member_hears_what_is_revoked_before_what_is_assigned(broker: Broker, 
     assert heard_by_other.events[1:] == []
 
 
+def test_members_that_poll_seldom_and_shortly_join_all_the_same(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    heard = Heard(), Heard()
+    members = [broker.group_consumer(prefix, f"m{number}", [name], heard[number]) for number in range(2)]
+
+    def dealt() -> bool:
+        for member in members:
+            member.poll(3, 100)
+            time.sleep(0.2)  # long enough for a join to be done between two polls
+        return all(len(member.assignment()) == 1 for member in members)
+
+    until(dealt)
+    assert [kind for one in heard for kind, _ in one.events].count("assigned") <= 3  # the first one's, then both anew
+    for member in members:
+        member.close()
+
+
 def test_after_a_rebalance_reading_starts_at_the_committed_offset_again(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     write(broker, name, "abc", partition=0)
