@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stream.broker import Broker, Consumer, Ends, StaleMemberError, TransactionalProducer
+from stream.broker import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
 from stream.checkpoint import Commit, CrashPoint, JournalStep, Progress, Recovered, commit, recover
 from stream.engine import Task, TaskSettings, merge
 from stream.learners import State
@@ -107,7 +107,7 @@ class LearnerProgram:
         self._spare: State | None = None  # memory for the next snapshot's copy of a learner's state
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Consumer = broker.group_consumer(
-            options.group, options.instance, (topics.contexts, topics.feedback), self
+            options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
         )
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
@@ -139,9 +139,18 @@ class LearnerProgram:
         """Poll once and apply what can be applied, in one transaction; how much was done.
 
         Raises:
-            FencedError: another process has taken this one's place.
+            FencedError: another process has taken this one's place, or its group has thrown it out.
             BrokerError: the outcome of the commit is unknown, or the broker is away.
         """
+        try:
+            return self._step(timeout_ms)
+        except BrokerError:
+            # A process that was paused may find, when it wakes up, that nothing was answered in time or that its
+            # transaction was ended. Its group knows better why, and whether it may go on.
+            self._consumer.check_place()
+            raise
+
+    def _step(self, timeout_ms: int) -> int:
         self._read(timeout_ms)
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         ends = self._ends()

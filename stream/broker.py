@@ -44,7 +44,7 @@ class BrokerUnavailableError(BrokerError):
 
 
 class FencedError(BrokerError):
-    """Another process has taken over this transactional id or this place in the consumer group."""
+    """This process is out for good: another has its transactional id or its place, or its group has thrown it out."""
 
 
 class StaleMemberError(BrokerError):
@@ -138,6 +138,13 @@ class Consumer(Protocol):
             StaleMemberError: the group has moved on without this member.
         """
 
+    def check_place(self) -> None:
+        """Hear from the group, if it can be reached, whether this member still has its place in it.
+
+        Raises:
+            FencedError: it has not; for a member that joins again after it was thrown out, only if another has it.
+        """
+
     def close(self) -> None:
         """Leave the group and release."""
 
@@ -181,11 +188,16 @@ class Broker(Protocol):
     def transactional_producer(self, transactional_id: str) -> TransactionalProducer:
         """A producer of transactions; an open transaction of an earlier one with this id is aborted."""
 
-    def group_consumer(self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener) -> Consumer:
+    def group_consumer(
+        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
+    ) -> Consumer:
         """A member of a consumer group: equal partition numbers of all topics go to the same member.
 
         `member` names the member across restarts: a restarted one takes its place at once and fences the one before.
         Reading starts at the committed offset, else at the beginning.
+
+        The group throws out a member that has given no sign of life for a session: one that was paused, or cut off.
+        When it hears of that it joins again in its next poll; with `rejoins` False it is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition]) -> Consumer:
@@ -231,6 +243,19 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
     partitions = {topic: existing[topic].partitions for topic in topics}
     if len(set(partitions.values())) > 1:
         raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
+
+
+def replaced(member: str, group: str) -> str:
+    """What a member is told whose place another process has taken."""
+    return f"member {member} of group {group} was replaced by a newer one"
+
+
+def thrown_out(member: str, group: str) -> str:
+    """What a member is told that does not join again after its session has ended."""
+    return (
+        f"member {member} was thrown out of group {group}: for longer than its session it gave no sign of life, as a "
+        "process does that is paused or cut off from the broker; others may have gone on with its partitions"
+    )
 
 
 def partition_for(key: bytes, partitions: int) -> int:
@@ -329,6 +354,9 @@ class _Group:
         self.committed: dict[TopicPartition, int] = {}
 
 
+_tuple = tuple.__new__  # makes a Record in half the time, and four are made for each event
+
+
 class EmbeddedBroker:
     """Topics, transactions, groups and fencing in one process, in virtual time.
 
@@ -382,12 +410,14 @@ class EmbeddedBroker:
         return EmbeddedTransactionalProducer(self, transactional_id, self._epochs[transactional_id])
 
     def group_consumer(
-        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener
+        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
     ) -> "EmbeddedConsumer":
         """See Broker."""
         check_co_partitioned(group, topics, self.describe_topics(topics))
         self._groups.setdefault(group, _Group())
-        consumer = EmbeddedConsumer(self, [], group=group, member=member, topics=topics, listener=listener)
+        consumer = EmbeddedConsumer(
+            self, [], group=group, member=member, topics=topics, listener=listener, rejoins=rejoins
+        )
         self.join(consumer)
         return consumer
 
@@ -431,13 +461,16 @@ class EmbeddedBroker:
         transaction: _Transaction | None,
     ) -> None:  # fmt: skip
         """Append one record at the clock's time."""
-        log = self._log((topic, partition))
-        if value is not None and len(value) > RECORD_BYTES_MAX:
-            raise BrokerError(
-                f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
-            )
+        log = self._logs.get((topic, partition)) or self._log((topic, partition))
+        if value is not None:
+            if len(value) > RECORD_BYTES_MAX:
+                raise BrokerError(
+                    f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
+                )
+            # An encoder's bytes still lie in the buffer that they were written to, a page of memory for each record.
+            value = b"%b" % value
         offset = log.first + len(log.records)
-        log.records.append(Record(topic, partition, offset, self.clock.now_ms, key, value, headers))
+        log.records.append(_tuple(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
         if transaction is not None:
             offsets = transaction.touched.get(log)
             if offsets is None:
@@ -479,15 +512,21 @@ class EmbeddedBroker:
         group = self._groups.get(consumer.group)
         if group is None:
             raise BrokerError("this consumer is in no group and has no offsets to commit")
-        current = group.members.get(consumer.member)
-        if current is not None and current is not consumer:
-            raise FencedError(f"member {consumer.member} of group {consumer.group} was replaced by a newer one")
-        if current is None or consumer.generation != group.generation:
+        self.check_place(consumer)
+        if consumer.member not in group.members or consumer.generation != group.generation:
             raise StaleMemberError(
                 f"member {consumer.member} of group {consumer.group} is of generation {consumer.generation}; "
                 f"the group is at {group.generation}"
             )
         return consumer.group
+
+    def check_place(self, consumer: "EmbeddedConsumer") -> None:
+        """Refuse a member whose place another has, and one that was thrown out and does not join again."""
+        current = self._groups[consumer.group].members.get(consumer.member)
+        if current is not None and current is not consumer:
+            raise FencedError(replaced(consumer.member, consumer.group))
+        if current is None and not consumer.rejoins:
+            raise FencedError(thrown_out(consumer.member, consumer.group))
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Remember a group's next offsets."""
@@ -511,7 +550,7 @@ class EmbeddedBroker:
             self._rebalance(group)
 
     def expel(self, group: str, member: str) -> None:
-        """Take a member out of its group as a session time-out does; its next poll says so and joins again."""
+        """Take a member out of its group as a session time-out does; its next poll tells it so."""
         self.leave(self._groups[group].members[member])
 
     def group_of(self, consumer: "EmbeddedConsumer") -> _Group:
@@ -638,7 +677,7 @@ class EmbeddedConsumer:
 
     def __init__(
         self, broker: EmbeddedBroker, tps: Sequence[TopicPartition], *, group: str = "", member: str = "",
-        topics: Sequence[str] = (), listener: RebalanceListener | None = None,
+        topics: Sequence[str] = (), listener: RebalanceListener | None = None, rejoins: bool = True,
     ) -> None:  # fmt: skip
         self._broker = broker
         self._positions = broker.beginnings(tps)
@@ -648,6 +687,7 @@ class EmbeddedConsumer:
         self.group = group
         self.member = member
         self.topics = topics
+        self.rejoins = rejoins
         self.generation = 0
         self.next_assignment: frozenset[TopicPartition] = frozenset(tps)
 
@@ -671,12 +711,10 @@ class EmbeddedConsumer:
 
     def _follow_group(self, listener: RebalanceListener) -> None:
         group = self._broker.group_of(self)
-        current = group.members.get(self.member)
-        if current is not self:
-            if current is not None:
-                raise FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
+        if group.members.get(self.member) is not self:
             if self._closed:
                 raise BrokerError(f"member {self.member} of group {self.group} has left it")
+            self.check_place()
             self._broker.join(self)
         if self.generation == group.generation:
             return
@@ -711,6 +749,11 @@ class EmbeddedConsumer:
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Consumer."""
         self._broker.commit_offsets(self._broker.check_member(self), offsets)
+
+    def check_place(self) -> None:
+        """See Consumer."""
+        if self._listener is not None:
+            self._broker.check_place(self)
 
     def close(self) -> None:
         """See Consumer."""

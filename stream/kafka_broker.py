@@ -8,11 +8,12 @@ What kafka-python leaves to its caller, and where it is done here:
   success, although the broker has aborted what was sent. So a commit is asked for only when every record of the
   transaction has been acknowledged, one by one (`_Sent.settle`).
 - A member that hears from a heartbeat that another process has its place stops its heartbeats, and reads on as if
-  nothing had happened. `poll` looks for that (`_KafkaGroupConsumer._check_place`).
+  nothing had happened. `poll` looks for that (`_KafkaGroupConsumer._refuse_if_out`).
 - A static member (`group_instance_id`) never leaves its group at close, so that its partitions would lie still until
   the session ends; `close` makes it leave.
 - Its group metadata fall back to "no generation", which the broker does not check, when the member is thrown out.
-  Offsets are not sent then.
+  Offsets are not sent then. It joins again by itself, which not every member shall (`_Joins`). That the answer to a
+  producer's offsets was UNKNOWN_MEMBER_ID, the consumer does not hear (`send_offsets`).
 - An offset that is no longer kept is replaced by the first one silently, when a reset policy is set. None is set here.
 - A join that is done between two polls is forgotten and made anew, and then the whole group has to join again, over and
   over where members poll seldom. It is kept here until a poll takes it (`_Joins`).
@@ -57,6 +58,8 @@ from stream.broker import (
     TopicSpec,
     check_co_partitioned,
     check_settings,
+    replaced,
+    thrown_out,
 )
 
 Result = TypeVar("Result")
@@ -74,6 +77,7 @@ _SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so 
 _CLOSE_S = 5.0
 _JOIN_POLL_MS = 50
 _HEARTBEAT_MS_MAX = 3_000
+_VERDICT_S = 5.0  # how long a heartbeat is waited for, of a group that may be out of reach
 # kafka-python's producer queues without a limit. So many unacknowledged records are waited for before more are queued.
 _QUEUED_RECORDS_MAX = 20_000
 _QUEUED_BYTES_MAX = 32 << 20
@@ -231,7 +235,7 @@ class KafkaBroker:
         return self._opened(producer)
 
     def group_consumer(
-        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener
+        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
     ) -> "_KafkaGroupConsumer":
         """See Broker."""
         check_co_partitioned(group, topics, self.describe_topics(topics))
@@ -243,7 +247,7 @@ class KafkaBroker:
             partition_assignment_strategy=(RangePartitionAssignor,),
         )
         try:
-            return self._opened(_KafkaGroupConsumer(self, client, group, member, topics, listener))
+            return self._opened(_KafkaGroupConsumer(self, client, group, member, topics, listener, rejoins=rejoins))
         except BaseException:
             client.close(timeout_ms=0)
             raise
@@ -588,7 +592,12 @@ class _KafkaTransactionalProducer:
         metadata = consumer.membership()
         with self._translating(f"send the offsets of group {metadata.group_id}"):
             result = self._manager.send_offsets_to_transaction(_offsets(offsets), metadata)
-            self._wait_for(result, "send offsets")
+            try:
+                self._wait_for(result, "send offsets")
+            except kafka_errors.CommitFailedError as error:
+                if kafka_errors.UnknownMemberIdError.__name__ in str(error):
+                    consumer.hear_thrown_out()
+                raise
 
     def commit(self) -> int:
         """See TransactionalProducer."""
@@ -736,6 +745,9 @@ class _KafkaConsumer:
         """See Consumer."""
         raise BrokerError("this consumer is in no group and has no offsets to commit")
 
+    def check_place(self) -> None:
+        """See Consumer."""
+
     def close(self) -> None:
         """See Consumer."""
         self._broker.forget(self)
@@ -784,23 +796,40 @@ class _Joins:
 
     A poll that gives up leaves its join in flight. The next one waits on for it; but when it is done by then, it begins
     another one, and what the first has brought is lost.
+
+    It also stands for the coordinator's way to forget its membership, to tell when the group has thrown it out: it is
+    then told that its member id is unknown. So is one whose first join a restart of the broker has interrupted, which
+    has lost nothing; a join that was completed outlives a restart.
     """
 
-    def __init__(self, coordinator: Any) -> None:
+    def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
         self._coordinator = coordinator
+        self._rejoins = rejoins
         self._join = coordinator._do_join_and_sync_async
+        self._reset = coordinator.reset_generation
         self._generation: Any = None  # which the last join brought; None: while one is under way, or when it failed
         self._assignment = b""
+        self._member_id = ""  # of the last join that was completed
+        self.is_out = False  # thrown out, and not to join again
         coordinator._do_join_and_sync_async = self
+        coordinator.reset_generation = self._reset_generation
+
+    def _reset_generation(self, member_id: str = "") -> None:
+        if not member_id and self._member_id and self._coordinator._generation.member_id == self._member_id:
+            self.is_out = not self._rejoins
+        self._reset(member_id)
 
     async def __call__(self) -> bytes:
         coordinator = self._coordinator
+        if self.is_out:
+            raise kafka_errors.CoordinatorNotAvailableError  # is tried again until the poll ends, which says why
         # A join that was taken has left the state of rebalancing; a member that was thrown out has no generation.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
         self._assignment = await self._join()
         self._generation = coordinator._generation
+        self._member_id = self._generation.member_id
         return self._assignment
 
 
@@ -809,7 +838,7 @@ class _KafkaGroupConsumer(_KafkaConsumer):
 
     def __init__(
         self, broker: KafkaBroker, client: Any, group: str, member: str, topics: Sequence[str],
-        listener: RebalanceListener,
+        listener: RebalanceListener, *, rejoins: bool,
     ) -> None:  # fmt: skip
         super().__init__(broker, client)
         self._group = group
@@ -818,7 +847,7 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         self._rebalances = _Rebalances(client, listener)
         self._paused: set[TopicPartition] = set()  # by the user
         self._fenced = False
-        _Joins(client._coordinator)
+        self._joins = _Joins(client._coordinator, rejoins=rejoins)
         client.subscribe(list(topics), listener=self._rebalances)
         # A leader of the group that has no metadata yet deals no partitions, and the group is joined a second time.
         with broker.translating(f"read about {', '.join(topics)}"):
@@ -830,13 +859,14 @@ class _KafkaGroupConsumer(_KafkaConsumer):
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
-        self._check_place()
+        self._refuse_if_out()
         if not self._rebalances.assignment:
             timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # what is assigned is paused, and would be waited for in vain
         records = super().poll(timeout_ms, records_max)
         failure, self._rebalances.failure = self._rebalances.failure, None
         if failure is not None:
             raise failure
+        self._refuse_if_out()
         if self._rebalances.assigned:
             self._take_over()
         return records
@@ -845,10 +875,10 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         """The member and generation under which offsets are committed.
 
         Raises:
-            FencedError: another process has this member's place.
+            FencedError: another process has this member's place, or it was thrown out and is not to join again.
             StaleMemberError: this is no member now.
         """
-        self._check_place()
+        self._refuse_if_out()
         metadata = self._client.group_metadata()
         if metadata.generation_id < 0 or not metadata.member_id:
             raise StaleMemberError(f"{self._member} is not a member of group {self._group} now; poll to join it again")
@@ -872,6 +902,21 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         with self._broker.translating(f"commit offsets of group {self._group}"):
             self._client.commit(_offsets(offsets), timeout_ms=self._broker.request_timeout_ms)
 
+    def check_place(self) -> None:
+        """See Consumer. The coordinator sends heartbeats by itself; the answer to the next one tells."""
+        coordinator = self._client._coordinator
+        asked_s = time.monotonic()
+        while coordinator.stable() and coordinator._heartbeat_enabled and coordinator.heartbeat.last_receive < asked_s:
+            if time.monotonic() > asked_s + _VERDICT_S:
+                break
+            time.sleep(_RETRY_S)
+        self._refuse_if_out()
+
+    def hear_thrown_out(self) -> None:
+        """Take in that the broker does not know this member."""
+        self._client._coordinator.reset_generation()
+        self._refuse_if_out()
+
     def close(self) -> None:
         """See Consumer."""
         metadata = self._client.group_metadata()
@@ -880,16 +925,18 @@ class _KafkaGroupConsumer(_KafkaConsumer):
         if metadata.member_id and not self._fenced:
             self._broker.leave(self._group, metadata.member_id, self._member)
 
-    def _check_place(self) -> None:
-        """Raise when a heartbeat was told that another process has this member's place.
+    def _refuse_if_out(self) -> None:
+        """Raise when a heartbeat was told that another process has this member's place, or that it was thrown out.
 
-        The client then only stops its heartbeats. A member that is joined and not closed has them stopped for no other
-        reason: they are started in the same step in which it becomes a joined one, within a poll.
+        When another has it, the client only stops its heartbeats. A member that is joined and not closed has them
+        stopped for no other reason: they are started in the same step in which it becomes a joined one, within a poll.
         """
         coordinator = self._client._coordinator
         if self._fenced or (coordinator.stable() and not coordinator._heartbeat_enabled):
             self._fenced = True
-            raise FencedError(f"member {self._member} of group {self._group} was replaced by a newer one")
+            raise FencedError(replaced(self._member, self._group))
+        if self._joins.is_out:
+            raise FencedError(thrown_out(self._member, self._group))
 
     def _take_over(self) -> None:
         """Tell the user of the new assignment, on the user's thread, and let it be read from then on."""

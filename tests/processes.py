@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.broker import BrokerError
@@ -124,7 +124,7 @@ class Pipeline:
         """Follow the journals."""
         broker = self.broker()
         try:
-            yield Watch(broker, self.topics, self.partitions)
+            yield Watch(broker, self._bootstrap, self.topics, self.partitions)
         finally:
             broker.close()
 
@@ -190,8 +190,9 @@ class Pipeline:
 class Watch:
     """How far the learners of a pipeline have come."""
 
-    def __init__(self, broker: KafkaBroker, topics: Topics, partitions: int) -> None:
+    def __init__(self, broker: KafkaBroker, bootstrap: str, topics: Topics, partitions: int) -> None:
         self.broker = broker
+        self._bootstrap = bootstrap
         self._follower = JournalFollower(broker, topics, partitions)
         self._topics = topics
         self._partitions = partitions
@@ -215,6 +216,16 @@ class Watch:
     def wait_until_decided(self, events: int) -> None:
         """Wait until so many contexts are decided."""
         self.wait_until(lambda ledger: ledger.decided >= events, f"{events} contexts are decided")
+
+    def members(self) -> list[str]:
+        """The learners that are in their group, by what `--instance` they have."""
+        group = self._topics.contexts.removesuffix("contexts") + "learner"
+        admin = KafkaAdminClient(bootstrap_servers=self._bootstrap)
+        try:
+            found = admin.describe_groups([group])[group]["members"]
+        finally:
+            admin.close()
+        return sorted(member["group_instance_id"].removeprefix("learner-") for member in found)
 
     def open_transactions(self) -> list[TopicPartition]:
         """The partitions that hold records of a learner's transaction that has not ended."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.broker import BrokerError, FencedError
+from stream.broker import BrokerError, BrokerUnavailableError, FencedError
 from stream.checkpoint import (
     COMMIT_STEPS,
     Commit,
@@ -308,7 +308,14 @@ def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> 
     assert sorted(second.tasks) == [0, 1, 2]
     if leaves == "expel":
         events(pipeline, 30, "again")
-        idle(first, second)  # it joins again
+        before = pipeline.ends()
+        with pytest.raises(FencedError, match="was thrown out"):
+            first.step(0)
+        first.close()
+        assert pipeline.ends() == before
+        first = pipeline.learner("learner-1")  # as whoever runs it starts it again
+        idle(first, second)
+        assert sorted(first.tasks.keys() | second.tasks.keys()) == [0, 1, 2]
         assert first.tasks.keys().isdisjoint(second.tasks.keys())
     assert all(finding.ok for finding in pipeline.audits()), pipeline.audits()
     assert pipeline.ledger().pending == 0
@@ -332,12 +339,45 @@ def test_learner_that_is_expelled_in_the_middle_of_a_commit_does_nothing_twice(n
     first = pipeline.learner("learner-1", crash_point=expel)
     idle(first, second)
     events(pipeline, 30, "event")
-    idle(first, second)
-    idle(first, second)
+    with pytest.raises(FencedError, match="was thrown out"):
+        idle(first, second)
     assert expelled
+    first.close()
+    idle(pipeline.learner("learner-1"), second)
     assert all(finding.ok for finding in pipeline.audits()), pipeline.audits()
     assert len(pipeline.all_values(TOPICS.predictions)) == 30
     assert pipeline.ledger().matched == 30
+
+
+def test_learner_whose_partitions_nobody_has_taken_is_fenced_all_the_same_when_its_session_has_ended() -> None:
+    pipeline, learner = settled_pipeline()
+    pipeline.broker.expel("onebit-learner", "learner-1")
+    pipeline.context("next")
+    before = pipeline.ends()
+    with pytest.raises(FencedError, match="was thrown out"):
+        learner.step(0)
+    learner.close()
+    assert pipeline.ends() == before
+    again = pipeline.learner("learner-1")
+    idle(again)
+    assert pipeline.ledger().decided == 7
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize("is_expelled", [True, False])
+def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_its_place(
+    monkeypatch: pytest.MonkeyPatch, *, is_expelled: bool
+) -> None:
+    pipeline, learner = settled_pipeline()
+
+    def unanswered(*_: object) -> NoReturn:
+        if is_expelled:
+            pipeline.broker.expel("onebit-learner", "learner-1")
+        raise BrokerUnavailableError("not in time")
+
+    monkeypatch.setattr(pipeline.broker, "ends", unanswered)
+    with pytest.raises(FencedError if is_expelled else BrokerUnavailableError):
+        learner.step(0)
 
 
 def test_learner_that_died_with_an_open_transaction_holds_up_its_partitions_until_it_is_ended() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from consumers.learner import LearnerProgram
+from stream.broker import FencedError
 from stream.checkpoint import COMMIT_STEPS, JournalError, Progress, rebuild, recover
 from stream.codec import HEADERS
 from stream.engine import Task, TaskSettings
@@ -304,6 +305,9 @@ def test_tasks_that_move_between_programs_take_their_snapshots_with_them() -> No
             second = pipeline.learner("learner-2", **options)
         if number == 30:
             pipeline.broker.expel("onebit-learner", "learner-1")
+            with pytest.raises(FencedError):
+                first.step(0)
+            first = pipeline.learner("learner-1", **options)
         if number == 45:
             second.close()
             moved = len(first.tasks)

@@ -85,7 +85,8 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[KafkaBro
     """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
 
     Raises:
-        SystemExit: another process took over, or no broker came back within --connect-timeout.
+        SystemExit: another process took over, the group threw this one out, or no broker came back within
+            --connect-timeout.
     """
     refused = 0  # times in a row that the broker answered, and would not do what was asked
     while True:
@@ -95,7 +96,9 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[KafkaBro
             work(broker)
         except FencedError as error:
             raise fail(
-                f"{error}; nothing was written after that. Give every process its own --instance", EXIT_FENCED
+                f"{error}; nothing was written after that. Start it again, and it goes on from its last commit; give "
+                "every process that runs at the same time its own --instance",
+                EXIT_FENCED,
             ) from error
         except (BrokerUnavailableError, StaleMemberError) as error:
             if stop():

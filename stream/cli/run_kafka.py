@@ -13,7 +13,7 @@ from producers.datasets.base import Dataset
 from stream import codec
 from stream.broker import Broker, BrokerError
 from stream.checkpoint import JournalFollower, read_partition, recover, state_digest
-from stream.cli.console import StopRequest, announce, fail, run_progress
+from stream.cli.console import EXIT_FENCED, StopRequest, announce, fail, run_progress
 from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.run import Judge, Outcome, report_of
 from stream.evaluate import RunReport
@@ -27,6 +27,9 @@ from stream.topics import DEFAULT_PREFIX, Topics
 PROGRAMS = ("learn", "feedback", "replay")
 POLL_MS = 200
 STOP_TIMEOUT_S = 30.0
+
+RESTARTS_MAX = 5
+"""So often a learner that was thrown out of its group is started again, as whoever keeps programs running would."""
 
 
 def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: str, stop: StopRequest) -> RunReport:
@@ -82,27 +85,35 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
-        environment = os.environ | _scoped_parameters(own).environment()
+        self._environment = os.environ | _scoped_parameters(own).environment()
+        self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        for name in PROGRAMS:
-            with self.logs[name].open("wb") as log:
-                self.processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "stream.cli", name],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
-                )
+        self.processes = {name: self._start(name) for name in PROGRAMS}
+
+    def _start(self, name: str) -> "subprocess.Popen[bytes]":
+        with self.logs[name].open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "stream.cli", name],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+            )
 
     def check(self) -> None:
         """End the run when a program has ended early; only the replay comes to an end by itself."""
-        for name, process in self.processes.items():
+        for name, process in list(self.processes.items()):
             code = process.poll()
-            if code is not None and (code != 0 or name != "replay"):
-                tail = "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-15:])
-                raise fail(f"`onebit {name}` ended with exit code {code}; its last lines:\n{tail}", 1)
+            if code == EXIT_FENCED and self._restarts < RESTARTS_MAX:
+                self._restarts += 1
+                announce(f"`onebit {name}` ended, starting it again: {self._last_lines(name, 1)}")
+                self.processes[name] = self._start(name)
+            elif code is not None and (code != 0 or name != "replay"):
+                raise fail(f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}", 1)
+
+    def _last_lines(self, name: str, count: int = 15) -> str:
+        return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
 
     def stop(self) -> None:
         """Stop all programs; each finishes its transaction."""

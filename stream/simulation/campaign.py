@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stream.join import TRANSITIONS, Input, State
 from stream.simulation.checks import check, equal_faultless
-from stream.simulation.schedule import EVENTS, TIMED_FAULTS, Kind, Schedule, draw_schedule
+from stream.simulation.schedule import EVENTS, IN_COMMIT, TIMED_FAULTS, Kind, Schedule, draw_schedule
 from stream.simulation.world import Happened, MakeLearner, UnexpectedError, World
 
 
@@ -58,7 +58,6 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
 
 CLOCK_STANDS = "clock stands still"
 OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained")
-_BY_STEP = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT)
 
 
 def row_name(state: State, happened: Input) -> str:
@@ -74,10 +73,10 @@ def expected_coverage() -> list[str]:
     ]  # fmt: skip
     faults: list[str] = []
     for kind in dict.fromkeys(TIMED_FAULTS):
-        faults += [f"{kind} {step}" for step in range(1, 7)] if kind in _BY_STEP else [str(kind)]
+        faults += [f"{kind} {step}" for step in range(1, 7)] if kind in IN_COMMIT else [str(kind)]
     others = [
-        "reordered feedback", "operation during an outage", "fenced", "held up by a transaction",
-        "stale member gives up its step", "transaction time-out", CLOCK_STANDS, *OVERFLOWS,
+        "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
+        "held up by a transaction", "stale member gives up its step", "transaction time-out", CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     return [*outside, *faults, *others, *(row_name(state, happened) for state, happened in TRANSITIONS)]
 

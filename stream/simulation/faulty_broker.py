@@ -158,11 +158,11 @@ class FaultyBroker:
         return FaultyTransactionalProducer(self, inner, transactional_id)
 
     def group_consumer(
-        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener
+        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
     ) -> "FaultyConsumer":
         """See Broker."""
         self.consult("group_consumer")
-        self.member = self.broker.group_consumer(group, member, topics, listener)
+        self.member = self.broker.group_consumer(group, member, topics, listener, rejoins=rejoins)
         return FaultyConsumer(self, self.member, "poll")
 
     def reader(self, tps: Sequence[TopicPartition]) -> "FaultyConsumer":
@@ -315,6 +315,14 @@ class FaultyConsumer:
         """See Consumer."""
         self._broker.consult("commit offsets")
         self.inner.commit(offsets)
+
+    def check_place(self) -> None:
+        """See Consumer; a group that cannot be reached tells nothing."""
+        try:
+            self._broker.consult("check_place")
+        except BrokerUnavailableError:
+            return
+        self.inner.check_place()
 
     def close(self) -> None:
         """See Consumer."""

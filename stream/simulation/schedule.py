@@ -47,6 +47,7 @@ class Kind(StrEnum):
     EXPELLED = "session time-out"
     EXPELLED_IN_COMMIT = "session time-out in a commit, after step"
     JOIN = "member joins"
+    JOIN_IN_COMMIT = "group moves on in a commit, after step"
     LEAVE = "member leaves"
     REFUSED = "broker unavailable once"
     OUTAGE = "broker unavailable for a while"
@@ -60,10 +61,12 @@ ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(
 TIMELESS_FAULTS = (
     Kind.CRASH, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_CALL,
     Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.ZOMBIE, Kind.ZOMBIE_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT,
-    Kind.EXPELLED, Kind.EXPELLED_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN, Kind.LEAVE, Kind.REFUSED,
+    Kind.EXPELLED, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT, Kind.JOIN, Kind.LEAVE, Kind.REFUSED,
     Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST,
 )  # fmt: skip
 TIMED_FAULTS = (*TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP)
+IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
+"""Faults between two of the numbered steps of a commit."""
 
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
 """Operations of the broker in which a learner can be made to crash, or which can be refused."""
@@ -85,7 +88,7 @@ class Item(NamedTuple):
     def text(self) -> str:
         """For people."""
         parts: list[str] = [str(self.kind)]
-        if self.kind in (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT):
+        if self.kind in IN_COMMIT:
             parts.append(str(self.number))
         if self.id:
             parts.append(self.id)
@@ -264,7 +267,7 @@ def _draw_faults(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
 
 def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
     number, call = 0, ""
-    if kind in (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT):
+    if kind in IN_COMMIT:
         number = luck.choice(COMMIT_STEPS)
     elif kind in (Kind.CRASH_IN_CALL, Kind.REFUSED):
         call = luck.choice(CALLS)

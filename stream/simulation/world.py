@@ -34,7 +34,7 @@ from stream.simulation.faulty_broker import (
     Transactions,
     Verdict,
 )
-from stream.simulation.schedule import ENVIRONMENT, N_CLASSES, N_FEATURES, START_MS, Item, Kind, Schedule
+from stream.simulation.schedule import ENVIRONMENT, IN_COMMIT, N_CLASSES, N_FEATURES, START_MS, Item, Kind, Schedule
 from stream.topics import Topics
 
 TOPICS = Topics.with_prefix("sim.")
@@ -456,7 +456,7 @@ class World:
         except CrashError:
             self._die(process, process.away_ms)
         except FencedError as error:
-            self.fired["fenced"] += 1
+            self.fired["thrown out and ends" if "was thrown out" in str(error) else "fenced"] += 1
             self._note(process.name, f"is fenced and ends: {error}")
             self._end(process)
         except BrokerError as error:
@@ -476,7 +476,7 @@ class World:
         zombie = process.zombie
         self._close(process)
         if not zombie:
-            self._restart(process, 1)
+            self._restart(process, 0)
 
     def _close(self, process: Process) -> None:
         """Close as a program does that ends in order, as far as the broker lets it."""
@@ -574,7 +574,7 @@ class World:
             raise CrashError
         armed = self._armed.get(process.name, [])
         for index, item in enumerate(armed):
-            if item.kind in _IN_COMMIT and item.number == number:
+            if item.kind in IN_COMMIT and item.number == number:
                 del armed[index]
                 self._strike(process, item, f"commit step {number}")
                 return
@@ -597,6 +597,9 @@ class World:
             self._pause(process, item)
         elif kind is Kind.EXPELLED_IN_COMMIT:
             self._expel(process)
+            self._pause(process, item)
+        elif kind is Kind.JOIN_IN_COMMIT:
+            self._join()
             self._pause(process, item)
         else:
             raise CrashError
@@ -634,7 +637,7 @@ class World:
 
     def _fire(self, item: Item, who: str) -> None:
         label = str(item.kind)
-        if item.kind in _IN_COMMIT:
+        if item.kind in IN_COMMIT:
             label = f"{label} {item.number}"
         self.fired[label] += 1
         self._note(who, f"FAULT {item.text()}")
@@ -655,7 +658,6 @@ class World:
             self.trace.append(Happened(self.clock.now_ms, who, what))
 
 
-_IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT)
 _IN_COMMIT_CALL = (Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST, Kind.COMMIT_HANGS)
 
 

@@ -726,6 +726,69 @@ def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, pre
     consumer.close()
 
 
+def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "a")
+    consumer = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
+    read(consumer, 1)
+    consumer.check_place()
+    expel(broker, prefix, "m0")
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    with pytest.raises(FencedError, match="was thrown out"):
+        producer.send_offsets({tp: 1}, consumer)
+    producer.abort()
+    for refused in (lambda: consumer.poll(100, 10), lambda: consumer.commit({tp: 1}), consumer.check_place):
+        with pytest.raises(FencedError, match="was thrown out"):
+            refused()
+    assert broker.committed(prefix, [tp]) == {}
+    successor = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
+    assert values(read(successor, 1)) == ["a"]
+    consumer.close()
+    producer.begin()
+    producer.send_offsets({tp: 1}, successor)  # the end of the one that was thrown out has not taken its place
+    producer.commit()
+    assert broker.committed(prefix, [tp]) == {tp: 1}
+    producer.close()
+    successor.close()
+
+
+@pytest.mark.parametrize("rejoins", [True, False])
+def test_a_member_hears_that_it_was_thrown_out_without_being_told_by_a_commit(
+    broker: Broker, prefix: str, *, rejoins: bool
+) -> None:
+    name = topic(broker, prefix, 2)
+    heard = Heard()
+    first = broker.group_consumer(prefix, "m0", [name], heard, rejoins=rejoins)
+    second = broker.group_consumer(prefix, "m1", [name], Heard(), rejoins=False)
+    joined(first, second, partitions=2)
+    expel(broker, prefix, "m0")
+    if rejoins:
+        first.check_place()
+        joined(first, second, partitions=2)
+        assert [event for event, _ in heard.events][-2:] == ["revoked", "assigned"]
+    else:
+        with pytest.raises(FencedError, match="was thrown out"):
+            until(lambda: bool(first.poll(100, 10) or second.poll(100, 10)))
+        joined(second, partitions=2)  # an ordinary rebalance does not fence those that stay
+    first.close()
+    second.close()
+
+
+def test_a_replaced_member_that_does_not_poll_hears_of_it_when_it_asks(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    write(broker, name, "a")
+    zombie = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)
+    read(zombie, 1)
+    successor = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)
+    read(successor, 1)
+    with pytest.raises(FencedError, match="was replaced"):
+        zombie.check_place()
+    zombie.close()
+    successor.close()
+
+
 def test_offsets_of_a_member_that_has_not_joined_yet_are_refused(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     consumer = broker.group_consumer(prefix, "m", [name], Heard())

@@ -122,7 +122,7 @@ def test_learners_that_come_and_go_over_four_partitions(
                 learners.pop(draw.choice(present)).kill()
             else:
                 instance = draw.choice(present)
-                freeze_beyond_the_session(watch, learners[instance], others=len(present) - 1)
+                freeze_beyond_the_session(watch, learners.pop(instance), others=len(present) - 1)
             watch.wait_until_decided(min(events, (number + 1) * events // (len(changes) + 4)))
         assert replay.wait(300) == 0, replay.said()
         pipeline.assert_every_context_is_decided_and_settled_once(events)
@@ -132,13 +132,15 @@ def test_learners_that_come_and_go_over_four_partitions(
 
 
 def freeze_beyond_the_session(watch: Watch, learner: Program, others: int) -> None:
-    """Freeze a learner until the others have its partitions, and wake it: it is one of the group again."""
+    """Freeze a learner until the others have its partitions, and wake it: it has been thrown out, and ends."""
     assert others > 0
     learner.signal(signal.SIGSTOP)
     decided = watch.ledger().decided
     time.sleep(5)  # the session lasts 3 s
     watch.wait_until_decided(decided + 500)
     learner.signal(signal.SIGCONT)
+    assert learner.wait() == 3, learner.said()
+    assert "was thrown out of group" in learner.said()
 
 
 def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(

@@ -1,6 +1,7 @@
 """Onebit's programs on a real Kafka, each in a process of its own: stopped, killed, frozen, and without a broker."""
 
 import json
+import os
 import signal
 import socket
 import threading
@@ -101,6 +102,34 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     assert report["duplicates"] > 0
     assert 0 < report["mistakes"] < 1_500
     pipeline.assert_every_context_is_decided_and_settled_once(1_500)
+
+
+def test_run_on_kafka_starts_a_learner_that_was_frozen_beyond_its_session_again(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM)
+    run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", "--no-report")
+    run.wait_until_it_says("topics .* on")
+    wait_for(lambda: child(run.process.pid, "learn") is not None, "the learner is started")
+    learner = child(run.process.pid, "learn")
+    assert learner is not None
+    with pipeline.watch() as watch:
+        watch.wait_until_decided(EVENTS // 4)
+        os.kill(learner, signal.SIGSTOP)
+        time.sleep(4.5)  # the session lasts 3 s
+        os.kill(learner, signal.SIGCONT)
+    assert run.wait() == 0, run.said()
+    assert "starting it again" in run.said()
+    assert json.loads(run.said().splitlines()[-1])["ledger_ok"]
+    pipeline.assert_every_context_is_decided_and_settled_once(EVENTS)
+
+
+def child(parent: int, command: str) -> int | None:
+    """The child process that runs a command."""
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(f"\0{command}\0".encode()):
+            return int(pid)
+    return None
 
 
 def test_stream_of_another_client_is_counted_record_by_record(pipeline: MakePipeline, kafka: LocalKafka) -> None:
@@ -297,6 +326,36 @@ def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothin
         wait_for(lambda: time.monotonic() - frozen_s > 4, "the session of 3 s is over")
         zombie.signal(signal.SIGCONT)
         assert zombie.wait() == 3, zombie.said()
+    assert "was replaced by a newer one" in zombie.said()
     assert "nothing was written after that" in zombie.said()
     assert "--instance" in zombie.said()
     ours.assert_every_context_is_decided_and_settled_once(EVENTS)
+
+
+@pytest.mark.parametrize("frozen_s", [5, 20])  # longer than a session; longer than requests are waited for, too
+@pytest.mark.parametrize("others", [0, 1])
+def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_place(
+    pipeline: MakePipeline, others: int, frozen_s: int
+) -> None:
+    ours = pipeline(**STREAM, partitions=2)
+    ours.start("feedback")
+    ours.start("replay")
+    with ours.watch() as watch:
+        zombie = ours.start("learn", "--instance", "zombie")
+        names = [f"other-{number}" for number in range(others)]
+        other = [ours.start("learn", "--instance", name) for name in names]
+        watch.wait_until_decided(300)
+        wait_for(lambda: watch.members() == [*names, "zombie"], "all have joined")
+        zombie.signal(signal.SIGSTOP)
+        time.sleep(frozen_s)
+        assert watch.members() == names
+        ended = len(ours.committed_records(ours.topics.journal))
+        zombie.signal(signal.SIGCONT)
+        assert zombie.wait() == 3, zombie.said()
+        assert "was thrown out of group" in zombie.said()
+        assert "nothing was written after that. Start it again" in zombie.said()
+        if not others:
+            assert len(ours.committed_records(ours.topics.journal)) == ended
+        ours.start("learn", "--instance", "zombie")
+        ours.assert_every_context_is_decided_and_settled_once(EVENTS)
+        assert [program.process.poll() for program in other] == [None] * others
