@@ -69,7 +69,7 @@ class FeedbackProgram:
         self._paused = False
         self._due: list[tuple[int, int, Record, Feedback]] = []  # heap: due_ms, order of arrival
         # For each partition the predictions whose feedback is not all sent, with the number still to be sent.
-        self._unsent: dict[TopicPartition, OrderedDict[int, int]] = {}
+        self._unsent: dict[int, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
         self._acknowledged = True  # whether all that was sent is known to be in the topic
         self._producer = broker.producer()
@@ -79,13 +79,14 @@ class FeedbackProgram:
         """See RebalanceListener."""
         self._paused = False
         for tp in tps:
-            self._unsent[tp] = OrderedDict()
+            self._unsent[tp.partition] = OrderedDict()
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener: whoever gets these partitions answers from the committed offset on."""
-        for tp in tps:
-            self._unsent.pop(tp, None)
-        self._due = [entry for entry in self._due if self._place(entry[2]) not in tps]
+        revoked = {tp.partition for tp in tps}
+        for partition in revoked:
+            self._unsent.pop(partition, None)
+        self._due = [entry for entry in self._due if entry[2].partition not in revoked]
         heapq.heapify(self._due)
 
     def next_due_ms(self) -> int | None:
@@ -131,9 +132,10 @@ class FeedbackProgram:
 
     def commit(self) -> None:
         """Commit how far all feedback has been sent; after a rebalance it is for the next owner to do."""
-        offsets = {
-            tp: next(iter(unsent)) if unsent else self._consumer.position(tp) for tp, unsent in self._unsent.items()
-        }
+        offsets = {}
+        for partition, unsent in self._unsent.items():
+            tp = TopicPartition(self._topics.predictions, partition)
+            offsets[tp] = next(iter(unsent)) if unsent else self._consumer.position(tp)
         if offsets:
             with suppress(StaleMemberError):  # the next poll brings the new assignment, from the last commit on
                 self._consumer.commit(offsets)
@@ -152,7 +154,7 @@ class FeedbackProgram:
             return
         reward = int(answer.action == label)
         feedback = Feedback(event_id, reward, label if self._options.with_label else None)
-        self._unsent[self._place(record)][record.offset] = len(delays_ms)
+        self._unsent[record.partition][record.offset] = len(delays_ms)
         for delay_ms in delays_ms:
             self._sequence += 1
             heapq.heappush(self._due, (answer.decided_at_ms + delay_ms, self._sequence, record, feedback))
@@ -164,7 +166,7 @@ class FeedbackProgram:
             value = codec.encode_feedback(feedback)
             self._producer.send(self._topics.feedback, record.partition, feedback.id.encode(), value, codec.HEADERS)
             sent += 1
-            unsent = self._unsent[self._place(record)]
+            unsent = self._unsent[record.partition]
             unsent[record.offset] -= 1
             if not unsent[record.offset]:
                 del unsent[record.offset]
@@ -173,10 +175,6 @@ class FeedbackProgram:
     def _refuse(self, record: Record, reason: str) -> None:
         letter = codec.encode_dead_letter(record, DEAD_LETTER_MALFORMED, reason)
         self._producer.send(self._topics.dead_letter, record.partition, *letter)
-
-    @staticmethod
-    def _place(record: Record) -> TopicPartition:
-        return TopicPartition(record.topic, record.partition)
 
     def close(self) -> None:
         """Commit how far all feedback has been sent, and leave the group.

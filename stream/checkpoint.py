@@ -21,6 +21,7 @@ from stream import codec
 from stream.broker import Broker, BrokerUnavailableError, Consumer, TransactionalProducer
 from stream.engine import Effects, Task, TaskSettings, merge
 from stream.join import JoinSettings
+from stream.learners import check_parameters, registered
 from stream.ledger import Ledger, total_ledger
 from stream.records import Record, TopicPartition
 from stream.snapshot import Generation, Message, Snapshot, SnapshotError, Stored, decode, restore
@@ -121,9 +122,35 @@ def encode_settings(settings: TaskSettings, imported: str | None = None) -> byte
     return orjson.dumps(fields if imported is None else {**fields, "import": imported})
 
 
-def settings_of(values: Mapping[str, Any]) -> TaskSettings:
-    """Task settings as the journal and snapshots hold them."""
-    return TaskSettings(**{**values, "join": JoinSettings(**values["join"])})
+def settings_of(values: Mapping[str, Any], place: str) -> TaskSettings:
+    """Task settings as the journal and snapshots hold them.
+
+    A setting or a parameter that they do not have came with a later version of Onebit, and is by default what it was
+    before.
+
+    Raises:
+        JournalError: they hold something that this version does not know.
+    """
+    unknown = ["learner"]
+    if values["learner"] in registered():
+        unknown = sorted(_flat(values).keys() - _flat(with_defaults({"learner": values["learner"]})).keys())
+    if not unknown:
+        return TaskSettings(**{**values, "join": JoinSettings(**values.get("join", {}))})
+    raise JournalError(
+        f"{place} was begun with {unknown[0]} = {_flat(values)[unknown[0]]!r}, which this version of Onebit does not "
+        "know: go on with the version that it was begun with, or a later one"
+    )
+
+
+def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as the journal holds them, with today's defaults for those that they do not have."""
+    defaults = asdict(TaskSettings(values["learner"], 0, 0))
+    return {
+        **defaults,
+        **values,
+        "parameters": {**check_parameters(values["learner"], {}), **values.get("parameters", {})},
+        "join": {**defaults["join"], **values.get("join", {})},
+    }
 
 
 def encode_step(step: JournalStep) -> bytes:
@@ -380,7 +407,7 @@ def _from_snapshot(
     place = f"the snapshot in {topics.snapshots}/{journal.partition}, generation {newest.number},"
     found = _decoded(topics, journal, newest)
     if settings is None:
-        settings = settings_of(found.settings)
+        settings = settings_of(found.settings, place)
     _check_settings(found.settings, settings, place)
     number, journal_offset, contexts_offset, feedback_offset, taken_ms = found.position
     if last is None and broker.beginnings([journal])[journal] > 0:
@@ -407,7 +434,7 @@ def _from_opening(
             "what came before it is gone; set its retention.ms to -1, and start anew under another --topic-prefix"
         )
     if settings is None:
-        settings = settings_of(opening)
+        settings = settings_of(opening, f"{journal.topic}/{journal.partition}")
     _check_settings(opening, settings, f"{journal.topic}/{journal.partition}")
     imported = orjson.loads(record.value or b"").get("import")
     if imported is None:
@@ -426,12 +453,13 @@ def _imported(topics: Topics, journal: TopicPartition, stored: Stored, wanted: s
             f"{topics.snapshots}/{journal.partition} does not hold it any more; start anew under another --topic-prefix"
         )
     found = _decoded(topics, journal, stored.imported)
-    given = asdict(settings)
-    for name, value in found.settings.items():
-        if given[name] != value:
+    place = f"the model imported into {topics.snapshots}/{journal.partition}"
+    begun = with_defaults(asdict(settings_of(found.settings, place)))
+    given = with_defaults(asdict(settings))
+    for name in found.settings:  # those that a model depends on
+        if given[name] != begun[name]:
             raise JournalError(
-                f"the model imported into {topics.snapshots}/{journal.partition} is of {name} = {value!r}; got "
-                f"{given[name]!r}: start with the settings of the model"
+                f"{place} is of {name} = {begun[name]!r}; got {given[name]!r}: start with the settings of the model"
             )
     return _restored(found, settings, topics, journal)
 
@@ -534,8 +562,8 @@ def _wrong_step(
 
 def _check_settings(begun: Mapping[str, Any], settings: TaskSettings, place: str) -> None:
     """Refuse to continue under settings that would have given another state."""
-    given = _flat(orjson.loads(encode_settings(settings))["settings"])
-    begun = _flat(begun)
+    given = _flat(with_defaults(orjson.loads(encode_settings(settings))["settings"]))
+    begun = _flat(with_defaults(asdict(settings_of(begun, place))))
     for name in sorted(given.keys() | begun.keys()):
         if begun.get(name) != given.get(name):
             raise JournalError(

@@ -10,7 +10,7 @@ reading. So what is matched and what is late depends on append times alone, not 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from operator import itemgetter
@@ -154,6 +154,7 @@ class Join:
         self.assumed_reward = 0 if assumes_negative else None
         self._corrects = corrects
         self.watermark_ms = 0
+        self._quiet_until_ms = -1  # nothing falls due as long as the watermark has not passed this
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
         self.retained: OrderedDict[str, Retained] = OrderedDict()
@@ -241,18 +242,30 @@ class Join:
             self._counts["conflicts"] += 1
         return None
 
-    def pass_time(self, watermark_ms: int) -> Iterator[Settled | DroppedOrphan]:
-        """Move the watermark, and settle all whose deadline it has passed; an earlier watermark changes nothing."""
+    def pass_time(self, watermark_ms: int) -> Iterable[Settled | DroppedOrphan]:
+        """Move the watermark, and settle all whose deadline it has passed, one as each is taken from what is returned.
+
+        An earlier watermark changes nothing.
+        """
         if watermark_ms <= self.watermark_ms:
-            return
+            return ()
         self.watermark_ms = watermark_ms
-        limits = self.settings
+        return self._settle_due() if watermark_ms > self._quiet_until_ms else ()
+
+    def _settle_due(self) -> Iterator[Settled | DroppedOrphan]:
+        limits, watermark_ms = self.settings, self.watermark_ms
         while self.pending and self._oldest(self.pending).decided_at_ms + limits.window_ms < watermark_ms:
             yield self._expire()
         while self.orphans and self._oldest(self.orphans).kept_at_ms + limits.orphan_ms < watermark_ms:
             yield self._drop_orphan()
         while self.retained and self._oldest(self.retained).settled_at_ms + limits.retain_ms < watermark_ms:
             self.retained.popitem(last=False)
+        # What is still to come is dated by this watermark or later.
+        self._quiet_until_ms = min(
+            (self._oldest(self.pending).decided_at_ms if self.pending else watermark_ms) + limits.window_ms,
+            (self._oldest(self.orphans).kept_at_ms if self.orphans else watermark_ms) + limits.orphan_ms,
+            (self._oldest(self.retained).settled_at_ms if self.retained else watermark_ms) + limits.retain_ms,
+        )
 
     def next_deadline_ms(self) -> int | None:
         """The next time at which a decision expires or an orphan is dropped, if nothing else happens."""

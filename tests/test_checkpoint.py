@@ -18,6 +18,7 @@ from stream.checkpoint import (
     decode_step,
     encode_settings,
     encode_step,
+    rebuild,
     recover,
     state_digest,
 )
@@ -161,6 +162,85 @@ def test_recovery_with_other_settings_is_refused_and_the_setting_named(changed: 
     pipeline, _ = settled_pipeline()
     with pytest.raises(JournalError, match=names):
         idle(pipeline.learner(settings=changed))
+
+
+def reopened(pipeline: Pipeline, change: Callable[[dict[str, Any]], object]) -> None:
+    """Write the journal anew, opened with other settings."""
+    entries = [record.value for record in pipeline.records(TOPICS.journal)]
+    pipeline.broker.delete_topics([TOPICS.journal])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    opening = orjson.loads(entries[0] or b"")
+    change(opening["settings"])
+    for value in (orjson.dumps(opening), *entries[1:]):
+        pipeline.send(TOPICS.journal, value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda settings: settings.pop("late"),
+        lambda settings: settings["join"].pop("retained_max"),
+        lambda settings: settings["parameters"].pop("gamma"),
+    ],
+    ids=["setting", "limit", "parameter"],
+)
+def test_journal_of_before_a_setting_there_was_is_continued_with_its_default(
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    pipeline, learner = settled_pipeline(parameters={"gamma": 0.125})
+    state = digest(learner)
+    learner.close()
+    reopened(pipeline, change)
+    learner = pipeline.learner()
+    idle(learner)
+    assert digest(learner) == state
+    pipeline.context("next")
+    idle(learner)
+    assert pipeline.ledger().decided == 7
+    assert rebuild(pipeline.broker, TOPICS, 0, None).number == pipeline.journal()[-1].number
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize(
+    ("change", "changed", "names"),
+    [
+        (lambda settings: settings.pop("on_expiry"), {"on_expiry": "negative"}, "on_expiry = 'drop'; got 'negative'"),
+        (
+            lambda settings: settings["parameters"].pop("gamma"),
+            {"parameters": {"gamma": 0.5}},
+            "gamma = 0.125; got 0.5",
+        ),
+    ],
+)
+def test_journal_of_before_a_setting_there_was_is_not_continued_with_another_value(
+    change: Callable[[dict[str, Any]], object], changed: dict[str, Any], names: str
+) -> None:
+    pipeline, learner = settled_pipeline(parameters={"gamma": 0.125})
+    learner.close()
+    reopened(pipeline, change)
+    with pytest.raises(JournalError, match=names):
+        idle(pipeline.learner(settings=small_task(**changed)))
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda settings: settings.update(newer=3), "newer = 3, which this version of Onebit does not know"),
+        (lambda settings: settings["join"].update(newer_ms=3), "join.newer_ms = 3, which this version"),
+        (lambda settings: settings["parameters"].update(newer="x"), "parameters.newer = 'x', which this version"),
+        (lambda settings: settings.update(learner="newest"), "learner = 'newest', which this version"),
+    ],
+)
+def test_journal_with_settings_of_a_later_version_is_refused_and_the_setting_named(
+    change: Callable[[dict[str, Any]], object], names: str
+) -> None:
+    pipeline, learner = settled_pipeline()
+    learner.close()
+    reopened(pipeline, change)
+    with pytest.raises(JournalError, match=rf"^test.journal/0 was begun with {names}.*: go on with the version"):
+        idle(pipeline.learner())
+    with pytest.raises(JournalError, match=names):
+        rebuild(pipeline.broker, TOPICS, 0, None)
 
 
 @pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])

@@ -101,13 +101,12 @@ class Dataset:
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
         """Return the epoch and the row of an event, or raise UnknownEventError when it is not one of this data set."""
-        prefix, _, rest = event_id.rpartition("-")
-        prefix, _, epoch = prefix.rpartition("-")
+        parts = event_id.rsplit("-", 2)
         # Nothing is accepted that `event_id` does not write: one row in one epoch has one id.
-        if prefix == self.id_prefix and _is_number(epoch) and _is_number(rest):
-            row = int(rest)
-            if row < self.rows and self.event_id(row, int(epoch)) == event_id:
-                return int(epoch), row
+        if len(parts) == 3 and parts[0] == self.id_prefix and _is_written(parts[1], 1) and _is_written(parts[2], 6):
+            row = int(parts[2])
+            if row < self.rows:
+                return int(parts[1]), row
         raise UnknownEventError(
             f"event {event_id[:100]!r} is not one of {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row from "
             f"{0:06} to {self.rows - 1:06}; give the data set (and the seed of synthetic data) that was replayed"
@@ -162,8 +161,10 @@ def close_matches(word: str, known: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 18
+def _is_written(text: str, width: int) -> bool:
+    """Whether a text is a whole number as Python writes it, with zeros before it up to a width and not beyond."""
+    digits = len(text)
+    return (digits == width or (width < digits <= 18 and text[0] != "0")) and text.isascii() and text.isdecimal()
 
 
 def _splitmix64(key: int, n: int) -> NDArray[np.uint64]:
