@@ -222,6 +222,7 @@ class LearnerProgram:
             self._time_is_due(running.task, feedback_end_ms)
             or self._time_is_asked_for(running)
             or self._is_writing_snapshot(partition)
+            or self._snapshot_waits(running)
         ):
             return None
         first_step = running.number == 0
@@ -272,6 +273,18 @@ class LearnerProgram:
             snapshots.taken_ms = self._broker_ms
         has_passed = self._broker_ms - snapshots.taken_ms >= self._options.snapshot_interval_ms
         return has_passed and running.task.join.ledger() != snapshots.ledger
+
+    def _snapshot_waits(self, running: _RunningTask) -> bool:
+        """Whether a step without records is needed for a snapshot, or to learn whether it is time for one.
+
+        A task that is idle takes it, too: retention deletes its inputs some time, and then only a snapshot of after
+        the last of them can be recovered.
+        """
+        if self._writer is None and self._snapshot_is_due(running):
+            return True
+        interval_ms = self._options.snapshot_interval_ms
+        is_idle = interval_ms > 0 and self._monotonic_ms() - self._committed_at_ms >= interval_ms
+        return is_idle and running.task.join.ledger() != running.snapshots.ledger
 
     def _finish_snapshot(self) -> None:
         """Take note of a snapshot whose last portion is committed."""

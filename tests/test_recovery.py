@@ -167,7 +167,7 @@ def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(
     idle(program)
     pipeline.clock.advance_to(pipeline.now_ms() + 60)
     pipeline.context("second", 2, 80)
-    idle(program)
+    program.step(0)  # its acknowledgement tells that a snapshot is due, which the next step begins
 
     is_committed = number == COMMIT_STEPS[-1]
     chunks_after = chunk + is_committed
@@ -322,6 +322,31 @@ def test_tasks_that_move_between_programs_take_their_snapshots_with_them() -> No
         assert digests(rebuild(pipeline.broker, TOPICS, partition, None, snapshots=False).task) == digests(task)
     assert all(finding.ok for finding in pipeline.audits())
     assert pipeline.ledger().matched == 60
+
+
+def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_has_applied() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=60_000)
+    for number in range(6):
+        pipeline.context(f"event-{number}")
+        pipeline.answer(f"event-{number}", 1)
+    idle(learner)
+    for _ in range(3):
+        pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
+        idle(learner)
+    steps = pipeline.journal()[-1].number
+    state = digests(learner.tasks[0])
+    for _ in range(3):  # nothing has happened since
+        pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
+        idle(learner)
+    assert pipeline.journal()[-1].number == steps
+    learner.close()
+    for topic in TOPICS.of_events():
+        tp = TopicPartition(topic, 0)
+        pipeline.broker.delete_records(tp, pipeline.broker.ends([tp])[tp].stable)
+    again = pipeline.learner(snapshot_interval_ms=60_000)
+    idle(again)
+    assert digests(again.tasks[0]) == state
 
 
 def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
