@@ -48,6 +48,21 @@ Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0)]
 """Milliseconds; written as 250ms, 10s, 5m or 2h."""
 
 
+FOR_EVER = "forever"
+
+
+def _retention(value: object) -> object:
+    if value == FOR_EVER:
+        return -1
+    if _duration(value) == 0:
+        raise ValueError(f"expected a duration of more than 0ms, or {FOR_EVER}; got {value!r}")
+    return _duration(value)
+
+
+Retention = Annotated[int, BeforeValidator(_retention)]
+"""Milliseconds, -1: for ever; written as 24h, or forever."""
+
+
 def _names(value: object) -> object:
     """A list as a variable holds it: a,b or ["a","b"]."""
     if not isinstance(value, str):
@@ -94,6 +109,7 @@ class Settings(BaseSettings):
     snapshot_interval: Duration = 60_000
     partitions: int = Field(default=1, ge=1, le=1_000)
     replication: int = Field(default=1, ge=1)
+    retention: Retention = -1
     bootstrap: str = "localhost:9092"
     topic_prefix: str = Field(default=DEFAULT_PREFIX, pattern=r"^[A-Za-z0-9._-]{1,200}$")
     connect_timeout: Duration = 30_000
@@ -118,6 +134,7 @@ class Settings(BaseSettings):
         for name, field in type(self).model_fields.items():
             if any(isinstance(item, BeforeValidator) and item.func is _duration for item in field.metadata):
                 values[name] = format_duration(getattr(self, name))
+        values["retention"] = FOR_EVER if self.retention < 0 else format_duration(self.retention)
         return values
 
     def environment(self) -> dict[str, str]:

@@ -26,14 +26,22 @@ class Topics(NamedTuple):
         names = ("contexts", "predictions", "feedback", "examples", "dead-letter", "journal", "snapshots")
         return cls(*(prefix + name for name in names))
 
+    def of_events(self) -> tuple[str, ...]:
+        """The topics whose records are events, and not what recovery needs of the learner."""
+        return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
+
     def specs(self, partitions: int, replication: int = 1, retention_ms: int = -1) -> list[TopicSpec]:
-        """What every topic must be: equal partition numbers, so that an event lives in one of them throughout."""
+        """What every topic must be: equal partition numbers, so that an event lives in one of them throughout.
+
+        A retention is that of the topics of events. The journal, a small record for each step, is kept for ever: a task
+        that was idle for longer would lose the step that its newest snapshot is of, and could not be recovered.
+        """
         return [
             TopicSpec(
                 name,
                 partitions,
                 compacted=name == self.snapshots,
-                retention_ms=-1 if name == self.snapshots else retention_ms,
+                retention_ms=retention_ms if name in self.of_events() else -1,
                 replication=replication,
             )
             for name in self

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,14 @@ from rich.table import Table
 
 from producers.datasets.catalogue import catalogue, load
 from stream import local_kafka
+from stream.broker import TopicDescription, TopicSettingsError
 from stream.cli import options
 from stream.cli.console import EXIT_DIFFERS, announce, out
 from stream.cli.programs import connect
+from stream.durations import format_duration
 from stream.learners import registered
-from stream.settings import SettingsError
+from stream.settings import FOR_EVER, SettingsError
+from stream.topics import Topics
 
 topics_app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_help=True)
 kafka_app = typer.Typer(
@@ -38,23 +42,42 @@ def _table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 def create(
     partitions: options.Partitions = None,
     replication: Annotated[int | None, typer.Option(show_default="1", help="Copies of every partition.")] = None,
+    retention: options.Retention = None,
     bootstrap: options.Bootstrap = None,
     topic_prefix: options.TopicPrefix = None,
     connect_timeout: options.ConnectTimeout = None,
     config: options.Config = None,
 ) -> None:
-    """Create all topics, with the broker's append time and compaction where needed; those that exist are checked."""
+    """Create all topics, with the broker's append time and compaction where needed; those that exist are checked.
+
+    With a --retention the learner still recovers, from its snapshots, but `onebit verify` cannot recompute the ledger
+    once the first records are deleted. `onebit topics describe` warns when it is too short for a recovery.
+    """
     settings = options.settings_from(
-        config, partitions=partitions, replication=replication, bootstrap=bootstrap, topic_prefix=topic_prefix,
-        connect_timeout=connect_timeout,
+        config, partitions=partitions, replication=replication, retention=retention, bootstrap=bootstrap,
+        topic_prefix=topic_prefix, connect_timeout=connect_timeout,
     )  # fmt: skip
     broker = connect(settings)
     try:
         names = options.topics_of(settings)
-        broker.create_topics(names.specs(settings.partitions, settings.replication))
+        specs = names.specs(settings.partitions, settings.replication, settings.retention)
+        try:
+            broker.create_topics(specs)
+        except TopicSettingsError as error:
+            hint = _retention_hint(names, broker.describe_topics(list(names)), settings.retention)
+            raise TopicSettingsError(f"{error}{hint}") from error
         out.print(f"{len(names)} topics {settings.topic_prefix}* with {settings.partitions} partitions are there")
     finally:
         broker.close()
+
+
+def _retention_hint(names: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
+    """With which --retention existing topics would be accepted, if that is what is wrong and there is one."""
+    kept_ms = {found[name].retention_ms for name in names.of_events() if name in found}
+    if len(kept_ms) != 1 or kept_ms == {asked_ms}:
+        return ""
+    (retention_ms,) = kept_ms
+    return f"; --retention {FOR_EVER if retention_ms < 0 else format_duration(retention_ms)} accepts theirs"
 
 
 @topics_app.command()

@@ -166,6 +166,14 @@ Instance = Annotated[
         help="The name of this process across restarts; each of several needs its own.",
     ),
 ]  # fmt: skip
+Retention = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION|forever", rich_help_panel=KAFKA_PANEL, show_default="forever",
+        help="How long contexts, feedback, predictions, examples and dead letters are kept; journal and snapshots are "
+        "kept for ever.",
+    ),
+]  # fmt: skip
 SnapshotInterval = Annotated[
     str | None,
     typer.Option(

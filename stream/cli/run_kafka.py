@@ -45,7 +45,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
     started_s = time.perf_counter()
     broker = KafkaBroker(settings.bootstrap, connect_timeout_ms=settings.connect_timeout, progress=announce)
     try:
-        broker.create_topics(topics.specs(settings.partitions, settings.replication))
+        broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention))
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings, learner) as programs:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
+from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream import local_kafka
 from stream.checkpoint import read_partition
@@ -210,6 +211,52 @@ def test_stream_of_another_client_is_counted_record_by_record(pipeline: MakePipe
         ("early", "matched", 1), ("a", "matched", 1), ("d", "matched", 0),
         ("b", "expired", None), ("c", "expired", None),
     }  # fmt: skip
+
+
+def test_topics_with_a_retention_are_made_accepted_by_its_flag_and_warned_of(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path)
+
+    def topics(*arguments: str) -> tuple[int, str]:
+        program = pipeline.start("topics", *arguments)
+        return program.wait(), program.said()
+
+    assert topics("create", "--retention", "24h")[0] == 0
+    broker = pipeline.broker()
+    kept_ms = {name: found.retention_ms for name, found in broker.describe_topics(list(pipeline.topics)).items()}
+    broker.close()
+    events = pipeline.topics.of_events()
+    assert kept_ms == {name: 86_400_000 if name in events else -1 for name in pipeline.topics}
+    code, said = topics("create")
+    assert code == 2
+    assert f"topic {pipeline.topics.contexts}: retention_ms is 86400000, expected -1" in said
+    assert "--retention 24h accepts theirs" in said
+    assert topics("create", "--retention", "24h")[0] == 0
+    assert "warning" not in topics("describe")[1]
+    code, said = topics("describe", "--snapshot-interval", "12h")
+    assert f"warning: {pipeline.topics.contexts} is kept for 24h; a recovery may need" in said
+    code, said = topics("create", "--retention", "0s")
+    assert (code, "--retention: expected a duration of more than 0ms, or forever" in said) == (2, True)
+
+
+def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_that_the_books_are_wrong(
+    pipeline: MakePipeline,
+) -> None:
+    ours = pipeline(**{**STREAM, "events": 200})
+    ours.start("learn")
+    ours.start("feedback")
+    assert ours.start("replay").wait() == 0
+    ours.assert_every_context_is_decided_and_settled_once(200)
+    broker = ours.broker()
+    broker._admin.delete_records({KafkaTopicPartition(ours.topics.feedback, 0): 30})  # as retention does
+    broker.close()
+    verify = ours.start("verify")
+    assert verify.wait() == 2, verify.said()
+    assert f"{ours.topics.feedback}/0 begins at offset 30" in verify.said()
+    assert "the ledger cannot be recomputed in 1 of 1 partitions" in verify.said()
+    assert "does not add up" not in verify.said()
+    assert ours.verify()["partitions"][0]["gone"] != []
 
 
 def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: MakePipeline) -> None:
