@@ -34,11 +34,12 @@ class Finding(NamedTuple):
     faults: tuple[str, ...]  # what is wrong beside the counts: each names a record
     contexts_behind: int  # context offsets that have not been applied yet
     feedback_behind: int
+    gone: tuple[str, ...] = ()  # what has been deleted of the topics: then nothing was recomputed
 
     @property
     def ok(self) -> bool:
         """Whether the two ledgers agree, add up, and nothing else is wrong."""
-        return self.learner == self.audited and self.audited.balances and not self.faults
+        return self.learner == self.audited and self.audited.balances and not self.faults and not self.gone
 
     def as_json(self) -> dict[str, object]:
         """The finding as plain values."""
@@ -48,6 +49,7 @@ class Finding(NamedTuple):
             "learner": self.learner._asdict(),
             "audited": self.audited._asdict(),
             "faults": self.faults,
+            "gone": self.gone,
             "contexts_behind": self.contexts_behind,
             "feedback_behind": self.feedback_behind,
         }
@@ -87,6 +89,7 @@ class _Audit:
     settled_by: dict[int, _Settled] = field(default_factory=dict)  # by feedback offset
     dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
     steps: list[tuple[int, int]] = field(default_factory=list)  # where each step ended: context and feedback offset
+    begun_at: tuple[int, int] | None = None  # where the first one began; None: there is none
     decided_as: dict[str, list[_Place]] = field(default_factory=lambda: defaultdict(list))  # of each id, in order
     latest_step: int = 0  # of those that have published
     feedback_end_ms: int = -1  # the latest time at which all feedback had been applied
@@ -113,7 +116,11 @@ def audit_partition(
         JournalError: the journal cannot be read.
     """
     audit = _Audit(topics, partition)
-    opening, last = _journal(broker, TopicPartition(topics.journal, partition), audit)
+    journal = TopicPartition(topics.journal, partition)
+    is_whole = broker.beginnings([journal])[journal] == 0
+    opening, last = _journal(broker, journal, audit) if is_whole else (None, _NO_STEP)
+    if gone := _gone(broker, audit):
+        return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone)
 
     def records(topic: str, open_ms: int = 0) -> list[Record]:
         progress(topic)
@@ -139,7 +146,7 @@ def audit_partition(
         _read_dead_letter(audit, record)
     if audit.latest_step > last.number:
         # With an audit of its own: the steps of this one are those up to the last one read.
-        _, now_last = _journal(broker, TopicPartition(topics.journal, partition), _Audit(topics, partition))
+        _, now_last = _journal(broker, journal, _Audit(topics, partition))
         if now_last.number < audit.latest_step:
             audit.fault(f"step {audit.latest_step} has published, and the journal ends with step {now_last.number}")
     counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
@@ -157,19 +164,39 @@ def audit_partition(
         tuple(audit.faults),
         sum(record.offset >= last.contexts[1] for record in contexts),
         sum(record.offset >= last.feedback[1] for record in feedback),
+        _gone(broker, audit),  # it may have been deleted while it was read
+    )
+
+
+_NO_STEP = JournalStep(0, (0, 0), (0, 0), 0, -1, 0, Ledger())
+
+
+def _gone(broker: Broker, audit: _Audit) -> tuple[str, ...]:
+    """Which topics begin behind what the ledger takes: the inputs from the first step on, and all that was written."""
+    topics = audit.topics
+    needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
+    needed |= dict(zip((topics.contexts, topics.feedback), audit.begun_at or (), strict=False))
+    beginnings = broker.beginnings([TopicPartition(topic, audit.partition) for topic in needed])
+    return tuple(
+        f"{tp.topic}/{tp.partition} begins at offset {beginning}, and the ledger is counted from offset "
+        f"{needed[tp.topic]} on: what was before is deleted; set its retention.ms to -1 for pipelines that are to be "
+        "verified"
+        for tp, beginning in beginnings.items()
+        if beginning > needed[tp.topic]
     )
 
 
 def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[str, Any] | None, JournalStep]:
     """The settings that open a journal, and its last step; None and nothing done for an empty one."""
     opening: dict[str, Any] | None = None
-    last = JournalStep(0, (0, 0), (0, 0), 0, -1, 0, Ledger())
+    last = _NO_STEP
     for record in read_partition(broker, tp, open_ms=OPEN_MS):
         entry = decode_step(record)
         if isinstance(entry, JournalStep):
             follows = last.number == 0 or (entry.contexts[0], entry.feedback[0]) == (last.contexts[1], last.feedback[1])
             if entry.number != last.number + 1 or not follows:
                 audit.fault(f"journal at offset {record.offset}: step {entry.number} does not follow on {last.number}")
+            audit.begun_at = audit.begun_at or (entry.contexts[0], entry.feedback[0])
             last = entry
             audit.steps.append((entry.contexts[1], entry.feedback[1]))
             audit.feedback_end_ms = max(audit.feedback_end_ms, entry.feedback_end_ms)

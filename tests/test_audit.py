@@ -11,7 +11,7 @@ from stream.checkpoint import JournalError
 from stream.codec import DEAD_LETTER_ORPHAN, dead_letter_headers, decode_example
 from stream.join import DroppedOrphan, Join, JoinSettings, Settled
 from stream.ledger import Ledger
-from stream.records import Record
+from stream.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
 
 Edit = Callable[[list[Record]], list[Record]]
@@ -396,3 +396,41 @@ def test_dead_letters_of_other_programs_are_not_the_audits_business(good: Pipeli
         return [*records, letter._replace(append_ms=records[-1].append_ms)]
 
     assert tampered(good, TOPICS.dead_letter, foreign).ok
+
+
+@pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TOPICS.snapshots])
+def test_ledger_of_which_records_were_deleted_is_not_said_to_differ_but_to_be_gone(topic: str) -> None:
+    pipeline = made_by_hand()
+    pipeline.broker.delete_records(TopicPartition(topic, 0), 1)
+    (finding,) = pipeline.audits()
+    assert not finding.ok
+    assert (finding.learner, finding.audited, finding.faults) == (Ledger(), Ledger(), ())
+    (said,) = finding.gone
+    assert said.startswith(f"{topic}/0 begins at offset 1, and the ledger is counted from offset 0 on")
+    assert "set its retention.ms to -1" in said
+
+
+def test_all_that_retention_has_deleted_is_told_at_once() -> None:
+    pipeline = made_by_hand()
+    for topic in TOPICS.of_events():
+        pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
+    (finding,) = pipeline.audits()
+    assert {said.split("/")[0] for said in finding.gone} == set(TOPICS.of_events())
+
+
+def test_what_was_deleted_before_the_first_step_is_not_missed() -> None:
+    pipeline = Pipeline(small_task())
+    for event_id in "abcd":
+        pipeline.context(event_id)
+        pipeline.answer(event_id, 1)
+    for topic in (TOPICS.contexts, TOPICS.feedback):
+        pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
+    assert pipeline.audits()[0].gone == ()  # nothing was begun
+    learner = pipeline.learner()
+    while learner.step(0):
+        pass
+    (finding,) = pipeline.audits()
+    assert finding.ok, finding
+    assert finding.audited.contexts == 2
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
+    assert "begins at offset 3, and the ledger is counted from offset 2 on" in pipeline.audits()[0].gone[0]

@@ -277,7 +277,8 @@ def verify(
     """Recompute the ledger from the topics alone, and compare it with what the learner counted.
 
     With --replay the learner's whole state as well: from the first step on, without any snapshot, it must come out to
-    the bit as a recovery from the newest snapshot gives it. Exit code 1 and the differences when they do not agree.
+    the bit as a recovery from the newest snapshot gives it. Exit code 1 and the differences when they do not agree; 2
+    when records that the ledger is counted from have been deleted, by retention or otherwise.
     """
     settings = options.settings_from(
         config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
@@ -294,7 +295,8 @@ def verify(
         programs.print_findings(findings)
         model.print_replays(replays)
     if not ok:
-        raise typer.Exit(EXIT_DIFFERS)
+        differs = any(not finding.ok and not finding.gone for finding in findings)
+        raise typer.Exit(EXIT_DIFFERS if differs or not any(finding.gone for finding in findings) else EXIT_USAGE)
 
 
 USAGE_ERRORS = (

@@ -266,6 +266,11 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
 def print_findings(findings: list[Finding]) -> None:
     """Show the learner's ledger beside the audited one, for each partition, and all that is wrong."""
     for finding in findings:
+        if finding.gone:
+            out.print(f"partition {finding.partition}: the ledger cannot be recomputed")
+            for place in finding.gone:
+                out.print(f"  [yellow]✗[/] {escape(place)}", highlight=False, soft_wrap=True)
+            continue
         table = Table(title=f"partition {finding.partition}", title_justify="left")
         for column in ("", "learner", "from the topics", ""):
             table.add_column(column, justify="right" if column else "left")
@@ -277,8 +282,11 @@ def print_findings(findings: list[Finding]) -> None:
             out.print(f"  [red]✗[/] {escape(fault)}", highlight=False)
         if finding.contexts_behind or finding.feedback_behind:
             out.print(f"  not applied yet: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback")
-    wrong = [finding for finding in findings if not finding.ok]
+    gone = [finding for finding in findings if finding.gone]
+    wrong = [finding for finding in findings if not finding.ok and not finding.gone]
+    if gone:
+        out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(gone)} of {len(findings)} partitions")
     if wrong:
         out.print(f"[bold red]✗ the ledger does not add up in {len(wrong)} of {len(findings)} partitions")
-    else:
+    elif not gone:
         out.print(f"[bold green]✓ the ledger adds up[/] in all {len(findings)} partitions")
