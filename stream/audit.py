@@ -85,6 +85,8 @@ class _Audit:
     # The decisions of each id: action, propensity and time; one, unless it was forgotten and came again.
     decisions: dict[str, list[tuple[int, float, int]]] = field(default_factory=lambda: defaultdict(list))
     prediction_of: dict[int, str] = field(default_factory=dict)  # context offset -> id
+    decided_in: list[int] = field(default_factory=list)  # the step of each prediction
+    settled_count: int = 0  # examples so far: they stand in the order in which decisions were settled
     settled: dict[str, list[_Settled]] = field(default_factory=lambda: defaultdict(list))
     settled_by: dict[int, _Settled] = field(default_factory=dict)  # by feedback offset
     dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
@@ -218,11 +220,13 @@ def _read_prediction(audit: _Audit, record: Record) -> None:
     if context_offset in audit.prediction_of:
         audit.fault(f"context offset {context_offset} has two predictions; the second is at offset {record.offset}")
     audit.prediction_of[context_offset] = prediction.id
+    audit.decided_in.append(codec.step_of(record))
     action, _, propensity, _ = prediction.decision
     audit.decisions[prediction.id].append((action, propensity, prediction.decided_at_ms))
 
 
 def _read_example(audit: _Audit, record: Record, opening: dict[str, Any]) -> None:
+    audit.settled_count += 1
     try:
         example, feedback_offset = codec.decode_example(record)
     except MalformedError as error:
@@ -245,8 +249,10 @@ def _read_example(audit: _Audit, record: Record, opening: dict[str, Any]) -> Non
     deadline_ms = decided_at_ms + opening["join"]["window_ms"]
     if example.outcome is Outcome.EXPIRED:
         assumed_reward = 0 if opening["on_expiry"] == "negative" else None
-        # Only to make room does a decision expire before its time.
-        if example.settled_at_ms <= deadline_ms and len(audit.prediction_of) <= opening["join"]["pending_max"]:
+        # Only to make room does a decision expire before its time: when those made up to this step, and not settled
+        # before this one, are more than may be pending. Which of the step's were made before it, the topics do not say.
+        pending = bisect_right(audit.decided_in, codec.step_of(record)) - audit.settled_count + 1
+        if example.settled_at_ms <= deadline_ms and pending <= opening["join"]["pending_max"]:
             audit.fault(f"{place}: expired at {example.settled_at_ms} ms, and its deadline is {deadline_ms} ms")
         if (example.reward, example.delay_ms, feedback_offset) != (assumed_reward, None, None):
             audit.fault(f"{place}: expired with reward {example.reward}; expected {assumed_reward} and no feedback")

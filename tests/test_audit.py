@@ -434,3 +434,26 @@ def test_what_was_deleted_before_the_first_step_is_not_missed() -> None:
     assert finding.audited.contexts == 2
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
     assert "begins at offset 3, and the ledger is counted from offset 2 on" in pipeline.audits()[0].gone[0]
+
+
+def test_decision_expired_before_its_time_is_a_fault_also_after_more_decisions_than_may_be_pending() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=2)))
+    learner = pipeline.learner()
+
+    def step() -> None:
+        pipeline.clock.advance_to(pipeline.now_ms() + 10)
+        while learner.step(0):
+            pass
+
+    for event_id in "abcd":
+        pipeline.context(event_id)
+        step()
+        pipeline.answer(event_id, 1)
+        step()
+    for event_id in "efg":  # e has to make room
+        pipeline.context(event_id)
+        step()
+    assert [example["outcome"] for example in pipeline.values(TOPICS.examples)] == ["matched"] * 4 + ["expired"]
+    assert tampered(pipeline, TOPICS.examples, list).ok
+    edit = change(3, outcome="expired", reward=None, delay_ms=None, feedback_offset=None)
+    assert "example at offset 3: expired at" in tampered(pipeline, TOPICS.examples, edit).faults[0]
