@@ -77,7 +77,7 @@ _SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so 
 _CLOSE_S = 5.0
 _JOIN_POLL_MS = 50
 _HEARTBEAT_MS_MAX = 3_000
-_VERDICT_S = 5.0  # how long a heartbeat is waited for, of a group that may be out of reach
+_VERDICT_S = 10.0  # how long the answer to a heartbeat is waited for, of a group that may be out of reach
 # kafka-python's producer queues without a limit. So many unacknowledged records are waited for before more are queued.
 _QUEUED_RECORDS_MAX = 20_000
 _QUEUED_BYTES_MAX = 32 << 20

@@ -85,7 +85,9 @@ class Program:
 
     def wait(self, timeout_s: float = WAIT_S) -> int:
         """Its exit code, when it has ended."""
-        return self.process.wait(timeout_s)
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(timeout_s)
+        raise AssertionError(f"did not end within {timeout_s:g} s:\n{self.said()}")
 
 
 class Pipeline:
