@@ -116,8 +116,9 @@ def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: st
     return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, outcome, command)
 
 
-POLL_MS_MAX = 20
-"""What a transaction on a real broker takes (17 to 22 ms were measured), and so how often a learner there polls."""
+POLL_MS_MAX = 100
+"""The records of so much time go into one transaction. What is learned is the same for any value up to the shortest
+delay, and a larger one is hardly faster."""
 
 SHORT_DELAY_SHARE = 0.001
 """This share of the feedback may come sooner than the learner polls again, and then waits for it."""
