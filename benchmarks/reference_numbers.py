@@ -162,9 +162,9 @@ def main() -> None:
             flush=True,
         )
         rows.append(figures)
-    if arguments.json:
-        notes = {"by": arguments.by, "seeds": list(seeds), "unit": "% wrong actions, cumulative", "rows": rows}
-        arguments.json.write_text(json.dumps(notes, indent=1) + "\n")
+        if arguments.json:  # after every row, so that a run that is stopped leaves the rows it has
+            notes = {"by": arguments.by, "seeds": list(seeds), "unit": "% wrong actions, cumulative", "rows": rows}
+            arguments.json.write_text(json.dumps(notes, indent=1) + "\n")
 
 
 if __name__ == "__main__":
