@@ -175,6 +175,7 @@ def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
     }, "a new part of a task's state must go into its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "settings", "assumed_reward", "_corrects", "watermark_ms", "pending", "orphans", "retained", "_counts",
+        "_quiet_until_ms",  # follows from the others
     }, "a new part of the join's state must go into the snapshot"  # fmt: skip
 
 
