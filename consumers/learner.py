@@ -32,6 +32,8 @@ class LearnerOptions:
 
 
 REPORT_INTERVAL_MS = 5_000
+RECOVERY_POLL_MS = 2_000
+"""So often a learner polls while it recovers: well within any session."""
 
 
 @dataclass(slots=True)
@@ -336,7 +338,8 @@ class LearnerProgram:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""
         recovered_count = 0
         for partition in sorted(self._assigned - self._running.keys()):
-            if self._is_held_up(partition):
+            # A recovery before this one has polled, and may have heard that this one is another's now.
+            if partition not in self._assigned or self._is_held_up(partition):
                 continue
             revocations = self._revocations
             snapshots_end = self._snapshots_end(partition)
@@ -364,20 +367,20 @@ class LearnerProgram:
     def _report(self, partition: int) -> Callable[[Progress], None]:
         """What tells people how far a recovery has come: at its beginning, now and then, and at its end.
 
-        Then it polls too: who does not poll for five minutes is thrown out of the group, and would recover for ever.
+        It polls too: a rebalance waits for every member to hear of it, and throws out those that do not in time.
         """
-        started_ms = told_ms = self._monotonic_ms()
+        started_ms = told_ms = polled_ms = self._monotonic_ms()
 
         def report(progress: Progress) -> None:
-            nonlocal told_ms
+            nonlocal told_ms, polled_ms
             number, first, last, records = progress
             now_ms = self._monotonic_ms()
-            is_due = now_ms - told_ms >= REPORT_INTERVAL_MS
-            if first <= number < last and not is_due:
+            if now_ms - polled_ms >= RECOVERY_POLL_MS:
+                polled_ms = now_ms
+                self._read(0)
+            if first <= number < last and now_ms - told_ms < REPORT_INTERVAL_MS:
                 return
             told_ms = now_ms
-            if is_due:
-                self._read(0)
             rate = f", {1_000 * records / (now_ms - started_ms):,.0f} records/s" if now_ms > started_ms else ""
             self._announce(f"recovering partition {partition}: step {number:,} of {first:,} to {last:,}{rate}")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.broker import FencedError
+from stream.broker import FencedError, partition_for
 from stream.checkpoint import COMMIT_STEPS, JournalError, Progress, rebuild, recover
 from stream.codec import HEADERS
 from stream.engine import Task, TaskSettings
@@ -403,3 +403,30 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     for running in (learner if comes_back else others[0],):
         assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(running.tasks[0])
     assert pipeline.audits()[0].ok
+
+
+def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    names = {partition_for(f"event-{number}".encode(), 2): f"event-{number}" for number in range(20)}
+    learner = pipeline.learner()
+    for name in names.values():
+        pipeline.context(name)
+    idle(learner)
+    learner.close()
+    again = pipeline.learner("learner-1")
+    others: list[LearnerProgram] = []
+
+    def announced(message: str) -> None:
+        if not others:
+            others.append(pipeline.learner("learner-2"))
+            again._read(0)
+            pipeline.answer(names[1], 1)
+            idle(others[0])
+
+    again._announce = announced
+    again.step(0)
+    assert others
+    assert list(again.tasks) == []
+    idle(again)
+    assert (list(again.tasks), list(others[0].tasks)) == ([0], [1])
+    assert all(audit.ok for audit in pipeline.audits())
