@@ -45,6 +45,7 @@ class FeedbackProgram:
         now_ms: Callable[[], int],
         heard: Callable[[int], None] = lambda append_ms: None,
         observe: Callable[[Answer, int], None] = lambda answer, label: None,
+        announce: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Join the group.
 
@@ -57,7 +58,9 @@ class FeedbackProgram:
             now_ms: the broker's time, as far as this process can tell.
             heard: told every append time that comes by, so that the caller can tell the broker's time.
             observe: told every prediction and its true class.
+            announce: told what people should know.
         """
+        self._broker = broker
         self._topics = topics
         self._label_of = label_of
         self._plan = plan
@@ -65,6 +68,7 @@ class FeedbackProgram:
         self._now_ms = now_ms
         self._heard = heard
         self._observe = observe
+        self._announce = announce
         self._sequence = 0
         self._paused = False
         self._due: list[tuple[int, int, Record, Feedback]] = []  # heap: due_ms, order of arrival
@@ -78,8 +82,15 @@ class FeedbackProgram:
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener."""
         self._paused = False
-        for tp in tps:
+        for tp, first in self._broker.beginnings(sorted(tps)).items():
             self._unsent[tp.partition] = OrderedDict()
+            offset = self._consumer.position(tp)
+            if offset < first:
+                self._announce(
+                    f"{tp.topic}/{tp.partition}: the predictions at offsets {offset} to {first - 1} are no longer kept "
+                    "and are not answered, so that their decisions expire; keep them longer, with --retention"
+                )
+                self._consumer.seek(tp, first)
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener: whoever gets these partitions answers from the committed offset on."""

@@ -86,6 +86,8 @@ _QUEUED_BYTES_MAX = 32 << 20
 # is read whenever a task is recovered.
 _COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
 
+_SEGMENT_MS = 7 * 24 * 3_600_000  # after so long, by default, a segment is closed
+
 _FENCED = (
     kafka_errors.ProducerFencedError,
     kafka_errors.InvalidProducerEpochError,
@@ -151,6 +153,8 @@ class KafkaBroker:
                     # With acks=all an acknowledged record is then on two brokers at least.
                     "min.insync.replicas": str(max(1, spec.replication - 1)),
                     **(_COMPACTION if spec.compacted else {}),
+                    # Only closed segments are deleted.
+                    **({"segment.ms": str(spec.retention_ms)} if 0 < spec.retention_ms < _SEGMENT_MS else {}),
                 },
             }
             for spec in specs
@@ -799,7 +803,8 @@ class _Joins:
 
     It also stands for the coordinator's way to forget its membership, to tell when the group has thrown it out: it is
     then told that its member id is unknown. So is one whose first join a restart of the broker has interrupted, which
-    has lost nothing; a join that was completed outlives a restart.
+    has lost nothing; a join that was completed outlives a restart. And a member that is too busy to poll forgets its
+    membership by itself: it joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -815,7 +820,9 @@ class _Joins:
         coordinator.reset_generation = self._reset_generation
 
     def _reset_generation(self, member_id: str = "") -> None:
-        if not member_id and self._member_id and self._coordinator._generation.member_id == self._member_id:
+        coordinator = self._coordinator
+        was_joined = self._member_id and coordinator._generation.member_id == self._member_id
+        if not member_id and was_joined and not coordinator.heartbeat.poll_timeout_expired():
             self.is_out = not self._rejoins
         self._reset(member_id)
 
@@ -928,11 +935,13 @@ class _KafkaGroupConsumer(_KafkaConsumer):
     def _refuse_if_out(self) -> None:
         """Raise when a heartbeat was told that another process has this member's place, or that it was thrown out.
 
-        When another has it, the client only stops its heartbeats. A member that is joined and not closed has them
-        stopped for no other reason: they are started in the same step in which it becomes a joined one, within a poll.
+        When another has it, the client only stops its heartbeats. A member that is joined, not about to join anew and
+        not closed has them stopped for no other reason: they are started in the same step in which it becomes a joined
+        one, within a poll.
         """
         coordinator = self._client._coordinator
-        if self._fenced or (coordinator.stable() and not coordinator._heartbeat_enabled):
+        is_joined = coordinator.stable() and not coordinator.rejoining
+        if self._fenced or (is_joined and not coordinator._heartbeat_enabled):
             self._fenced = True
             raise FencedError(replaced(self._member, self._group))
         if self._joins.is_out:
@@ -949,9 +958,10 @@ class _KafkaGroupConsumer(_KafkaConsumer):
             self.seek(tp, committed.get(tp, first))
         self._listener.on_assigned(tps)
         for tp in sorted(tps - self._paused):  # of what the user has paused, the user knows where to read on
-            if committed.get(tp, beginnings[tp]) < beginnings[tp]:
+            offset = self.position(tp)
+            if offset < beginnings[tp]:
                 raise BrokerError(
-                    f"offset {committed[tp]} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, "
+                    f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, "
                     f"is no longer kept: the first is {beginnings[tp]}; raise its retention.ms"
                 )
         super().resume(tps - self._paused)

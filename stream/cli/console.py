@@ -18,7 +18,7 @@ err = Console(stderr=True, emoji=False)
 
 EXIT_DIFFERS = 1  # verify found a difference
 EXIT_USAGE = 2  # a setting, a file or a command line that cannot be used
-EXIT_FENCED = 3  # another process has taken over, or may have
+EXIT_FENCED = 3  # another process has taken over, or may have, or the group threw this one out
 EXIT_UNAVAILABLE = 4  # no broker answers
 EXIT_INTERRUPTED = 130
 

@@ -181,7 +181,9 @@ def feedback(settings: Settings) -> None:
             instance=f"feedback-{settings.instance}",
             with_label=settings.with_label,
         )
-        program = FeedbackProgram(broker, topics, dataset.label_of, plan, options, clock.now_ms, clock.heard)
+        program = FeedbackProgram(
+            broker, topics, dataset.label_of, plan, options, clock.now_ms, clock.heard, announce=announce
+        )
         announce(f"feedback on {topics.predictions}: delay {settings.delay}; Ctrl-C stops it")
         sent = 0
         show = every(STATUS_INTERVAL_MS, lambda: announce(f"{sent:,} sent, {program.waiting:,} waiting"))

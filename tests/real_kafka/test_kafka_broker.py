@@ -252,6 +252,15 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka:
     again = broker.group_consumer(prefix, "m", [prefix], Deaf())
     with pytest.raises(BrokerError, match=r"offset 1 .* no longer kept: the first is 3"):
         wait_for(lambda: bool(again.poll(100, 10)))
+    again.close()
+
+    class Skips(Deaf):
+        def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+            assert skipping.position(tp) == 1
+            skipping.seek(tp, 3)
+
+    skipping = broker.group_consumer(prefix, "m", [prefix], Skips())
+    wait_for(lambda: bool(skipping.poll(100, 10)))
     broker.close()
 
 

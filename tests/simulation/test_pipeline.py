@@ -377,3 +377,22 @@ def test_books_hold_whoever_dies_whenever(seed: int) -> None:
     alone = pipeline.learner("alone")
     alone.step(0)
     assert digest(alone) == ran
+
+
+def test_feedback_program_goes_on_where_predictions_are_still_kept_and_says_which_are_not() -> None:
+    pipeline = Pipeline(synsep_task())
+    predictions = TopicPartition(TOPICS.predictions, 0)
+    feedback = pipeline.feedback(DATASET, plan())
+    pipeline.run((pipeline.replay(DATASET, 50), feedback), pipeline.learner())
+    feedback.close()
+    pipeline.run((pipeline.replay(DATASET, 80, start=50),), pipeline.learner())  # nobody answers these
+    pipeline.broker.delete_records(predictions, 60)
+    told: list[str] = []
+    feedback = pipeline.feedback(DATASET, plan())
+    feedback._announce = told.append
+    feedback.step(0)
+    pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
+    feedback.step(0)
+    assert ["offsets 50 to 59 are no longer kept" in message for message in told] == [True]
+    ids = [value["id"] for value in pipeline.values(TOPICS.feedback)]
+    assert ids[-20:] == [DATASET.event_id(row) for row in range(60, 80)]
