@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from stream import codec
 from stream.broker import Broker
-from stream.checkpoint import OPEN_MS, JournalError, JournalStep, decode_step, read_partition
+from stream.checkpoint import OPEN_MS, JournalError, JournalStep, decode_step, read_partition, with_defaults
 from stream.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, MalformedError
 from stream.events import Example, Feedback, Outcome
 from stream.learners import registered
@@ -203,7 +203,7 @@ def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[st
             audit.steps.append((entry.contexts[1], entry.feedback[1]))
             audit.feedback_end_ms = max(audit.feedback_end_ms, entry.feedback_end_ms)
         else:
-            opening = entry
+            opening = with_defaults(entry)
     if opening is None and last.number:
         raise JournalError(
             f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"

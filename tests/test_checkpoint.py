@@ -178,8 +178,8 @@ def reopened(pipeline: Pipeline, change: Callable[[dict[str, Any]], object]) -> 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda settings: settings.pop("late"),
-        lambda settings: settings["join"].pop("retained_max"),
+        lambda settings: settings.pop("on_expiry"),
+        lambda settings: settings["join"].pop("pending_max"),
         lambda settings: settings["parameters"].pop("gamma"),
     ],
     ids=["setting", "limit", "parameter"],
@@ -196,7 +196,10 @@ def test_journal_of_before_a_setting_there_was_is_continued_with_its_default(
     assert digest(learner) == state
     pipeline.context("next")
     idle(learner)
+    pipeline.clock.advance_to(pipeline.now_ms() + pipeline.settings.join.window_ms + 1_000)
+    idle(learner)
     assert pipeline.ledger().decided == 7
+    assert pipeline.ledger().expired == 1
     assert rebuild(pipeline.broker, TOPICS, 0, None).number == pipeline.journal()[-1].number
     assert pipeline.audits()[0].ok
 

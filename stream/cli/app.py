@@ -295,8 +295,10 @@ def verify(
         programs.print_findings(findings)
         model.print_replays(replays)
     if not ok:
-        differs = any(not finding.ok and not finding.gone for finding in findings)
-        raise typer.Exit(EXIT_DIFFERS if differs or not any(finding.gone for finding in findings) else EXIT_USAGE)
+        gone = {finding.partition for finding in findings if finding.gone}
+        wrong = [one.partition for one in findings if not one.ok] + [one.partition for one in replays if not one.ok]
+        differs = set(wrong) - gone
+        raise typer.Exit(EXIT_DIFFERS if differs else EXIT_USAGE)
 
 
 USAGE_ERRORS = (
