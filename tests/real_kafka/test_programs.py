@@ -393,6 +393,8 @@ def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_pla
         other = [ours.start("learn", "--instance", name) for name in names]
         watch.wait_until_decided(300)
         wait_for(lambda: watch.members() == [*names, "zombie"], "all have joined")
+        if others:  # which may have made these decisions: before its first partition there is nothing to be fenced from
+            zombie.wait_until_it_says("partition")
         zombie.signal(signal.SIGSTOP)
         time.sleep(frozen_s)
         assert watch.members() == names
@@ -401,8 +403,8 @@ def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_pla
         assert zombie.wait() == 3, zombie.said()
         assert "was thrown out of group" in zombie.said()
         assert "nothing was written after that. Start it again" in zombie.said()
-        if not others:
-            assert len(ours.committed_records(ours.topics.journal)) == ended
+        if not others:  # a commit may have been under way, of one step of each task, and ends then
+            assert len(ours.committed_records(ours.topics.journal)) <= ended + 2
         ours.start("learn", "--instance", "zombie")
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)
         assert [program.process.poll() for program in other] == [None] * others
