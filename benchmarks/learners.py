@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from producers.datasets.synthetic import synsep
-from stream.events import Features
 from stream.learners import create, registered
 from stream.offline import Examples, run
+from stream.wire.events import Features
 
 K, D, NNZ = 9, 400, 25
 REPEATS = 9

@@ -16,7 +16,7 @@ import numpy as np
 
 from producers.datasets.synthetic import synsep
 from stream.cli.run import prepare_embedded
-from stream.settings import Settings
+from stream.cli.settings import Settings
 
 
 def measure(events: int) -> None:
@@ -35,8 +35,8 @@ def measure(events: int) -> None:
 
 def measure_pending(decisions: int) -> None:
     """Bytes of a pending decision beyond its features and scores."""
-    from stream.engine import Task, TaskSettings
-    from stream.join import JoinSettings, Pending
+    from stream.joining.join import JoinSettings, Pending
+    from stream.joining.task import Task, TaskSettings
 
     dataset = synsep(1)
     task = Task(TaskSettings("soba-diag", 9, 400, join=JoinSettings(pending_max=2 * decisions)), "contexts")

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from stream.checkpoint import JournalFollower
-from stream.kafka_broker import KafkaBroker
-from stream.local_kafka import local_kafka
-from stream.settings import Settings
-from stream.topics import Topics
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import local_kafka
+from stream.cli.settings import Settings
+from stream.recovery.journal import JournalFollower
+from stream.wire.topics import Topics
 
 PARTS = (
     "kafka/net",

@@ -20,13 +20,13 @@ import numpy as np
 
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
-from stream.checkpoint import state_digest
 from stream.cli.run import run_embedded
-from stream.draws import Draws, Purpose
-from stream.events import FloatArray
+from stream.cli.settings import Settings
 from stream.learners import create
 from stream.offline import Examples, run
-from stream.settings import Settings
+from stream.randomness.draws import Draws, Purpose
+from stream.recovery.digests import state_digest
+from stream.wire.events import FloatArray
 
 DATA = {"synsep": synsep, "synnonsep": synnonsep}
 NEWTRON: dict[str, Any] = {"alpha": 10.0, "beta": 0.01, "radius": 1.0}

@@ -23,17 +23,18 @@ import numpy as np
 import consumers.learner
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
-from stream import checkpoint, codec
-from stream.broker import Broker
-from stream.checkpoint import Progress, rebuild
-from stream.engine import TaskSettings
-from stream.events import Feedback
-from stream.join import JoinSettings
-from stream.kafka_broker import KafkaBroker
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import local_kafka
+from stream.brokers.port import Broker
+from stream.joining.join import JoinSettings
+from stream.joining.task import TaskSettings
 from stream.learners import check_parameters
-from stream.local_kafka import local_kafka
-from stream.snapshot import task_digest
-from stream.topics import Topics
+from stream.recovery import commit as commit_module
+from stream.recovery.digests import task_digest
+from stream.recovery.recover import Progress, rebuild
+from stream.wire import codec
+from stream.wire.events import Feedback
+from stream.wire.topics import Topics
 
 SNAPSHOTS = 5
 
@@ -90,7 +91,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     options = LearnerOptions(group=f"{topics.contexts}group", records_max=records_max)
     program = LearnerProgram(broker, topics, task, options, lambda: time.monotonic_ns() // 1_000_000)
     making = Clock(program._snapshot)
-    committing = Clock(checkpoint.commit)
+    committing = Clock(commit_module.commit)
     program._snapshot = making  # type: ignore[method-assign, assignment]
     consumers.learner.commit = committing  # type: ignore[attr-defined, assignment]
     while not program.tasks:
@@ -111,7 +112,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
         program.step(100)
         done = running.contexts_offset + running.feedback_offset
         steps.append(Step(done - before, time.perf_counter() - started_s, making.seconds, committing.seconds, carries))
-    consumers.learner.commit = checkpoint.commit  # type: ignore[attr-defined]
+    consumers.learner.commit = commit_module.commit  # type: ignore[attr-defined]
     steps = steps[5:]  # the first ones compile and fetch
     quiet = [step for step in steps if not step.carries]
     carrying = [step for step in steps if step.carries]
@@ -133,7 +134,7 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     print(f"  cost     {sum(holds) / count:>9.2f} s a snapshot, {share:.2%} of {interval_ms // 1_000} s")
     live = task_digest(program.tasks[0])
     program.close()
-    recovered = checkpoint.rebuild(broker, topics, 0, task)
+    recovered = rebuild(broker, topics, 0, task)
     assert task_digest(recovered.task) == live
     return rate
 

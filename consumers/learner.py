@@ -7,14 +7,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stream.broker import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
-from stream.checkpoint import Commit, CrashPoint, JournalStep, Progress, Recovered, commit, recover
-from stream.engine import Task, TaskSettings, merge
+from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
+from stream.joining.task import Task, TaskSettings, merge
 from stream.learners import State
-from stream.ledger import Ledger
-from stream.records import Record, TopicPartition
-from stream.snapshot import CHUNK_BYTES, Message, Position, Stored, Writer, other_slot, take
-from stream.topics import Topics
+from stream.recovery.commit import Commit, CrashPoint, commit
+from stream.recovery.journal import JournalStep
+from stream.recovery.recover import Progress, Recovered, recover
+from stream.recovery.snapshot import take
+from stream.recovery.snapshot_format import CHUNK_BYTES, Message, Position, Stored, Writer, other_slot
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from producers.datasets.base import UnknownEventError
-from stream import codec
-from stream.broker import Broker, StaleMemberError
-from stream.codec import DEAD_LETTER_MALFORMED, MalformedError
-from stream.delays import FeedbackPlan
-from stream.events import Answer, Feedback
-from stream.records import Record, TopicPartition
-from stream.topics import Topics
+from stream.brokers.port import Broker, StaleMemberError
+from stream.randomness.delays import FeedbackPlan
+from stream.wire import codec
+from stream.wire.codec import DEAD_LETTER_MALFORMED, MalformedError
+from stream.wire.events import Answer, Feedback
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)

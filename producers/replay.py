@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from producers.datasets.base import Dataset
-from stream import codec
-from stream.broker import Broker, partition_for
-from stream.checkpoint import read_partition
-from stream.records import TopicPartition
-from stream.topics import Topics
+from stream.brokers.partitioner import partition_for
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
+from stream.wire import codec
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import Features, FloatArray, IndexArray
 from stream.learners.base import KernelLearner, Learner
 from stream.learners.kernels import compiled
+from stream.wire.events import Features, FloatArray, IndexArray
 
 NEVER = -1
 """A delay: this event's feedback is lost."""

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
-from stream.broker import Broker, EmbeddedBroker, VirtualClock
-from stream.kafka_broker import KafkaBroker
-from stream.local_kafka import LocalKafka, local_kafka
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import LocalKafka, local_kafka
+from stream.brokers.port import Broker
 
 _numbers = itertools.count()
 

@@ -12,17 +12,21 @@ from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synsep
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram
-from stream.audit import Finding, audit_partition
-from stream.broker import EmbeddedBroker, VirtualClock, partition_for
-from stream.checkpoint import JournalStep, decode_step, read_partition, state_digest
-from stream.codec import HEADERS
-from stream.delays import FeedbackPlan, parse_delay
-from stream.engine import TaskSettings
-from stream.join import JoinSettings
-from stream.ledger import Ledger, total_ledger
-from stream.records import Record, TopicPartition
-from stream.simulate import Program, run_until_settled
-from stream.topics import Topics
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.partitioner import partition_for
+from stream.brokers.reading import read_partition
+from stream.brokers.virtual_time import Program, run_until_settled
+from stream.joining.join import JoinSettings
+from stream.joining.task import TaskSettings
+from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.recovery.digests import state_digest
+from stream.recovery.journal import JournalStep, decode_step
+from stream.verifying.audit import Finding, audit_partition
+from stream.wire.codec import HEADERS
+from stream.wire.ledger import Ledger, total_ledger
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
 
 TOPICS = Topics.with_prefix("test.")
 N_CLASSES, N_FEATURES = 3, 4

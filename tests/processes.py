@@ -21,12 +21,12 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from stream.broker import BrokerError
-from stream.checkpoint import JournalFollower
-from stream.kafka_broker import KafkaBroker
-from stream.ledger import Ledger
-from stream.records import TopicPartition
-from stream.topics import Topics
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.port import BrokerError
+from stream.recovery.journal import JournalFollower
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
 
 WAIT_S = 120.0
 

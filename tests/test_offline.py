@@ -4,10 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.events import Decision, Features, FloatArray
 from stream.learners import Cost, Learner, create
 from stream.learners.base import State
 from stream.offline import NEVER, Examples, run
+from stream.wire.events import Decision, Features, FloatArray
 
 
 class Scribe(Learner):

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from producers.datasets.base import DatasetError, Row
-from stream.events import Features, FloatArray
 from stream.learners.base import Learner
+from stream.wire.events import Features, FloatArray
 
 DRAWS_MAX = 1_000
 """Draws in a row without room for a point, after which the sphere counts as full."""

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.draws import Draws, Purpose
-from stream.events import Features, FloatArray, IndexArray
+from stream.randomness.draws import Draws, Purpose
+from stream.wire.events import Features, FloatArray, IndexArray
 
 LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import Block, Dataset, DatasetError, LabelArray, OffsetArray, Row
-from stream.events import Features, FloatArray, IndexArray
+from stream.wire.events import Features, FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
 """Indices are 32-bit."""

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import Block, Dataset, DatasetError, Row
-from stream.draws import SEED_MAX
-from stream.events import Features, FloatArray, IndexArray
 from stream.learners.kernels import compiled
+from stream.randomness.draws import SEED_MAX
+from stream.wire.events import Features, FloatArray, IndexArray
 
 N_CLASSES = 9
 N_KEYWORDS = 120

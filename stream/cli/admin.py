@@ -12,15 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from producers.datasets.catalogue import catalogue, load
-from stream import local_kafka
-from stream.broker import TopicDescription, TopicSettingsError
+from stream.brokers import local_kafka
+from stream.brokers.port import TopicSettingsError
 from stream.cli import options
 from stream.cli.console import EXIT_DIFFERS, announce, out
 from stream.cli.programs import connect
+from stream.cli.settings import FOR_EVER, SettingsError
 from stream.durations import format_duration
 from stream.learners import registered
-from stream.settings import FOR_EVER, SettingsError
-from stream.topics import Topics
+from stream.wire.topics import TopicDescription, Topics
 
 topics_app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_help=True)
 kafka_app = typer.Typer(

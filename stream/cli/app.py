@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 
 from producers.datasets.base import DatasetError
-from stream.broker import BrokerError, BrokerUnavailableError, FencedError
-from stream.checkpoint import JournalError
+from stream.brokers.local_kafka import LocalKafkaError
+from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import admin, model, options, programs
 from stream.cli.console import (
     EXIT_DIFFERS,
@@ -28,14 +28,15 @@ from stream.cli.console import (
 )
 from stream.cli.run import run_embedded
 from stream.cli.run_kafka import run_on_kafka
+from stream.cli.settings import SettingsError, command_line
 from stream.cli.simulate import simulate
-from stream.delays import DelayError
 from stream.durations import DurationError, parse_duration
-from stream.evaluate import RunReport, comparison
 from stream.learners import ParameterError
-from stream.local_kafka import LocalKafkaError
-from stream.models import ModelError
-from stream.settings import SettingsError, command_line
+from stream.randomness.delays import DelayError
+from stream.recovery.journal import JournalError
+from stream.reporting.run_report import RunReport
+from stream.reporting.tables import comparison
+from stream.verifying.model_files import ModelError
 
 app = typer.Typer(
     help="Online multiclass learning from one late bit of feedback: right or wrong.",
@@ -133,7 +134,7 @@ def run(
 def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
     """Write the page, and print the results."""
     if path is not None:
-        from stream.report import write_report  # matplotlib takes half a second to import
+        from stream.reporting.page import write_report
 
         try:
             written = write_report(path, reports)

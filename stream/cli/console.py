@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from stream import evaluate
+from stream.reporting import tables
 
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
@@ -38,7 +38,7 @@ def examples(*lines: str) -> str:
     return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
 
 
-def print_table(table: evaluate.Table, title: str | None = None) -> None:
+def print_table(table: tables.Table, title: str | None = None) -> None:
     """Show a table of text on stdout."""
     # Without a box, and closer on a narrow screen, the nine columns of a run fit into the usual 80 characters.
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
@@ -107,7 +107,7 @@ class RunProgress:
         now_s = time.monotonic()
         self._shown_s = now_s
         per_s = done / max(now_s - self._started_s, 1e-9)
-        figures = f"{per_s:,.0f} events/s  error {evaluate.percent(error_rate)}  pending {pending:,}"
+        figures = f"{per_s:,.0f} events/s  error {tables.percent(error_rate)}  pending {pending:,}"
         if self._bar is None:
             remaining = (self._events - done) / per_s if per_s else 0.0
             announce(f"{self._label}: {done:,} of {self._events:,} events  {figures}  ETA {remaining:.0f} s")

@@ -12,14 +12,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.broker import Broker
-from stream.checkpoint import Progress
+from stream.brokers.port import Broker
 from stream.cli import options
 from stream.cli.console import EXIT_DIFFERS, announce, every, examples, monotonic_ms, out
 from stream.cli.programs import connect, require_topics
-from stream.models import Replay, compare_models, export_model, import_model, read_model, replay_journal, write_model
-from stream.settings import Settings, SettingsError
-from stream.topics import Topics
+from stream.cli.settings import Settings, SettingsError
+from stream.recovery.recover import Progress
+from stream.verifying.model_files import compare_models, read_model, write_model
+from stream.verifying.models import export_model, import_model
+from stream.verifying.reapply import Replay, replay_journal
+from stream.wire.topics import Topics
 
 model_app = typer.Typer(help="Models of any moment: export, compare, import.", no_args_is_help=True)
 

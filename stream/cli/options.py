@@ -9,12 +9,12 @@ import typer
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import load
 from producers.replay import ReplayOptions
-from stream.delays import FeedbackPlan, parse_delay
-from stream.engine import TaskSettings
-from stream.join import JoinSettings
+from stream.cli.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+from stream.joining.join import JoinSettings
+from stream.joining.task import TaskSettings
 from stream.learners import check_parameters, registered
-from stream.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
-from stream.topics import Topics
+from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.wire.topics import Topics
 
 DATA_PANEL = "What is replayed"
 LEARNER_PANEL = "Who learns"

@@ -10,9 +10,9 @@ from rich.table import Table
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram, resume_position
-from stream.audit import Finding, audit_partition
-from stream.broker import Broker, BrokerError, BrokerUnavailableError, EstimatedClock, FencedError, StaleMemberError
-from stream.checkpoint import JournalError, JournalFollower
+from stream.brokers.clocks import EstimatedClock
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.cli.console import (
     EXIT_DIFFERS,
     EXIT_FENCED,
@@ -26,10 +26,11 @@ from stream.cli.console import (
     run_progress,
 )
 from stream.cli.options import dataset_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.kafka_broker import KafkaBroker
-from stream.ledger import Ledger
-from stream.settings import Settings, SettingsError
-from stream.topics import Topics
+from stream.cli.settings import Settings, SettingsError
+from stream.recovery.journal import JournalError, JournalFollower
+from stream.verifying.audit import Finding, audit_partition
+from stream.wire.ledger import Ledger
+from stream.wire.topics import Topics
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000

@@ -11,21 +11,25 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.base import Dataset
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram
-from stream.audit import audit_partition
-from stream.broker import Broker, EmbeddedBroker, VirtualClock
-from stream.checkpoint import read_partition, state_digest
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
+from stream.brokers.virtual_time import run_until_settled
 from stream.cli.console import announce, run_progress
 from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.codec import decode_example
-from stream.delays import parse_delay
-from stream.engine import TaskSettings
-from stream.evaluate import ErrorCurve, RunReport, constant_error_rate, summarise_delays
-from stream.events import Answer
+from stream.cli.settings import Settings
+from stream.joining.task import TaskSettings
 from stream.learners import registered
-from stream.ledger import total_ledger
-from stream.records import TopicPartition
-from stream.settings import Settings
-from stream.simulate import run_until_settled
+from stream.randomness.delays import parse_delay
+from stream.recovery.digests import state_digest
+from stream.reporting.errors import ErrorCurve, constant_error_rate
+from stream.reporting.run_report import RunReport, summarise_delays
+from stream.verifying.audit import audit_partition
+from stream.wire.codec import decode_example
+from stream.wire.events import Answer
+from stream.wire.ledger import total_ledger
+from stream.wire.records import TopicPartition
 
 
 @dataclass(slots=True)

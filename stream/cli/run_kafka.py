@@ -10,19 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
-from stream import codec
-from stream.broker import Broker, BrokerError
-from stream.checkpoint import JournalFollower, read_partition, recover, state_digest
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.port import Broker, BrokerError
+from stream.brokers.reading import read_partition
 from stream.cli.console import EXIT_FENCED, StopRequest, announce, fail, run_progress
 from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.run import Judge, Outcome, report_of
-from stream.evaluate import RunReport
-from stream.events import Answer
-from stream.kafka_broker import KafkaBroker
+from stream.cli.settings import Settings, SettingsError
 from stream.learners import registered
-from stream.records import TopicPartition
-from stream.settings import Settings, SettingsError
-from stream.topics import DEFAULT_PREFIX, Topics
+from stream.recovery.digests import state_digest
+from stream.recovery.journal import JournalFollower
+from stream.recovery.recover import recover
+from stream.reporting.run_report import RunReport
+from stream.wire import codec
+from stream.wire.events import Answer
+from stream.wire.records import TopicPartition
+from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 PROGRAMS = ("learn", "feedback", "replay")
 POLL_MS = 200

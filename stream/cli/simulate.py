@@ -12,7 +12,7 @@ from rich.table import Table
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from stream.cli.console import EXIT_DIFFERS, announce, every, out
-from stream.settings import SettingsError
+from stream.cli.settings import SettingsError
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
 from stream.learners.kernels import (
     add_scaled,
@@ -16,6 +15,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 
 @compiled

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import Decision, Features, FloatArray
+from stream.wire.events import Decision, Features, FloatArray
 
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state: named arrays and scalars, all that its future depends on beside the parameters."""

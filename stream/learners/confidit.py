@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, Kernel, KernelLearner, Parameter, register, sparse
 from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, unit, usable
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 PENDING_MAX = 32
 """Rank-one changes of one class's inverse that are kept apart before they are added to it in one pass: the pass is

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register
 from stream.learners.kernels import (
     SIMILARITIES,
@@ -20,6 +19,7 @@ from stream.learners.kernels import (
     unit,
     usable,
 )
+from stream.wire.events import FloatArray, IndexArray
 
 SUPPORT_LIMIT = 30_000
 """The factors of so many examples of one class take 3.6 GB."""

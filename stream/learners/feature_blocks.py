@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register
 from stream.learners.kernels import argmax, check_event, compiled, usable
+from stream.wire.events import FloatArray, IndexArray
 
 CELL_MAX = 2.0**31 - 2.0
 """Cells further out than this many sides are taken together: their number has to fit an int32."""

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.events import FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register
 from stream.learners.kernels import add_scaled, argmax, argmax_except, check_event, compiled, linear_scores, usable
+from stream.wire.events import FloatArray, IndexArray
 
 
 @compiled

@@ -26,7 +26,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from stream.events import FloatArray, IndexArray
+from stream.wire.events import FloatArray, IndexArray
 
 P = ParamSpec("P")
 R = TypeVar("R")

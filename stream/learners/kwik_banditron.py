@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.events import FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, ParameterError, register
 from stream.learners.kernels import (
     argmax,
@@ -19,6 +18,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
+from stream.wire.events import FloatArray, IndexArray
 
 STEP = 0.125
 """η of line 14."""

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
 from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, norm_of, sample_from, usable
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 PARAMETERS = (
     Parameter(

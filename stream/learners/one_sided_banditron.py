@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.events import FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register
 from stream.learners.kernels import add_scaled, argmax, check_event, compiled, linear_scores, usable
+from stream.wire.events import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
 """Dykstra's algorithm ends when no entry of W moves by more than this times the radius in one cycle: ten times the

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
 from stream.learners.kernels import (
     SIMILARITIES,
@@ -21,6 +20,7 @@ from stream.learners.kernels import (
     unit,
     usable,
 )
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 # Places in the columns of `marks`: what is kept of a support example beside x.
 OWNER, SIGN, NORM_SQ = range(3)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, Kernel, KernelLearner, Parameter, register, sparse
 from stream.learners.kernels import (
     add_scaled,
@@ -18,6 +17,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11
 """The logistic refit ends when the projected gradient step is shorter than this. The objective is 1/η strongly convex:

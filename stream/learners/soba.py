@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, register
 from stream.learners.kernels import (
     argmax,
@@ -17,6 +16,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 GAMMA = Parameter(
     "gamma",

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import FloatArray, IndexArray
 from stream.learners.base import Cost, KernelLearner, Parameter, State, register
 from stream.learners.kernels import argmax, check_event, compiled, linear_scores, sample_epsilon_greedy, usable
+from stream.wire.events import FloatArray, IndexArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from stream.join import TRANSITIONS, Input, State
+from stream.joining.join import TRANSITIONS, Input, State
 from stream.simulation.checks import check, equal_faultless
 from stream.simulation.schedule import EVENTS, IN_COMMIT, TIMED_FAULTS, Kind, Schedule, draw_schedule
 from stream.simulation.world import Happened, MakeLearner, UnexpectedError, World

@@ -25,18 +25,21 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from stream import codec
-from stream.audit import audit_partition
-from stream.checkpoint import JournalStep, decode_step, read_partition, rebuild, state_digest
-from stream.draws import Purpose, uniform
-from stream.engine import Task, TaskSettings
-from stream.events import Decision, Features, Outcome, Prediction
-from stream.ledger import Ledger
-from stream.records import Record, TopicPartition
+from stream.brokers.reading import read_partition
+from stream.joining.task import Task, TaskSettings
+from stream.randomness.draws import Purpose, uniform
+from stream.recovery.digests import state_digest
+from stream.recovery.journal import JournalStep, decode_step
+from stream.recovery.recover import rebuild
 from stream.simulation.faulty_broker import Fate
 from stream.simulation.oracle import Correction, ExpectedDeadLetter, ExpectedExample, Oracle
 from stream.simulation.schedule import NEVER_MS, Kind
 from stream.simulation.world import GROUP, TOPICS, World, label_of
+from stream.verifying.audit import audit_partition
+from stream.wire import codec
+from stream.wire.events import Decision, Features, Outcome, Prediction
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
 
 OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journal, TOPICS.snapshots)
 

@@ -8,19 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from stream.broker import (
-    BrokerUnavailableError,
-    Consumer,
-    EmbeddedBroker,
-    EmbeddedConsumer,
-    EmbeddedTransactionalProducer,
-    Ends,
-    Producer,
-    RebalanceListener,
-    TopicDescription,
-    TopicSpec,
-)
-from stream.records import Headers, Record, TopicPartition
+from stream.brokers.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedTransactionalProducer
+from stream.brokers.port import BrokerUnavailableError, Consumer, Ends, Producer, RebalanceListener
+from stream.wire.records import Headers, Record, TopicPartition
+from stream.wire.topics import TopicDescription, TopicSpec
 
 
 class CrashError(Exception):

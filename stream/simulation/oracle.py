@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.join import Input, JoinSettings, State
-from stream.ledger import Ledger
+from stream.joining.join import Input, JoinSettings, State
+from stream.wire.ledger import Ledger
 
 
 class ExpectedExample(NamedTuple):

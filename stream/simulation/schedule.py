@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from stream.checkpoint import COMMIT_STEPS
-from stream.engine import LatePolicy, OnExpiry, TaskSettings
-from stream.join import JoinSettings
+from stream.joining.join import JoinSettings
+from stream.joining.task import LatePolicy, OnExpiry, TaskSettings
+from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.luck import Luck
 
 EVENTS = 20

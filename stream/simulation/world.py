@@ -11,20 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from stream.broker import (
-    Broker,
-    BrokerError,
-    BrokerUnavailableError,
-    EmbeddedBroker,
-    EmbeddedTransactionalProducer,
-    FencedError,
-    VirtualClock,
-    partition_for,
-)
-from stream.checkpoint import CrashPoint, JournalError
-from stream.codec import HEADERS
-from stream.engine import Task, TaskSettings
-from stream.records import Headers, TopicPartition
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
+from stream.brokers.partitioner import partition_for
+from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError
+from stream.joining.task import Task, TaskSettings
+from stream.recovery.commit import CrashPoint
+from stream.recovery.journal import JournalError
 from stream.simulation.faulty_broker import (
     CrashError,
     Fate,
@@ -35,7 +28,9 @@ from stream.simulation.faulty_broker import (
     Verdict,
 )
 from stream.simulation.schedule import ENVIRONMENT, IN_COMMIT, N_CLASSES, N_FEATURES, START_MS, Item, Kind, Schedule
-from stream.topics import Topics
+from stream.wire.codec import HEADERS
+from stream.wire.records import Headers, TopicPartition
+from stream.wire.topics import Topics
 
 TOPICS = Topics.with_prefix("sim.")
 GROUP = "learners"

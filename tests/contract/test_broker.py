@@ -9,22 +9,20 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from stream.broker import (
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.port import (
     RECORD_BYTES_MAX,
     Broker,
     BrokerError,
     Consumer,
-    EmbeddedBroker,
     Ends,
     FencedError,
-    Record,
     StaleMemberError,
-    TopicDescription,
-    TopicPartition,
     TopicSettingsError,
-    TopicSpec,
 )
-from stream.kafka_broker import KafkaBroker
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import TopicDescription, TopicSpec
 
 PATIENCE_S = 30.0
 

@@ -5,8 +5,8 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
+from stream.cli.settings import Settings
 from stream.learners import registered
-from stream.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from stream import local_kafka
-from stream.local_kafka import HOST, LocalKafka
+from stream.brokers import local_kafka
+from stream.brokers.local_kafka import HOST, LocalKafka
 from tests.processes import Pipeline, Program, Watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.events import Decision, FloatArray
 from stream.learners import Learner
+from stream.wire.events import Decision, FloatArray
 from tests.oracles.logged import LabelledOracle, Logged, Oracle
 
 DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")

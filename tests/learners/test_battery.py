@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from stream.events import Decision, Features, FloatArray
 from stream.learners import Learner, ParameterError, create, registered
 from stream.offline import NEVER, Examples, run
+from stream.wire.events import Decision, Features, FloatArray
 
 
 class Case(NamedTuple):

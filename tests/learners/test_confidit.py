@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
-from stream.events import FloatArray
 from stream.learners import ParameterError, create
 from stream.learners.confidit import VARIANTS
+from stream.wire.events import FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.confidit import NaiveConfidit
 

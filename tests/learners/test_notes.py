@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream.events import FloatArray
 from stream.learners import Learner, ParameterError, create
 from stream.learners.one_sided_banditron import project
 from stream.learners.version_space import Sampled
+from stream.wire.events import FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles import notes
 from tests.oracles.confidit import NaiveConfidit, NaiveDualConfidit

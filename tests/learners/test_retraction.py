@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.events import Decision, Features
 from stream.learners import Learner, create
+from stream.wire.events import Decision, Features
 from tests.learners.test_battery import CASES, examples
 
 ORDER_FREE: dict[str, dict[str, Any]] = {

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from stream.events import Decision, Features
 from stream.learners import create
 from stream.learners.soba import BLOCK
+from stream.wire.events import Decision, Features
 
 
 def correct_rounds(size: int, K: int, d: int, nnz: int, seed: int) -> list[tuple[Features, float]]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream.events import FloatArray
+from stream.wire.events import FloatArray
 from tests.oracles.logged import Logged
 
 

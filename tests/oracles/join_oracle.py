@@ -6,8 +6,8 @@ join does not compare these two; it expires decisions as the watermark passes. B
 
 from dataclasses import dataclass, field
 
-from stream.join import JoinSettings, Overflows
-from stream.ledger import Ledger
+from stream.joining.join import JoinSettings, Overflows
+from stream.wire.ledger import Ledger
 
 
 @dataclass

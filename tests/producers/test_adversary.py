@@ -5,8 +5,8 @@ import pytest
 
 from producers.datasets.adversary import Adversary, cut_margin, probability_of_first_class, separator_norm
 from producers.datasets.base import DatasetError
-from stream.events import FloatArray
 from stream.learners import Learner, create
+from stream.wire.events import FloatArray
 
 ROUNDS = 400
 

@@ -12,17 +12,13 @@ from pathlib import Path
 import pytest
 from kafka.partitioner.default import DefaultPartitioner
 
-from stream import local_kafka
-from stream.broker import (
-    BrokerError,
-    BrokerUnavailableError,
-    FencedError,
-    TopicPartition,
-    TopicSpec,
-    partition_for,
-)
-from stream.kafka_broker import KafkaBroker
-from stream.local_kafka import LocalKafka
+from stream.brokers import local_kafka
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.partitioner import partition_for
+from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
+from stream.wire.records import TopicPartition
+from stream.wire.topics import TopicSpec
 
 
 class Deaf:

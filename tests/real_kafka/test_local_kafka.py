@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stream import local_kafka
-from stream.broker import TopicSpec
-from stream.kafka_broker import KafkaBroker
-from stream.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+from stream.brokers import local_kafka
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+from stream.wire.topics import TopicSpec
 
 
 def test_a_second_start_finds_the_broker_that_runs(kafka: LocalKafka) -> None:

@@ -14,13 +14,13 @@ import pytest
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from stream import local_kafka
-from stream.checkpoint import read_partition
-from stream.kafka_broker import KafkaBroker
-from stream.ledger import Ledger
-from stream.local_kafka import LocalKafka
-from stream.records import TopicPartition
-from stream.topics import Topics
+from stream.brokers import local_kafka
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.reading import read_partition
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
 from tests.processes import Pipeline, wait_for
 
 EVENTS = 2_000

@@ -10,18 +10,20 @@ from typer.testing import CliRunner
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
-from stream import codec
-from stream.broker import Broker
-from stream.checkpoint import COMMIT_STEPS, rebuild
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.port import Broker
 from stream.cli.app import app
-from stream.engine import TaskSettings
-from stream.events import Feedback
-from stream.kafka_broker import KafkaBroker
-from stream.local_kafka import LocalKafka
-from stream.models import ModelError, replay_journal
-from stream.records import TopicPartition
-from stream.snapshot import task_digest
-from stream.topics import Topics
+from stream.joining.task import TaskSettings
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.digests import task_digest
+from stream.recovery.recover import rebuild
+from stream.verifying.model_files import ModelError
+from stream.verifying.reapply import replay_journal
+from stream.wire import codec
+from stream.wire.events import Feedback
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
 from tests.pipeline import CrashError
 from tests.processes import Pipeline
 

@@ -14,14 +14,18 @@ import pytest
 
 from consumers import learner as learner_module
 from consumers.learner import LearnerProgram
-from stream import checkpoint, engine, snapshot
-from stream.broker import EmbeddedBroker, Ends
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.port import Ends
 from stream.cli.simulate import make_learner
-from stream.engine import Task
-from stream.join import TRANSITIONS, Action, Input, Join, State
-from stream.records import TopicPartition
+from stream.joining import task as task_module
+from stream.joining.join import TRANSITIONS, Action, Input, Join, State
+from stream.joining.task import Task
+from stream.recovery import commit as commit_module
+from stream.recovery import recover as recover_module
+from stream.recovery import snapshot as snapshot_module
 from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
+from stream.wire.records import TopicPartition
 
 SEEDS_MAX = 1_000
 
@@ -75,7 +79,7 @@ class Skipping:
 def commit_without_step(step: int) -> Mutation:
     def commit(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
         skipping: Any = Skipping(producer, topics, step)
-        return checkpoint.commit(skipping, consumer, topics, commits, after)
+        return commit_module.commit(skipping, consumer, topics, commits, after)
 
     return replaced(f"commit step {step} is skipped", learner_module, "commit", commit)
 
@@ -93,7 +97,7 @@ def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any,
             self._producer.send_offsets(offsets, consumer)
 
     early: Any = Early(producer, topics, 5)
-    return checkpoint.commit(early, consumer, topics, commits, after)
+    return commit_module.commit(early, consumer, topics, commits, after)
 
 
 def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
@@ -105,7 +109,7 @@ def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any,
             (plain if topic == topics.predictions else self._producer).send(topic, *rest)
 
     outside: Any = Outside(producer, topics, 0)
-    return checkpoint.commit(outside, consumer, topics, commits, after)
+    return commit_module.commit(outside, consumer, topics, commits, after)
 
 
 def counts_twice(self: Join, event_id: str, original: Any = Join.receive_context) -> Any:
@@ -155,7 +159,7 @@ def passes_time_at_contexts(self: Task, record: Any, now_ms: int, effects: Any, 
 
 _apply_context = Task._apply_context
 _apply = LearnerProgram._apply
-_merge = engine.merge
+_merge = task_module.merge
 
 
 def expires_by_the_host(self: Join, watermark_ms: int, original: Any = Join.pass_time) -> Any:
@@ -185,7 +189,7 @@ def starts_as_if_it_knew_the_time(self: LearnerProgram, *arguments: Any, origina
 
 
 def recovers_without(attribute: str) -> Mutation:
-    original = checkpoint.recover
+    original = recover_module.recover
 
     def recover(*arguments: Any) -> Any:
         recovered = original(*arguments)
@@ -195,7 +199,7 @@ def recovers_without(attribute: str) -> Mutation:
     return replaced(f"recovery forgets the {attribute}", learner_module, "recover", recover)
 
 
-def recovers_from_the_end(*arguments: Any, original: Any = checkpoint.recover) -> Any:
+def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recover) -> Any:
     """The offsets of before the last record are taken."""
     recovered = original(*arguments)
     return recovered._replace(contexts_offset=max(0, recovered.contexts_offset - 1))
@@ -204,19 +208,19 @@ def recovers_from_the_end(*arguments: Any, original: Any = checkpoint.recover) -
 def snapshot_without(attribute: str) -> Mutation:
     def take(*arguments: Any) -> Any:
         changes: dict[str, Any] = {attribute: ([], [])}
-        return snapshot.take(*arguments)._replace(**changes)
+        return snapshot_module.take(*arguments)._replace(**changes)
 
     return replaced(f"snapshots leave out the {attribute}", learner_module, "take", take)
 
 
 def snapshot_of_the_next_step(*arguments: Any) -> Any:
-    taken = snapshot.take(*arguments)
+    taken = snapshot_module.take(*arguments)
     return taken._replace(position=taken.position._replace(number=taken.position.number + 1))
 
 
 def snapshot_that_shares_the_model(task: Task, position: Any, spare: Any = None) -> Any:
     """What is written later is the model as it is then."""
-    return snapshot.take(task, position)._replace(learner=vars(task.learner)["arrays"])
+    return snapshot_module.take(task, position)._replace(learner=vars(task.learner)["arrays"])
 
 
 MUTATIONS = [

@@ -7,13 +7,16 @@ import pytest
 
 from producers.datasets.synthetic import synsep
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
-from stream.broker import BrokerUnavailableError, EmbeddedBroker, EmbeddedProducer, VirtualClock, partition_for
-from stream.codec import HEADERS
-from stream.engine import TaskSettings
-from stream.join import JoinSettings
-from stream.ledger import Ledger
-from stream.records import Headers
-from stream.simulate import Program
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker, EmbeddedProducer
+from stream.brokers.partitioner import partition_for
+from stream.brokers.port import BrokerUnavailableError
+from stream.brokers.virtual_time import Program
+from stream.joining.join import JoinSettings
+from stream.joining.task import TaskSettings
+from stream.wire.codec import HEADERS
+from stream.wire.ledger import Ledger
+from stream.wire.records import Headers
 from tests.pipeline import TOPICS, Pipeline, Together, digest, feedback_value, plan
 
 EVENTS = 150

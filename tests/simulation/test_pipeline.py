@@ -10,10 +10,10 @@ import pytest
 from consumers.learner import LearnerProgram
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
-from stream.broker import FencedError
-from stream.join import JoinSettings
-from stream.ledger import Ledger
-from stream.records import TopicPartition
+from stream.brokers.port import FencedError
+from stream.joining.join import JoinSettings
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
 from tests.pipeline import (
     TOPICS,
     CrashError,

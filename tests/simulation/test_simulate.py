@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from stream.cli.simulate import make_learner
-from stream.join import Join
+from stream.joining.join import Join
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,

@@ -1,0 +1,1 @@
+"""Apache Kafka behind the Broker port, by kafka-python."""

@@ -1,0 +1,27 @@
+"""The partition of a key, as Kafka's own clients choose it."""
+
+from stream.wire.records import Headers as Headers
+from stream.wire.records import Record as Record
+from stream.wire.records import TopicPartition as TopicPartition
+
+
+def partition_for(key: bytes, partitions: int) -> int:
+    """The partition of a key: murmur2 as in Kafka's own default partitioner, so that other producers agree."""
+    if partitions == 1:
+        return 0
+    return (_murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def _murmur2(data: bytes) -> int:
+    """MurmurHash2, 32 bits, with the seed that Kafka's partitioner uses."""
+    multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for start in range(0, whole, 4):
+        k = int.from_bytes(data[start : start + 4], "little") * multiplier & mask
+        k = (k ^ k >> 24) * multiplier & mask
+        h = (h * multiplier & mask) ^ k
+    if whole < len(data):
+        h = (h ^ int.from_bytes(data[whole:], "little")) * multiplier & mask
+    h = (h ^ h >> 13) * multiplier & mask
+    return h ^ h >> 15

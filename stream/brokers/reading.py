@@ -1,0 +1,68 @@
+"""Reading a partition up to where it ends at the moment of asking."""
+
+from collections.abc import Iterator
+
+from stream.brokers.port import Broker, BrokerUnavailableError, Consumer
+from stream.wire.records import Record, TopicPartition
+
+READ_TIMEOUT_MS = 60_000
+_POLL_MS = 100
+
+
+OPEN_MS = 20_000
+"""How long an open transaction is waited for: what one of its topics shows as committed, another may not show yet."""
+
+
+def read_partition(
+    broker: Broker,
+    tp: TopicPartition,
+    timeout_ms: int = READ_TIMEOUT_MS,
+    start: int | None = None,
+    open_ms: int = 0,
+) -> Iterator[Record]:
+    """All that can be read of a partition at the moment of asking, from its beginning or from an offset on.
+
+    Args:
+        broker: where the partition is.
+        tp: the partition.
+        timeout_ms: how long to wait for the next records.
+        start: the offset to begin with; None for the first one.
+        open_ms: how long to wait for the end of a transaction that is open at that moment. A committed one stays open
+            in some of its partitions for a little longer than in others, until each broker has written its marker.
+
+    Raises:
+        BrokerUnavailableError: nothing came for `timeout_ms`.
+    """
+    ends = broker.ends([tp])[tp]
+    end = ends.high_watermark if open_ms else ends.stable
+    consumer = broker.reader([tp])
+    try:
+        if start is not None:
+            consumer.seek(tp, start)
+        while (position := consumer.position(tp)) < end:
+            try:
+                records = _read_towards(consumer, tp, end, timeout_ms if position < ends.stable else open_ms)
+            except BrokerUnavailableError:
+                if position < ends.stable:
+                    raise
+                return
+            for record in records:
+                if record.offset < end:
+                    yield record
+    finally:
+        consumer.close()
+
+
+def _read_towards(consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS) -> list[Record]:
+    """Some of the next records, or none when the position has reached an offset.
+
+    In short polls: what stands before the end may be the marker of a commit, which is passed without any record.
+    """
+    for _ in range(timeout_ms // _POLL_MS):
+        records = consumer.poll(_POLL_MS, 5_000)
+        if records or consumer.position(tp) >= end:
+            return records
+    raise BrokerUnavailableError(
+        f"could not read {tp.topic}/{tp.partition} up to offset {end}: nothing came for {timeout_ms} ms after offset "
+        f"{consumer.position(tp)}; see that the broker runs and is reachable"
+    )

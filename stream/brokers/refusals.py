@@ -1,0 +1,51 @@
+"""What every broker refuses, in the same words."""
+
+from collections.abc import Mapping, Sequence
+
+from stream.brokers.port import BrokerError, TopicSettingsError
+from stream.wire.records import Headers as Headers
+from stream.wire.records import Record as Record
+from stream.wire.records import TopicPartition as TopicPartition
+from stream.wire.topics import TopicDescription, TopicSpec
+
+
+def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescription]) -> None:
+    """Raise TopicSettingsError when existing topics are not what they must be."""
+    wrong = []
+    for spec in specs:
+        if (found := existing.get(spec.name)) is None:
+            continue
+        expected = TopicDescription(
+            spec.name, spec.partitions, append_time=True, compacted=spec.compacted,
+            retention_ms=spec.retention_ms, replication=spec.replication,
+        )  # fmt: skip
+        wrong += [
+            f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
+            for setting in TopicDescription._fields
+            if getattr(found, setting) != getattr(expected, setting)
+        ]
+    if wrong:
+        raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use another prefix")
+
+
+def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[str, TopicDescription]) -> None:
+    """Raise BrokerError for topics of which equal partition numbers could not go to the same member."""
+    missing = [topic for topic in topics if topic not in existing]
+    if missing:
+        raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
+    partitions = {topic: existing[topic].partitions for topic in topics}
+    if len(set(partitions.values())) > 1:
+        raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
+
+
+def replaced(member: str, group: str) -> str:
+    """What a member is told whose place another process has taken."""
+    return f"member {member} of group {group} was replaced by a newer one"
+
+
+def thrown_out(member: str, group: str) -> str:
+    """What a member is told that does not join again after its session has ended."""
+    return (
+        f"member {member} was thrown out of group {group}: for longer than its session it gave no sign of life, as a "
+        "process does that is paused or cut off from the broker; others may have gone on with its partitions"
+    )

@@ -1,0 +1,81 @@
+"""The numbered commit: one step's outputs, journal record and offsets, in one transaction."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from stream.brokers.port import Consumer, TransactionalProducer
+from stream.joining.task import Effects, TaskSettings
+from stream.recovery.journal import JournalStep, encode_settings, encode_step
+from stream.recovery.snapshot_format import Message
+from stream.wire import codec
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+
+class Commit(NamedTuple):
+    """One task's part of a transaction."""
+
+    partition: int
+    settings: TaskSettings | None  # for the first step of a task: its settings open the journal
+    step: JournalStep
+    effects: Effects
+    snapshot: Sequence[Message] = ()  # chunks of a snapshot of this or of an earlier step
+    imported: str | None = None  # for the first step: the model that the task began with
+
+
+CrashPoint = Callable[[int], None]
+"""Called with the number of each commit step when it is done; a test lets it raise."""
+
+
+def commit(
+    producer: TransactionalProducer,
+    consumer: Consumer,
+    topics: Topics,
+    commits: Sequence[Commit],
+    after: CrashPoint = lambda number: None,
+) -> int:
+    """Publish one step of some tasks in one transaction; the broker's time of it.
+
+    The numbers are those of the crash tests. The records are in the log before the offsets are sent (5), which only a
+    current member of the group can do: so whoever recovers a task either sees an open transaction in its journal, and
+    waits for it, or knows that none can come.
+    """
+    producer.begin()
+    after(1)
+    for part in commits:
+        _send_effects(producer, topics, part)
+    after(2)
+    for partition, settings, step, _, chunks, imported in commits:
+        if settings is not None:
+            producer.send(topics.journal, partition, None, encode_settings(settings, imported), codec.HEADERS)
+        producer.send(topics.journal, partition, None, encode_step(step), codec.HEADERS)
+        for key, value in chunks:
+            producer.send(topics.snapshots, partition, key, value, codec.HEADERS)
+    after(3)
+    producer.flush()
+    after(4)
+    offsets: dict[TopicPartition, int] = {}
+    for part in commits:
+        offsets[TopicPartition(topics.contexts, part.partition)] = part.step.contexts[1]
+        offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
+    producer.send_offsets(offsets, consumer)
+    after(5)
+    append_ms = producer.commit()
+    after(6)
+    return append_ms
+
+
+COMMIT_STEPS = range(1, 7)
+
+
+def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
+    send, partition, headers = producer.send, part.partition, codec.step_headers(part.step.number)
+    for prediction, offset in part.effects.predictions:
+        value = codec.encode_prediction(prediction, offset)
+        send(topics.predictions, partition, prediction.id.encode(), value, headers)
+    for example, feedback_offset in part.effects.examples:
+        value = codec.encode_example(example, feedback_offset)
+        send(topics.examples, partition, example.id.encode(), value, headers)
+    for record, kind, reason in part.effects.dead_letters:
+        key, letter, place = codec.encode_dead_letter(record, kind, reason)
+        send(topics.dead_letter, partition, key, letter, (*headers, *place[1:]))

@@ -1,0 +1,1 @@
+"""How a run went: figures, tables, and one page."""

@@ -1,0 +1,116 @@
+"""The progressive error of a run, as numbers. Nothing here draws, prints or reads."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CURVE_POINTS_MAX = 400
+"""Points kept for drawing: a figure is some 700 px wide, and every point costs 15 bytes of the page."""
+
+WINDOWS_PER_RUN = 20
+"""The sliding window is this part of the run: long enough to be smooth, short enough to show a change."""
+
+
+class CurvePoint(NamedTuple):
+    """The error as it stood after some number of decisions."""
+
+    events: int  # decisions so far
+    error_rate: float  # over all decisions so far
+    window_error_rate: float  # over the last `Errors.window_events` decisions; nan before there are so many
+
+
+class Errors(NamedTuple):
+    """The progressive error of a run: every decision is judged as it was made, before anything was learned from it."""
+
+    events: int
+    mistakes: int  # decisions whose action was wrong
+    error_rate: float  # nan without a decision, as all rates here
+    error_rate_last_fifth: float  # of the action, over the last fifth of the decisions, rounded up
+    greedy_error_rate: float  # of the class with the highest score
+    window_events: int
+    points: tuple[CurvePoint, ...]
+
+
+class ErrorCurve:
+    """Collects the mistakes of one run, in the order of the decisions: one byte and some 0.1 µs for each.
+
+    For runs that end; a program that runs for ever counts with something bounded.
+
+    >>> curve = ErrorCurve()
+    >>> for mistake in (True, True, False, True, False):
+    ...     curve.add(mistake, greedy_mistake=False)
+    >>> curve.error_rate, curve.summary().error_rate_last_fifth
+    (0.6, 0.0)
+    """
+
+    __slots__ = ("_append", "_codes", "mistakes")
+
+    def __init__(self) -> None:
+        self._codes = bytearray()  # bit 0: the action was wrong; bit 1: the greedy class was wrong
+        self._append = self._codes.append
+        self.mistakes = 0
+
+    def __len__(self) -> int:
+        """Decisions so far."""
+        return len(self._codes)
+
+    def add(self, mistake: bool, greedy_mistake: bool) -> None:
+        """Take in the next decision: was its action wrong, and would the greedy class have been wrong."""
+        self._append(mistake + 2 * greedy_mistake)
+        self.mistakes += mistake
+
+    @property
+    def error_rate(self) -> float:
+        """The error of all decisions so far; nan before the first."""
+        return _rate(self.mistakes, len(self._codes))
+
+    def summary(self) -> Errors:
+        """The figures of the run so far; more may be added afterwards."""
+        # A copy: a view would keep the bytearray from growing for as long as it lives.
+        codes = np.frombuffer(bytes(self._codes), dtype=np.uint8)
+        events = codes.size
+        mistakes_before = np.concatenate(([0], np.cumsum(codes & 1, dtype=np.int64)))  # int64[events + 1]
+        fifth_starts_at = events * 4 // 5
+        fifth_mistakes = int(mistakes_before[-1] - mistakes_before[fifth_starts_at])
+        window_events = max(1, events // WINDOWS_PER_RUN)
+        return Errors(
+            events=events,
+            mistakes=int(mistakes_before[-1]),
+            error_rate=_rate(int(mistakes_before[-1]), events),
+            error_rate_last_fifth=_rate(fifth_mistakes, events - fifth_starts_at),
+            greedy_error_rate=_rate(int(np.count_nonzero(codes & 2)), events),
+            window_events=window_events,
+            points=_points(mistakes_before, window_events),
+        )
+
+
+def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[CurvePoint, ...]:
+    """Points spaced both evenly and geometrically, so that the curve is smooth on a linear and on a log axis."""
+    events = mistakes_before.size - 1
+    if events == 0:
+        return ()
+    half = CURVE_POINTS_MAX // 2
+    spaced = np.concatenate((np.geomspace(1, events, half), np.linspace(1, events, half)))
+    at = np.unique(np.rint(spaced).astype(np.int64))
+    overall = mistakes_before[at] / at
+    window_starts_at = np.maximum(at - window_events, 0)
+    window = (mistakes_before[at] - mistakes_before[window_starts_at]) / window_events
+    window[at < window_events] = np.nan
+    return tuple(map(CurvePoint, at.tolist(), overall.tolist(), window.tolist()))
+
+
+def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float:
+    """The error of the best constant answer, the most frequent class; nan without labels.
+
+    >>> constant_error_rate([10, 60, 30])
+    0.4
+    """
+    counts = [int(count) for count in labels_per_class]
+    return _rate(sum(counts) - max(counts, default=0), sum(counts))
+
+
+def _rate(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan

@@ -1,0 +1,190 @@
+"""The report of one run: what scripts, tables and the page are made of.
+
+The words are those of the topics: a context is *decided*, its decision is *matched* or *expired*, feedback is matched,
+*late*, *duplicate*, *orphan* or *malformed*.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.reporting.errors import Errors, _rate
+from stream.wire.ledger import Ledger
+
+
+class Delays(NamedTuple):
+    """How late matched feedback came, in ms from the decision."""
+
+    median_ms: float
+    p90_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None:
+    """The quantiles of the delays of all matched feedback; None when none was matched."""
+    if len(delays_ms) == 0:
+        return None
+    return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """One learner's run over one stream. What follows from the ledger or from the errors is never given twice."""
+
+    data: str
+    learner: str
+    params: Mapping[str, float | int | str]
+    seed: int
+    events: int  # contexts that were to be replayed
+    classes: int
+    features: int
+    ledger: Ledger
+    errors: Errors
+    updates: int  # updates that changed the model
+    state_sha256: str
+    virtual_s: float  # how long the run took by the broker's clock
+    wall_s: float
+    settings: Mapping[str, object]  # the effective ones, by their names in the settings; `command` is the command line
+    full_information: bool = False  # the learner is told the right class, not only one bit
+    delays: Delays | None = None
+    constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
+    report: str | None = None  # where the page is
+    audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
+
+    @property
+    def decided(self) -> int:
+        """Contexts that got an answer."""
+        return self.ledger.decided
+
+    @property
+    def matched(self) -> int:
+        """Decisions whose feedback came in time."""
+        return self.ledger.matched
+
+    @property
+    def expired(self) -> int:
+        """Decisions whose feedback did not come in time."""
+        return self.ledger.expired
+
+    @property
+    def pending(self) -> int:
+        """Decisions that still wait."""
+        return self.ledger.pending
+
+    @property
+    def late(self) -> int:
+        """Feedback that came after its decision had expired."""
+        return self.ledger.late
+
+    @property
+    def duplicates(self) -> int:
+        """Contexts and feedback that came again."""
+        return self.ledger.context_duplicates + self.ledger.feedback_duplicates
+
+    @property
+    def orphans(self) -> int:
+        """Feedback whose context never came: dropped, or waiting to the end."""
+        return self.ledger.orphans_waiting + self.ledger.orphans_dropped
+
+    @property
+    def conflicts(self) -> int:
+        """Duplicate feedback that said otherwise than the first."""
+        return self.ledger.conflicts
+
+    @property
+    def malformed(self) -> int:
+        """Contexts and feedback that could not be read."""
+        return self.ledger.context_malformed + self.ledger.feedback_malformed
+
+    @property
+    def mistakes(self) -> int:
+        """Decisions whose action was wrong."""
+        return self.errors.mistakes
+
+    @property
+    def error_rate(self) -> float:
+        """Mistakes per decision."""
+        return self.errors.error_rate
+
+    @property
+    def error_rate_last_fifth(self) -> float:
+        """Mistakes per decision over the last fifth of the decisions."""
+        return self.errors.error_rate_last_fifth
+
+    @property
+    def greedy_error_rate(self) -> float:
+        """The error had the class with the highest score always been played."""
+        return self.errors.greedy_error_rate
+
+    @property
+    def ledger_ok(self) -> bool:
+        """Whether the ledger balances, and the audit agrees with the learner's counts."""
+        return self.ledger.balances and self.audit_ok
+
+    @property
+    def events_per_s(self) -> float:
+        """Events per second of wall time."""
+        return _rate(self.events, self.wall_s)
+
+    def as_json(self) -> dict[str, object]:
+        """The report as plain values for JSON, in a fixed order; a rate that is not defined is None."""
+        summary: dict[str, object] = {key: _plain(getattr(self, key)) for key in JSON_KEYS}
+        return summary | {
+            "full_information": self.full_information,
+            "settings": _plain(self.settings),
+            "ledger": self.ledger._asdict(),
+            "delays": _plain(self.delays._asdict()) if self.delays else None,
+            "constant_error_rate": _plain(self.constant_error_rate),
+        }
+
+
+JSON_KEYS = (
+    "data",
+    "learner",
+    "params",
+    "seed",
+    "events",
+    "classes",
+    "features",
+    "decided",
+    "matched",
+    "expired",
+    "pending",
+    "late",
+    "duplicates",
+    "orphans",
+    "conflicts",
+    "malformed",
+    "mistakes",
+    "error_rate",
+    "error_rate_last_fifth",
+    "greedy_error_rate",
+    "updates",
+    "ledger_ok",
+    "state_sha256",
+    "virtual_s",
+    "wall_s",
+    "events_per_s",
+    "report",
+)
+"""The keys that scripts may rely on, in their order; more follow them."""
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: nan and infinities are None, mappings are dicts, what JSON does not know is its text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return str(value)

@@ -1,0 +1,1 @@
+"""What is checked from the topics alone, and models of any moment."""

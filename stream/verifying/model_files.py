@@ -1,0 +1,120 @@
+"""Models as files, and how two of them compare."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from stream.learners import State
+from stream.recovery.digests import state_digest
+
+FILE_FORMAT = 1
+STATE_PREFIX = "state."
+
+
+class ModelError(ValueError):
+    """A model that cannot be exported, read or imported; the message says why."""
+
+
+class Model(NamedTuple):
+    """A learner's state, and what it is."""
+
+    meta: dict[str, Any]
+    state: State
+
+
+def _identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a task's settings, those that its learner's state depends on."""
+    return {name: settings[name] for name in ("learner", "n_classes", "n_features", "parameters")}
+
+
+def write_model(path: Path, model: Model) -> None:
+    """Write a model's file.
+
+    Raises:
+        ModelError: it cannot be written.
+    """
+    scalars = {name: type(value).__name__ for name, value in model.state.items() if not isinstance(value, np.ndarray)}
+    arrays: dict[str, Any] = {STATE_PREFIX + name: np.asarray(value) for name, value in model.state.items()}
+    try:
+        with path.open("wb") as file:
+            np.savez(file, meta=np.array(orjson.dumps({**model.meta, "scalars": scalars}).decode()), **arrays)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be written: {error}") from error
+
+
+def read_model(path: Path) -> Model:
+    """Read a model's file.
+
+    Raises:
+        ModelError: it is none, of a later format, or not as it was written.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            meta = orjson.loads(str(archive["meta"]))
+            arrays = {
+                name.removeprefix(STATE_PREFIX): archive[name]
+                for name in archive.files
+                if name.startswith(STATE_PREFIX)
+            }
+        scalars = meta.pop("scalars")
+        state: State = {name: array.item() if name in scalars else array for name, array in arrays.items()}
+        written_format, digest = meta["format"], meta["digest"]
+        _identity(meta)
+    except (OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        raise ModelError(f"{path}: expected a file of `onebit model export`; cannot be read: {error!r}") from error
+    if written_format > FILE_FORMAT:
+        raise ModelError(
+            f"{path} is of format {written_format}; this version of Onebit reads up to {FILE_FORMAT}: take the later "
+            "version that wrote it"
+        )
+    if state_digest([state]) != digest:
+        raise ModelError(f"{path}: the digest of its state is not the one in meta: the file was changed")
+    return Model(meta, state)
+
+
+class Difference(NamedTuple):
+    """How one part of two models' states compares."""
+
+    name: str
+    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]  # None: the model does not have it
+    differing: int  # entries that are not the same to the bit; all, when the shapes differ
+    greatest: float  # difference of two entries; nan when they cannot be subtracted
+
+    @property
+    def same(self) -> bool:
+        """Whether the two are the same to the bit."""
+        return self.differing == 0
+
+
+def compare_models(first: Model, second: Model) -> list[Difference]:
+    """How two models' states compare, array by array."""
+    names = sorted(first.state.keys() | second.state.keys())
+    return [_difference(name, first.state.get(name), second.state.get(name)) for name in names]
+
+
+def _difference(name: str, first: Any, second: Any) -> Difference:
+    arrays = [None if value is None else np.asarray(value) for value in (first, second)]
+    a, b = arrays
+    shapes = (None if a is None else a.shape, None if b is None else b.shape)
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        entries = max(0 if array is None else array.size for array in arrays)
+        return Difference(name, shapes, max(entries, 1), float("nan"))
+    if a.tobytes() == b.tobytes():
+        return Difference(name, shapes, 0, 0.0)
+    differs = (_raw(a) != _raw(b)).any(axis=1)
+    greatest = float("nan")
+    if a.dtype.kind in "fiub":
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = a.reshape(-1)[differs].astype(np.float64) - b.reshape(-1)[differs].astype(np.float64)
+        greatest = float(np.max(np.abs(apart)))
+    return Difference(name, shapes, int(np.count_nonzero(differs)), greatest)
+
+
+def _raw(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of each entry."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)

@@ -1,0 +1,163 @@
+"""Models of any moment: out of the topics into a file, side by side, and into a new pipeline.
+
+A file is a numpy archive without pickles: the arrays of the learner's state as `state.NAME`, and `meta`, a JSON text
+that says which learner with which parameters it is, where in its topics it stood, and the state's digest.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
+from stream.joining.join import Overflows
+from stream.learners import ParameterError, create
+from stream.recovery.digests import state_digest
+from stream.recovery.journal import JournalStep, decode_step, last_step
+from stream.recovery.recover import Progress, Recovered, rebuild
+from stream.recovery.snapshot_format import IMPORT_SLOT, Position, Snapshot, SnapshotError, Stored, Writer
+from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, _identity
+from stream.wire import codec
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+IMPORT_BYTES_MAX = 4_000_000  # queued at once
+
+Report = Callable[[Progress], None]
+
+
+def export_model(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    *,
+    number: int | None = None,
+    at_ms: int | None = None,
+    progress: Report = lambda progress: None,
+) -> Model:
+    """The model of a task as it is, as it was after a step of its journal, or as it was at a time of the broker.
+
+    Raises:
+        ModelError: there was no model then.
+        JournalError: records that are needed are gone.
+    """
+    journal = TopicPartition(topics.journal, partition)
+    if at_ms is not None:
+        number = _step_at(broker, journal, at_ms)
+    last = last_step(broker, journal)
+    place = f"{journal.topic}/{journal.partition}"
+    if last is None:
+        raise ModelError(f"{place} is empty: no step has been made, and so there is no model yet")
+    if number is not None and not 1 <= number <= last.number:
+        raise ModelError(f"{place} has steps 1 to {last.number}; got {number}")
+    return _model_of(topics, partition, rebuild(broker, topics, partition, None, progress, until=number))
+
+
+def _model_of(topics: Topics, partition: int, recovered: Recovered) -> Model:
+    task = recovered.task
+    state = task.learner.state()
+    meta = {
+        "format": FILE_FORMAT,
+        **_identity(asdict(task.settings)),
+        "settings": asdict(task.settings),
+        "position": {
+            "topics": topics.contexts.removesuffix("contexts"),
+            "partition": partition,
+            "journal": recovered.number,
+            "contexts": recovered.contexts_offset,
+            "feedback": recovered.feedback_offset,
+            "watermark_ms": task.join.watermark_ms,
+        },
+        "updates": task.updates,
+        "ledger": task.join.ledger()._asdict(),
+        "digest": state_digest([state]),
+    }
+    return Model(meta, state)
+
+
+def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
+    """The last step that was in the journal at a time of the broker, by bisection.
+
+    Raises:
+        ModelError: there was none.
+    """
+    low, high = broker.beginnings([journal])[journal], broker.ends([journal])[journal].stable
+    found = None
+    consumer = broker.reader([journal])
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            consumer.seek(journal, middle)
+            record = None
+            while record is None and consumer.position(journal) < high:
+                record = next(iter(consumer.poll(100, 1)), None)
+            if record is None or record.append_ms > at_ms:
+                high = middle
+                continue
+            low = record.offset + 1
+            entry = decode_step(record)
+            if isinstance(entry, JournalStep):
+                found = entry.number
+    finally:
+        consumer.close()
+    if found is None:
+        raise ModelError(f"{journal.topic}/{journal.partition}: no step had been made at {at_ms} ms; give a later time")
+    return found
+
+
+def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
+    """Let the learner of a partition begin with a model: only where none has begun.
+
+    The model becomes the snapshot that stands before the first step. The learner's journal then names it, so that
+    recovery and `onebit verify --replay` start from it too.
+
+    Raises:
+        ModelError: a learner has begun there, another model was imported, or the state does not fit its learner.
+    """
+    try:
+        create(
+            model.meta["learner"], model.meta["n_classes"], model.meta["n_features"], **model.meta["parameters"]
+        ).load(model.state)
+    except (ParameterError, ValueError, TypeError) as error:
+        raise ModelError(f"the model does not fit its learner: {error}") from error
+    _check_empty(broker, topics, partition)
+    settings = _identity(model.meta)
+    position = Position(0, 0, 0, 0, 0)
+    nothing: tuple[list[str], list[Any]] = ([], [])
+    snapshot = Snapshot(
+        settings, position, model.meta["updates"], 0, 0, Ledger(), Overflows(), model.state, nothing, nothing, nothing
+    )
+    writer = Writer(snapshot, partition, IMPORT_SLOT)
+    producer = broker.transactional_producer(transactional_id)
+    try:
+        producer.begin()
+        while not writer.done:
+            for key, value in writer.portion(IMPORT_BYTES_MAX):
+                producer.send(topics.snapshots, partition, key, value, codec.HEADERS)
+            producer.flush()
+        _check_empty(broker, topics, partition)
+        producer.commit()
+    finally:
+        producer.close()
+
+
+def _check_empty(broker: Broker, topics: Topics, partition: int) -> None:
+    """Refuse an import where a learner has begun, or will begin with another model."""
+    journal, snapshots = TopicPartition(topics.journal, partition), TopicPartition(topics.snapshots, partition)
+    if broker.ends([journal])[journal].high_watermark > 0:
+        raise ModelError(
+            f"{journal.topic}/{journal.partition}: a learner has begun there; a model can be imported only before its "
+            "first step: take another --topic-prefix, or delete the topics and create them anew"
+        )
+    stored = Stored()
+    for record in read_partition(broker, snapshots):
+        try:
+            stored.add(record.key, record.value)
+        except SnapshotError as error:
+            raise ModelError(f"{snapshots.topic}/{snapshots.partition}: {error}") from error
+    if stored.imported is not None or stored.newest is not None:
+        raise ModelError(
+            f"{snapshots.topic}/{snapshots.partition} holds a model already: take another --topic-prefix, or delete "
+            "the topics and create them anew"
+        )

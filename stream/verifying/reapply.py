@@ -1,0 +1,98 @@
+"""A whole journal applied again, and compared with what was published and with what recovery gives."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stream.brokers.port import Broker
+from stream.brokers.reading import OPEN_MS, read_partition
+from stream.joining.task import Effects
+from stream.recovery.digests import state_digest, task_digest
+from stream.recovery.journal import JournalError, last_step
+from stream.recovery.recover import rebuild
+from stream.verifying.models import Report
+from stream.wire import codec
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+
+class Replay(NamedTuple):
+    """What the whole journal, applied again without snapshots, comes to, beside what recovery gives."""
+
+    partition: int
+    steps: int
+    snapshot: int  # the step after which the snapshot was taken that recovery began with; 0: without one
+    replayed: str  # digests of the task's whole state
+    recovered: str
+    state: str  # the digest of the replayed learner's state alone, as `onebit run` shows it
+    fault: str  # why it could not be done; empty when it could
+
+    @property
+    def ok(self) -> bool:
+        """Whether both ways came to the same state, to the bit."""
+        return not self.fault and self.replayed == self.recovered
+
+
+def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
+    """Apply a task's whole journal again from its first step, and compare with what was published, and with recovery.
+
+    Every prediction and example must come out byte for byte as it stands in its topic, each step must leave the ledger
+    that the journal says, and the state in the end must be the one of the newest recovery.
+    """
+    if last_step(broker, TopicPartition(topics.journal, partition)) is None:
+        return Replay(partition, 0, 0, "", "", "", "")
+    published = _Published(broker, topics, partition)
+    try:
+        recovered = rebuild(broker, topics, partition, None)
+        number = recovered.number
+        newest = recovered.stored.newest
+        recovered_digest = task_digest(recovered.task)
+        alone = rebuild(
+            broker, topics, partition, None, progress, until=number, snapshots=False, observe=published.compare
+        ).task
+        published.compare_end(number)
+    except JournalError as error:
+        return Replay(partition, 0, 0, "", "", "", str(error))
+    state = state_digest([alone.learner.state()])
+    snapshot = 0 if newest is None else newest.number
+    return Replay(partition, number, snapshot, task_digest(alone), recovered_digest, state, "")
+
+
+class _Published:
+    """What a task has published, compared step by step with what it publishes when applied again."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int) -> None:
+        self._predictions = read_partition(broker, TopicPartition(topics.predictions, partition), open_ms=OPEN_MS)
+        self._examples = read_partition(broker, TopicPartition(topics.examples, partition), open_ms=OPEN_MS)
+
+    def compare(self, step: int, effects: Effects) -> None:
+        """Compare one step's predictions and examples.
+
+        Raises:
+            JournalError: one is not what stands in its topic.
+        """
+        for prediction, context_offset in effects.predictions:
+            _compare(self._predictions, step, prediction.id, codec.encode_prediction(prediction, context_offset))
+        for example, feedback_offset in effects.examples:
+            _compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
+
+    def compare_end(self, step: int) -> None:
+        """See that nothing more was published up to a step; a learner that runs has gone on since.
+
+        Raises:
+            JournalError: there is more.
+        """
+        for record in (*self._predictions, *self._examples):
+            if codec.step_of(record) <= step:
+                place = f"{record.topic}/{record.partition} offset {record.offset}"
+                raise JournalError(f"{place} is published, and comes of no step when the journal is applied again")
+
+
+def _compare(records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:
+    record = next(records, None)
+    if record is None:
+        raise JournalError(f"step {step} applied again publishes {event_id!r}; nothing of it stands in the topic")
+    if record.value != expected:
+        raise JournalError(
+            f"{record.topic}/{record.partition} offset {record.offset} holds {record.value!r:.200}; step {step} "
+            f"applied again publishes {expected!r:.200}"
+        )

@@ -1,0 +1,98 @@
+"""The names of the topics, and what each must be."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stream.durations import format_duration
+from stream.wire.records import Headers as Headers
+from stream.wire.records import Record as Record
+from stream.wire.records import TopicPartition as TopicPartition
+
+DEFAULT_PREFIX = "onebit."
+
+
+class TopicSpec(NamedTuple):
+    """What a topic must be."""
+
+    name: str
+    partitions: int
+    compacted: bool = False
+    retention_ms: int = -1  # -1: kept for ever
+    replication: int = 1
+
+
+class TopicDescription(NamedTuple):
+    """What a topic is."""
+
+    name: str
+    partitions: int
+    append_time: bool  # timestamps are the broker's (LogAppendTime), not the producer's
+    compacted: bool
+    retention_ms: int
+    replication: int
+
+
+class Topics(NamedTuple):
+    """The topics of one pipeline; all names share a prefix."""
+
+    contexts: str
+    predictions: str
+    feedback: str
+    examples: str
+    dead_letter: str
+    journal: str
+    snapshots: str
+
+    @classmethod
+    def with_prefix(cls, prefix: str = DEFAULT_PREFIX) -> "Topics":
+        """The topics whose names start with a prefix, such as `onebit.`."""
+        names = ("contexts", "predictions", "feedback", "examples", "dead-letter", "journal", "snapshots")
+        return cls(*(prefix + name for name in names))
+
+    def of_events(self) -> tuple[str, ...]:
+        """The topics whose records are events, and not what recovery needs of the learner."""
+        return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
+
+    def specs(self, partitions: int, replication: int = 1, retention_ms: int = -1) -> list[TopicSpec]:
+        """What every topic must be: equal partition numbers, so that an event lives in one of them throughout.
+
+        A retention is that of the topics of events. The journal, a small record for each step, is kept for ever: a task
+        that was idle for longer would lose the step that its newest snapshot is of, and could not be recovered.
+        """
+        return [
+            TopicSpec(
+                name,
+                partitions,
+                compacted=name == self.snapshots,
+                retention_ms=retention_ms if name in self.of_events() else -1,
+                replication=replication,
+            )
+            for name in self
+        ]
+
+    def retention_warnings(
+        self, found: Mapping[str, TopicDescription], snapshot_interval_ms: int, window_ms: int
+    ) -> list[str]:
+        """Where records may be deleted that a recovery still needs.
+
+        That are those since the snapshot before the newest one, if the newest is torn: two intervals. A learner that
+        was away for a window, as long as its users are prepared to wait for an answer, shall still find what came.
+        """
+        needed_ms = 2 * snapshot_interval_ms + window_ms
+        warnings = []
+        for name in (self.contexts, self.feedback, self.journal):
+            if name not in found or found[name].retention_ms < 0:
+                continue
+            kept = format_duration(found[name].retention_ms)
+            if snapshot_interval_ms == 0:
+                warnings.append(
+                    f"{name} is kept for {kept}, and there are no snapshots: a recovery needs all of it; set its "
+                    "retention.ms to -1, or give --snapshot-interval"
+                )
+            elif found[name].retention_ms < needed_ms:
+                warnings.append(
+                    f"{name} is kept for {kept}; a recovery may need {format_duration(needed_ms)}, twice the snapshot "
+                    f"interval {format_duration(snapshot_interval_ms)} and the window {format_duration(window_ms)}: "
+                    "raise its retention.ms"
+                )
+        return warnings

@@ -1,0 +1,325 @@
+"""The engine: the order of the merge, the time of a decision, and a state that does not depend on batches."""
+
+from collections import deque
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.joining.join import JoinSettings
+from stream.joining.task import Effects, Task, TaskSettings, merge
+from stream.learners import ParameterError, create
+from stream.recovery.digests import state_digest
+from stream.wire.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, VERSION_HEADER
+from stream.wire.events import Example, Outcome
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record
+from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Inputs, small_task
+
+LONG = JoinSettings(window_ms=10**9, orphan_ms=10**9, retain_ms=10**9)
+
+
+def timeline(topic: str, times: list[int]) -> deque[Record]:
+    return deque(Record(topic, 0, offset, at_ms, None, b"", ()) for offset, at_ms in enumerate(times))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "feedback", "ended", "taken"),
+    [
+        ([], [], "both", ""),
+        ([10, 30], [20, 25], "", "c10 f20 f25"),  # feedback of time 28 may be on its way
+        ([10, 30], [20, 25], "contexts", "c10 f20 f25"),
+        ([10, 30], [20, 25], "feedback", "c10 f20 f25 c30"),
+        ([10, 30], [20, 25], "both", "c10 f20 f25 c30"),
+        ([10], [20, 25], "", "c10"),  # a context of time 15 may be on its way
+        ([10], [20, 25], "contexts", "c10 f20 f25"),
+        ([10], [], "", ""),
+        ([10], [], "contexts", ""),
+        ([10], [], "feedback", "c10"),
+        ([], [10], "", ""),
+        ([], [10], "feedback", ""),
+        ([], [10], "contexts", "f10"),
+        ([10, 10, 11], [10, 10], "both", "c10 c10 f10 f10 c11"),  # contexts before feedback of the same time
+        ([10], [10], "", "c10"),  # a second context of time 10 may be on its way
+        ([30, 20], [25], "both", "f25 c30 c20"),  # an append time that went back does not break the offset order
+    ],
+)
+def test_merge_takes_what_no_earlier_record_can_still_precede(
+    contexts: list[int], feedback: list[int], ended: str, taken: str
+) -> None:
+    left = timeline("contexts", contexts), timeline("feedback", feedback)
+    merged = merge(
+        *left,
+        contexts_ended=ended in ("contexts", "both"),
+        feedback_ended=ended in ("feedback", "both"),
+        records_max=100,
+    )
+    assert " ".join(f"{record.topic[0]}{record.append_ms}" for record in merged) == taken
+    assert len(merged) + len(left[0]) + len(left[1]) == len(contexts) + len(feedback)
+
+
+def test_merge_takes_at_most_so_many_and_leaves_the_rest_in_order() -> None:
+    contexts, feedback = timeline("contexts", [10, 30]), timeline("feedback", [20, 25])
+    taken = merge(contexts, feedback, contexts_ended=True, feedback_ended=True, records_max=2)
+    assert [record.append_ms for record in taken] == [10, 20]
+    assert [record.append_ms for record in (*contexts, *feedback)] == [30, 25]
+
+
+def run(task: Task, records: list[Record], now_ms: int = 0, end_ms: int = -1) -> Effects:
+    return task.step(records, now_ms, end_ms)
+
+
+@pytest.mark.parametrize(
+    ("append_ms", "now_ms", "watermark_ms", "decided_at_ms"),
+    [(50, 0, 0, 50), (50, 80, 0, 80), (50, 80, 90, 90), (95, 80, 90, 95)],
+)
+def test_decision_is_dated_by_the_latest_time_that_is_known(
+    append_ms: int, now_ms: int, watermark_ms: int, decided_at_ms: int
+) -> None:
+    task = Task(small_task(), TOPICS.contexts)
+    run(task, [], end_ms=watermark_ms)
+    effects = run(task, [Inputs().context("a", append_ms)], now_ms)
+    assert [prediction.decided_at_ms for prediction, _ in effects.predictions] == [decided_at_ms]
+
+
+def test_decisions_are_dated_in_order_though_the_time_that_is_handed_in_goes_back() -> None:
+    # A learner that was started again does not know the broker's time before its first acknowledgement.
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    first = run(task, [inputs.context("a", 500)], now_ms=1_000)
+    second = run(task, [inputs.context("b", 501)], now_ms=0)
+    assert [p.decided_at_ms for p, _ in (*first.predictions, *second.predictions)] == [1_000, 1_000]
+
+
+def test_example_tells_how_the_decision_was_settled() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.context("a", 10), inputs.context("b", 20), inputs.feedback("a", 1, 40)], end_ms=1_021)
+    decided = {prediction.id: prediction.decision for prediction, _ in effects.predictions}
+    assert effects.examples == [
+        (Example("a", Outcome.MATCHED, decided["a"].action, decided["a"].propensity, 1, 30, 40), 0),
+        (Example("b", Outcome.EXPIRED, decided["b"].action, decided["b"].propensity, None, None, 1_021), None),
+    ]
+
+
+def test_feedback_before_its_context_gives_a_negative_delay_and_an_update() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.feedback("a", 1, 10), inputs.context("a", 40)])
+    assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
+        (Outcome.MATCHED, -30, 0)
+    ]
+    assert task.updates == 1
+
+
+def test_prediction_names_the_updates_that_the_model_had_seen() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    records = [
+        inputs.context("a", 10), inputs.feedback("a", 0, 11), inputs.context("b", 12), inputs.context("b", 13),
+        inputs.feedback("b", 0, 14), inputs.context("c", 15),
+    ]  # fmt: skip
+    effects = run(task, records)
+    assert [(p.id, p.model_version, offset) for p, offset in effects.predictions] == [
+        ("a", 0, 0),
+        ("b", 1, 1),
+        ("c", 2, 3),
+    ]
+
+
+def test_update_is_the_learners_own_with_the_draws_of_the_event() -> None:
+    chosen = small_task(seed=9, parameters={"gamma": 0.5})
+    task, inputs = Task(chosen, TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.context("a", 10, 1, 3), inputs.feedback("a", 1, 20)])
+    decision = effects.predictions[0][0].decision
+    alone = create("banditron", N_CLASSES, N_FEATURES, gamma=0.5)
+    x = np.array([0.0, 1.0, 0.0, 1.0])
+    alone.predict(x, 0.5)
+    alone.update(x, decision, 1)
+    assert state_digest([alone.state()]) == state_digest([task.learner.state()])
+
+
+@pytest.mark.parametrize(("on_expiry", "reward", "updates"), [("drop", None, 0), ("negative", 0, 1)])
+def test_expired_decision_teaches_what_the_policy_says(on_expiry: Any, reward: int | None, updates: int) -> None:
+    task = Task(small_task(on_expiry=on_expiry), TOPICS.contexts)
+    effects = run(task, [Inputs().context("a", 10)], end_ms=1_011)
+    assert [(example.outcome, example.reward) for example, _ in effects.examples] == [(Outcome.EXPIRED, reward)]
+    assert task.updates == updates
+
+
+def test_late_feedback_is_ignored_where_the_policy_says_so() -> None:
+    task, inputs = Task(small_task(on_expiry="negative"), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10)], end_ms=1_011)
+    before = state_digest([task.learner.state()])
+    effects = run(task, [inputs.feedback("a", 1, 1_012)])
+    assert (effects.examples, effects.dead_letters) == ([], [])
+    assert (state_digest([task.learner.state()]), task.join.ledger().late) == (before, 1)
+
+
+def test_late_feedback_corrects_the_assumed_reward_once() -> None:
+    corrected, inputs = Task(small_task(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
+    run(corrected, [inputs.context("a", 10)], end_ms=1_011)
+    run(corrected, [inputs.feedback("a", 1, 1_012), inputs.feedback("a", 1, 1_013), inputs.feedback("a", 0, 1_014)])
+    prompt, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    run(prompt, [inputs.context("a", 10), inputs.feedback("a", 1, 20)])
+    np.testing.assert_allclose(corrected.learner.weights(), prompt.learner.weights(), atol=1e-12)
+    assert corrected.join.ledger().late == 3
+
+
+def test_a_correction_takes_back_the_update_with_the_draw_it_was_made_with() -> None:
+    parameters = {"alpha": 0.5, "covariance": "full"}  # a wrong answer subtracts x only when v < (1+α)/2
+    ids = [f"e{number}" for number in range(20)]
+    late = Task(small_task("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
+    inputs = Inputs()
+    run(late, [inputs.context(event_id, 10) for event_id in ids], end_ms=1_011)
+    run(late, [inputs.feedback(event_id, 1, 1_012) for event_id in ids])
+    prompt, inputs = Task(small_task("confidit", parameters=parameters), TOPICS.contexts), Inputs()
+    contexts = [inputs.context(event_id, 10) for event_id in ids]
+    run(prompt, [*contexts, *(inputs.feedback(event_id, 1, 20) for event_id in ids)])
+    np.testing.assert_allclose(late.learner.weights(), prompt.learner.weights(), atol=1e-9)
+
+
+MALFORMED: list[bytes | None] = [
+    None, b"", b"{", b"[]", b'{"id":""}', b'{"id":1}', orjson.dumps({"id": "a" * 10_000}), b'{"id":"a"}',
+    b'{"id":"a","x":{"i":[-1]},"reward":2}', b'{"id":"a","x":{"i":[4]},"reward":true}',
+    b'{"id":"a","x":[1],"reward":1.0}', b'{"id":"a","x":[NaN,1,1,1]}', b'{"id":"a","x":{"i":[10000000]},"label":0}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", MALFORMED)
+@pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
+def test_malformed_record_becomes_a_dead_letter_and_changes_nothing_else(topic: str, value: bytes | None) -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    before = state_digest([task.learner.state()])
+    record = inputs.add(topic, 10, value)
+    effects = run(task, [record])
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(record, DEAD_LETTER_MALFORMED)]
+    assert ": expected" in effects.dead_letters[0].reason
+    assert (effects.predictions, effects.examples) == ([], [])
+    assert state_digest([task.learner.state()]) == before
+    counted = Ledger(contexts=1, context_malformed=1), Ledger(feedback=1, feedback_malformed=1)
+    assert task.join.ledger() == counted[topic == TOPICS.feedback]
+
+
+def test_malformed_feedback_passes_the_time_as_any_other() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10), inputs.add(TOPICS.feedback, 1_011, b"{")])
+    assert task.join.ledger().expired == 1
+
+
+def test_record_of_a_later_version_is_malformed() -> None:
+    task = Task(small_task(), TOPICS.contexts)
+    later = Inputs().context("a", 10)._replace(headers=((VERSION_HEADER[0], b"2"),))
+    assert run(task, [later]).dead_letters[0].reason == "version: expected 1; got b'2'"
+
+
+def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
+    limits = JoinSettings(orphan_ms=500, orphans_max=1)
+    task, inputs = Task(small_task(join=limits), TOPICS.contexts), Inputs()
+    first, second = inputs.feedback("a", 1, 10), inputs.feedback("b", 1, 20)
+    effects = run(task, [first, second], end_ms=521)
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [
+        (first, DEAD_LETTER_ORPHAN), (second, DEAD_LETTER_ORPHAN),
+    ]  # fmt: skip
+    assert [letter.reason for letter in effects.dead_letters] == [
+        "feedback for 'a': more than 1 wait for their contexts",
+        "feedback for 'b': expected its context within 500 ms; got none",
+    ]
+
+
+def test_learner_of_labels_takes_feedback_without_one_for_malformed() -> None:
+    task, inputs = Task(small_task("perceptron"), TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.context("a", 10), inputs.feedback("a", 0, 20), inputs.feedback("a", 0, 21, label=2)])
+    assert [letter.reason for letter in effects.dead_letters] == [
+        "label: expected the true class, which this learner needs; got none"
+    ]
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, feedback=2, feedback_malformed=1, matched=1)
+    assert task.learner.weights()[2].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"learner": "perceptron", "on_expiry": "negative"}, "an expired decision has none; use --on-expiry drop"),
+        ({"learner": "banditron", "late": "correct"}, "it needs --on-expiry negative"),
+        ({"learner": "unheard-of"}, "no learner is called 'unheard-of'"),
+        ({"parameters": {"delta": 1}}, "banditron has no parameter 'delta'"),
+        ({"parameters": {"gamma": 2.0}}, "parameter gamma"),
+        ({"n_classes": 1}, "n_classes"),
+        ({"n_features": 0}, "n_features"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_the_start(changes: dict[str, Any], says: str) -> None:
+    given = {"learner": "banditron", "n_classes": N_CLASSES, "n_features": N_FEATURES, **changes}
+    with pytest.raises(ParameterError, match=says):
+        Task(TaskSettings(**given), TOPICS.contexts)
+
+
+def test_late_policy_correct_is_refused_for_a_learner_without_retraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(create("banditron", 2, 1)), "retractable", False)
+    with pytest.raises(ParameterError, match=r"needs a learner whose update can be taken back exactly"):
+        small_task(on_expiry="negative", late="correct").make_learner()
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Record]:
+    """Records in the order of their append times, contexts before feedback."""
+    ids = st.sampled_from("abcdefgh")
+    inputs = Inputs()
+    at_ms = 0
+    for _ in range(draw(st.integers(1, 40))):
+        at_ms += draw(st.sampled_from([0, 1, 40, 300, 700]))
+        kind = draw(st.sampled_from(["context", "context", "feedback", "feedback", "bad"]))
+        if kind == "context":
+            inputs.context(draw(ids), at_ms, *sorted(draw(st.sets(st.integers(0, N_FEATURES - 1), min_size=1))))
+        elif kind == "feedback":
+            inputs.feedback(draw(ids), draw(st.integers(0, 1)), at_ms)
+        else:
+            inputs.add(draw(st.sampled_from([TOPICS.contexts, TOPICS.feedback])), at_ms, b"{}")
+    return sorted(inputs.records, key=lambda record: (record.append_ms, record.topic != TOPICS.contexts, record.offset))
+
+
+def told(task: Task, steps: list[Effects]) -> tuple[object, ...]:
+    """All that came out, and the state afterwards, in a form that can be compared."""
+    predictions = [
+        (p.id, *p.decision[:3], p.decision.scores.tobytes(), p.decided_at_ms, p.model_version, offset)
+        for step in steps
+        for p, offset in step.predictions
+    ]
+    examples = [entry for step in steps for entry in step.examples]
+    letters = [letter for step in steps for letter in step.dead_letters]
+    return predictions, examples, letters, state_digest([task.learner.state()]), task.join.ledger(), task.updates
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    records=streams(),
+    cuts=st.sets(st.integers(0, 40)),
+    learner=st.sampled_from(["banditron", "soba-diag"]),
+    negative=st.booleans(),
+)
+def test_what_is_decided_and_learned_does_not_depend_on_how_records_fall_into_steps(
+    records: list[Record], cuts: set[int], learner: str, negative: bool
+) -> None:
+    chosen = small_task(learner, on_expiry="negative" if negative else "drop")
+    at_once, in_steps = Task(chosen, TOPICS.contexts), Task(chosen, TOPICS.contexts)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
+    steps = [run(in_steps, records[start:stop], 100) for start, stop in pairwise(bounds)]
+    assert told(in_steps, steps) == told(at_once, [run(at_once, records, 100)])
+    assert in_steps.join.ledger().balances
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=streams(), portions=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
+def test_merge_gives_the_same_order_however_the_inputs_are_read(
+    records: list[Record], portions: list[tuple[int, int]]
+) -> None:
+    contexts = deque(record for record in records if record.topic == TOPICS.contexts)
+    feedback = deque(record for record in records if record.topic == TOPICS.feedback)
+    read: tuple[deque[Record], deque[Record]] = (deque(), deque())
+    merged: list[Record] = []
+    for more_contexts, more_feedback in (*portions, (100, 100)):
+        for source, target, more in ((contexts, read[0], more_contexts), (feedback, read[1], more_feedback)):
+            target.extend(source.popleft() for _ in range(min(more, len(source))))
+        merged += merge(*read, contexts_ended=not contexts, feedback_ended=not feedback, records_max=1_000)
+    assert merged == records

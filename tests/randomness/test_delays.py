@@ -1,0 +1,230 @@
+"""Delays: the grammar, the laws against scipy's, and the plan of an event's feedback."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from stream.durations import DURATION_MS_MAX
+from stream.randomness.delays import (
+    NO_DELAY,
+    DelayError,
+    DelayModel,
+    Empirical,
+    Exponential,
+    FeedbackPlan,
+    Fixed,
+    Geometric,
+    Law,
+    LogNormal,
+    Weibull,
+    parse_delay,
+)
+
+LARGEST_U = 1.0 - 2.0**-53
+UNIFORMS = st.integers(0, 2**53 - 1).map(lambda bits: bits * 2.0**-53)
+FALSE_ALARM = 1e-6
+"""The statistical tests run on fixed seeds; a changed draw or law fails one by chance with this rate."""
+
+EVENT_IDS = [f"synsep-0-{row:06}" for row in range(20_000)]
+
+
+def laws() -> st.SearchStrategy[Law]:
+    duration_ms = st.integers(1, DURATION_MS_MAX)
+    return st.one_of(
+        st.builds(Fixed, st.integers(0, DURATION_MS_MAX)),
+        st.builds(Geometric, duration_ms),
+        st.builds(Exponential, duration_ms),
+        st.builds(LogNormal, duration_ms, st.floats(0.0, 1e6)),
+        st.builds(Weibull, duration_ms, st.floats(1e-6, 1e6)),
+        st.builds(Empirical, st.lists(st.integers(0, DURATION_MS_MAX), min_size=1).map(lambda d: tuple(sorted(d)))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "law"),
+    [
+        ("none", Fixed(0)),
+        ("fixed:10s", Fixed(10_000)),
+        ("geometric:10s", Geometric(10_000)),
+        ("exponential:10s", Exponential(10_000)),
+        ("lognormal:10s,1.0", LogNormal(10_000, 1.0)),
+        ("lognormal: 1m , 0", LogNormal(60_000, 0.0)),
+        ("weibull:10s,0.7", Weibull(10_000, 0.7)),
+        (" fixed:1s ", Fixed(1_000)),
+    ],
+)
+def test_a_specification_names_a_law(spec: str, law: Law) -> None:
+    assert parse_delay(spec) == DelayModel(spec, law)
+
+
+def test_a_specification_per_class_names_a_law_for_each_true_label() -> None:
+    spec = "0=fixed:1s; 1 = lognormal:1m,1.0;*=none"
+    assert parse_delay(spec) == DelayModel(spec, Fixed(0), {0: Fixed(1_000), 1: LogNormal(60_000, 1.0)})
+    assert [parse_delay(spec).draw_ms(label, 0.5) for label in range(4)] == [1_000, 60_000, 0, 0]
+
+
+def test_an_empirical_delay_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "delays;of=may,1.txt"
+    path.write_text("30\n\n10.4\n 20 \n10\n")
+    assert parse_delay(f"empirical:{path}").otherwise == Empirical((10, 10, 20, 30))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "expected none, fixed:10s, geometric:10s"),
+        ("poisson:10s", "lognormal:10s,1.0, weibull:10s,0.7, empirical:FILE, or per class 0=fixed:1s"),
+        ("none:1s", "got 'none:1s'"),
+        ("fixed", "got 'fixed'"),
+        ("fixed:", "a duration is a number and a unit"),
+        ("fixed:10", "delay 'fixed:10': a duration is a number and a unit (ms, s, m, h), as in 250ms"),
+        ("fixed:1s,2s", "got 'fixed:1s,2s'"),
+        ("geometric:0s", "at least 1ms"),
+        ("lognormal:10s", "got 'lognormal:10s'"),
+        ("lognormal:10s,-1", "sigma is a number at least 0, such as 1.0; got '-1'"),
+        ("lognormal:10s,inf", "sigma is a number"),
+        ("weibull:10s,0", "the shape is a number above 0"),
+        ("weibull:10s,x", "got 'x'"),
+        ("empirical:", "expected none"),
+        ("empirical:/no/such/file", "cannot read the delays in /no/such/file"),
+        ("0=fixed:1s", "add ;*=none"),
+        ("0=fixed:1s;0=none;*=none", "class 0 is given twice"),
+        ("*=none;*=none", "class * is given twice"),
+        ("0=fixed:1s;;*=none", "each part reads CLASS=DELAY or *=DELAY; got ''"),
+        ("0=fixed:1s;-1=none;*=none", "got '-1=none'"),
+        ("0=1s;*=none", "delay '0=1s;*=none': expected none"),
+    ],
+)
+def test_a_wrong_specification_is_refused_with_what_was_expected(spec: str, message: str) -> None:
+    with pytest.raises(DelayError, match=re.escape(message)):
+        parse_delay(spec)
+
+
+@pytest.mark.parametrize("line", ["-1", "nan", "1s", "x", "1e300"])
+def test_a_wrong_line_in_a_file_of_delays_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "delays.txt"
+    path.write_text(f"10\n{line}\n")
+    with pytest.raises(DelayError, match=re.escape(f"{path}, line 2: a delay is a number of milliseconds")):
+        parse_delay(f"empirical:{path}")
+
+
+def test_a_file_without_delays_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "delays.txt"
+    path.write_text("\n")
+    with pytest.raises(DelayError, match="holds no delays"):
+        parse_delay(f"empirical:{path}")
+
+
+def test_a_class_that_the_data_does_not_have_is_refused() -> None:
+    delay = parse_delay("3=fixed:1s;*=none")
+    delay.check_classes(4)
+    with pytest.raises(DelayError, match="names class 3; the data has the classes 0 to 2"):
+        delay.check_classes(3)
+
+
+@given(laws(), UNIFORMS, UNIFORMS)
+def test_a_delay_is_whole_bounded_and_grows_with_its_uniform(law: Law, one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    delays_ms = [law.quantile_ms(u) for u in (0.0, low, high, LARGEST_U)]
+    assert all(type(delay_ms) is int for delay_ms in delays_ms)
+    assert delays_ms == sorted(delays_ms)
+    assert delays_ms[0] >= 0
+    assert delays_ms[-1] <= DURATION_MS_MAX
+
+
+@given(UNIFORMS.filter(lambda u: u > 0.0))
+def test_quantiles_are_those_of_the_named_distributions(u: float) -> None:
+    expected: dict[Law, float] = {
+        Exponential(10_000): stats.expon.ppf(u, scale=10_000),
+        LogNormal(10_000, 1.5): stats.lognorm.ppf(u, s=1.5, scale=10_000),
+        Weibull(10_000, 0.7): stats.weibull_min.ppf(u, c=0.7, scale=10_000),
+    }
+    for law, quantile_ms in expected.items():
+        assert law.quantile_ms(u) == pytest.approx(float(quantile_ms), rel=1e-9, abs=0.5 + 1e-9)
+
+
+@given(st.integers(1, 10_000), UNIFORMS)
+def test_a_geometric_delay_is_the_first_tick_with_enough_probability(mean_ms: int, u: float) -> None:
+    n = Geometric(mean_ms).quantile_ms(u)
+    survival_log = math.log1p(-1.0 / mean_ms) if mean_ms > 1 else -math.inf
+    assert n == 1 or survival_log * (n - 1) > math.log1p(-u) * (1.0 + 1e-12)
+    assert n >= 1
+    assert survival_log * n <= math.log1p(-u) * (1.0 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("spec", "mean_ms", "standard_deviation_ms"),
+    [
+        ("geometric:100ms", 100.0, math.sqrt(100 * 99)),
+        ("exponential:10s", 10_000.0, 10_000.0),
+        ("lognormal:10s,0.5", 10_000 * math.exp(0.125), 10_000 * math.sqrt(math.expm1(0.25) * math.exp(0.25))),
+        ("weibull:10s,2", 10_000 * math.gamma(1.5), 10_000 * math.sqrt(math.gamma(2) - math.gamma(1.5) ** 2)),
+    ],
+)
+def test_the_mean_of_the_drawn_delays_is_that_of_the_law(
+    spec: str, mean_ms: float, standard_deviation_ms: float
+) -> None:
+    plan = FeedbackPlan(1, parse_delay(spec))
+    delays_ms = [plan(event_id, 0)[0] for event_id in EVENT_IDS]
+    tolerance = stats.norm.isf(FALSE_ALARM / 2) * standard_deviation_ms / math.sqrt(len(EVENT_IDS))
+    assert np.mean(delays_ms) == pytest.approx(mean_ms, abs=tolerance)
+
+
+@given(st.lists(st.integers(0, 1_000), min_size=1, max_size=20).map(sorted))
+def test_an_empirical_law_gives_each_delay_its_share(delays_ms: list[int]) -> None:
+    law = Empirical(tuple(delays_ms))
+    assert [law.quantile_ms((rank + 0.5) / len(delays_ms)) for rank in range(len(delays_ms))] == delays_ms
+
+
+def test_no_delay_sends_one_feedback_at_once() -> None:
+    assert FeedbackPlan(1, NO_DELAY)("a", 0) == [0]
+
+
+def test_a_plan_is_pure() -> None:
+    spec = "0=fixed:1s;*=exponential:10s"
+    plans = [FeedbackPlan(3, parse_delay(spec), loss=0.2, duplicates=0.3) for _ in range(2)]
+    forwards = [plans[0](event_id, row % 3) for row, event_id in enumerate(EVENT_IDS[:500])]
+    backwards = [plans[1](event_id, row % 3) for row, event_id in reversed(list(enumerate(EVENT_IDS[:500])))]
+    assert forwards == backwards[::-1]
+
+
+def test_shares_lost_and_duplicated_are_as_asked() -> None:
+    plan = FeedbackPlan(1, parse_delay("exponential:10s"), loss=0.02, duplicates=0.01)
+    sent = [len(plan(event_id, 0)) for event_id in EVENT_IDS]
+    assert stats.binomtest(sent.count(0), len(sent), 0.02).pvalue > FALSE_ALARM
+    assert stats.binomtest(sent.count(2), len(sent) - sent.count(0), 0.01).pvalue > FALSE_ALARM
+
+
+def test_a_copy_has_a_delay_of_its_own() -> None:
+    plan = FeedbackPlan(1, parse_delay("exponential:10s"), duplicates=1.0)
+    first, copy = np.array([plan(event_id, 0) for event_id in EVENT_IDS], dtype=float).T
+    bound = stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(len(EVENT_IDS))
+    assert abs(np.corrcoef(first, copy)[0, 1]) < bound
+    assert stats.ks_2samp(first, copy).pvalue > FALSE_ALARM
+
+
+def test_loss_and_duplication_do_not_move_a_delay() -> None:
+    delay = parse_delay("lognormal:10s,1.0")
+    alone = FeedbackPlan(1, delay)
+    among = FeedbackPlan(1, delay, loss=0.5, duplicates=0.5)
+    for event_id in EVENT_IDS[:500]:
+        assert among(event_id, 0)[:1] in ([], alone(event_id, 0))
+
+
+def test_probability_one_loses_and_duplicates_everything() -> None:
+    assert FeedbackPlan(1, loss=1.0)("a", 0) == []
+    assert FeedbackPlan(1, parse_delay("fixed:1s"), duplicates=1.0)("a", 0) == [1_000, 1_000]
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
+def test_a_loss_or_duplication_out_of_range_is_refused(value: float) -> None:
+    with pytest.raises(DelayError, match="loss is a probability"):
+        FeedbackPlan(1, loss=value)
+    with pytest.raises(DelayError, match="duplicates is a probability"):
+        FeedbackPlan(1, duplicates=value)

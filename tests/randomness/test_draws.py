@@ -1,0 +1,74 @@
+"""Draws are pure, uniform, and independent between purposes and seeds."""
+
+import itertools
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from stream.randomness.draws import SEED_MAX, Draws, Purpose, uniform
+
+FALSE_ALARM = 1e-6
+"""The statistical tests run on fixed seeds; a changed hash fails one by chance with this rate."""
+
+EVENT_IDS = [f"optdigits-0-{row:06}" for row in range(20_000)]
+SEEDS = (0, 1, 2, 12345)
+STREAMS = {
+    (seed, purpose): np.fromiter(map(Draws(seed, purpose), EVENT_IDS), float) for seed in SEEDS for purpose in Purpose
+}
+
+
+def test_draws_keep_their_values() -> None:
+    golden = {
+        (0, Purpose.ACTION, ""): 0.2974295452030694,
+        (1, Purpose.ACTION, "optdigits-0-000123"): 0.8272803584028373,
+        (1, Purpose.UPDATE, "optdigits-0-000123"): 0.5932708529297338,
+        (1, Purpose.DELAY, "optdigits-0-000123"): 0.6564253694118067,
+        (1, Purpose.LOSS, "optdigits-0-000123"): 0.3373456358008612,
+        (1, Purpose.DUPLICATE, "optdigits-0-000123"): 0.06987777910631698,
+        (1, Purpose.DUPLICATE_DELAY, "optdigits-0-000123"): 0.24253269057202798,
+        (1, Purpose.SHUFFLE, "optdigits-0-000123"): 0.03510420285709248,
+        (SEED_MAX, Purpose.ACTION, "größer"): 0.23749902929647115,
+    }
+    assert {key: uniform(*key) for key in golden} == golden
+
+
+@given(st.integers(0, SEED_MAX), st.sampled_from(Purpose), st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_draw_is_the_upper_53_bits_of_the_keyed_hash(seed: int, purpose: Purpose, event_id: str) -> None:
+    digest = blake2b(
+        event_id.encode(), digest_size=8, key=seed.to_bytes(8, "little"), person=purpose.value.encode()
+    ).digest()
+    bits = int.from_bytes(digest, "little")
+    draw = Draws(seed, purpose)
+    assert draw.bits(event_id) == bits
+    assert draw(event_id) == uniform(seed, purpose, event_id) == (bits >> 11) / 2**53
+    assert 0.0 <= draw(event_id) < 1.0
+
+
+def test_a_draw_does_not_depend_on_the_draws_before_it() -> None:
+    draw = Draws(7, Purpose.DELAY)
+    forwards = [draw(event_id) for event_id in EVENT_IDS[:100]]
+    backwards = [draw(event_id) for event_id in reversed(EVENT_IDS[:100])]
+    assert forwards == backwards[::-1]
+
+
+def test_draws_are_uniform() -> None:
+    for key, stream in STREAMS.items():
+        assert stats.kstest(stream, "uniform").pvalue > FALSE_ALARM / len(STREAMS), key
+
+
+def test_draws_of_other_purposes_seeds_and_neighbouring_events_are_uncorrelated() -> None:
+    streams = list(STREAMS.values())
+    pairs = [*itertools.combinations(streams, 2), *((stream[1:], stream[:-1]) for stream in streams)]
+    # A correlation of n independent pairs is normal with variance 1/n.
+    bound = stats.norm.isf(FALSE_ALARM / len(pairs) / 2) / np.sqrt(len(EVENT_IDS) - 1)
+    assert max(abs(float(np.corrcoef(one, other)[0, 1])) for one, other in pairs) < bound
+
+
+@pytest.mark.parametrize("seed", [-1, SEED_MAX + 1])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match=r"a seed is a whole number in \[0, 2\*\*64\); got"):
+        uniform(seed, Purpose.ACTION, "a")

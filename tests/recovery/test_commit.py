@@ -1,0 +1,559 @@
+"""The numbered commit and recovery: a learner that dies anywhere is, when made anew, the one that never died."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import orjson
+import pytest
+
+from consumers.learner import LearnerProgram
+from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
+from stream.joining.join import JoinSettings
+from stream.joining.task import DeadLetter, Effects
+from stream.recovery.commit import COMMIT_STEPS, Commit, commit
+from stream.recovery.digests import state_digest
+from stream.recovery.journal import JournalError, JournalStep, decode_step, encode_settings, encode_step
+from stream.recovery.recover import rebuild, recover
+from stream.wire.codec import HEADERS
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, CrashError, Fragile, Pipeline, digest, plan, small_synsep, small_task, synsep_task
+
+EVENTS = 120
+
+
+def idle(*programs: LearnerProgram) -> None:
+    """Step until none has anything left to do at this moment."""
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]]) -> Fragile:
+    """A replay with late, lost and duplicate feedback, and a learner that dies at each of these points."""
+    dataset = small_synsep()
+    learner = Fragile(lambda crash_point: pipeline.learner(crash_point=crash_point), crashes)
+    sources = (
+        pipeline.replay(dataset, EVENTS),
+        pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1, duplicates=0.1)),
+    )
+    pipeline.run(sources, learner)
+    return learner
+
+
+@pytest.fixture(scope="module")
+def faultless() -> tuple[str, Ledger]:
+    pipeline = Pipeline(synsep_task())
+    learner = whole_run(pipeline, set())
+    assert pipeline.ledger().late > 0
+    assert pipeline.ledger().feedback_duplicates > 0
+    return digest(learner.program), pipeline.ledger()
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+@pytest.mark.parametrize("nth", [1, 2, 60])
+def test_learner_that_dies_after_a_commit_step_ends_as_the_one_that_never_died(
+    nth: int, number: int, faultless: tuple[str, Ledger]
+) -> None:
+    pipeline = Pipeline(synsep_task())
+    learner = whole_run(pipeline, {(nth, number)})
+    assert learner.crashed == 1
+    assert (digest(learner.program), pipeline.ledger()) == faultless
+    (audited,) = pipeline.audits()
+    assert audited.ok, audited
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == [c["id"] for c in pipeline.values(TOPICS.contexts)]
+
+
+def test_learner_that_dies_again_and_again_ends_as_the_one_that_never_died(faultless: tuple[str, Ledger]) -> None:
+    pipeline = Pipeline(synsep_task())
+    learner = whole_run(pipeline, {(nth, 1 + nth % 6) for nth in range(1, 100, 7)})
+    assert learner.crashed > 10
+    assert (digest(learner.program), pipeline.ledger()) == faultless
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+def test_step_is_visible_as_a_whole_after_its_commit_and_not_at_all_before(number: int) -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.context("a")
+    pipeline.answer("a", 1)
+    pipeline.send(TOPICS.contexts, b"{")
+    learner = pipeline.learner(crash_point=crash_at(number, nth=2))
+    with pytest.raises(CrashError):
+        idle(learner)
+    counts = [len(pipeline.records(topic)) for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter)]
+    committed = pipeline.broker.committed("onebit-learner", [TopicPartition(TOPICS.contexts, 0)])
+    if number < COMMIT_STEPS[-1]:
+        assert (counts, list(committed.values()), len(pipeline.journal())) == ([0, 0, 0], [0], 1)
+    else:
+        assert (counts, list(committed.values())) == ([1, 1, 1], [2])
+        assert [step.contexts for step in pipeline.journal()] == [(0, 0), (0, 2)]
+
+
+def crash_at(wanted: int, nth: int = 1) -> Callable[[int], None]:
+    seen = []
+
+    def crash(number: int) -> None:
+        if number == wanted:
+            seen.append(number)
+            if len(seen) == nth:
+                raise CrashError
+
+    return crash
+
+
+def settled_pipeline(**changes: Any) -> tuple[Pipeline, LearnerProgram]:
+    pipeline = Pipeline(small_task(**changes))
+    learner = pipeline.learner()
+    for number in range(6):
+        pipeline.context(f"event-{number}", number % 4)
+        idle(learner)
+        pipeline.clock.advance_to(pipeline.now_ms() + 10)
+        pipeline.answer(f"event-{number}", number % 2)
+        idle(learner)
+    return pipeline, learner
+
+
+def test_recovery_gives_the_state_of_the_last_commit_and_writes_nothing() -> None:
+    pipeline, learner = settled_pipeline()
+    before = pipeline.ends()
+    recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    assert state_digest([recovered.task.learner.state()]) == digest(learner)
+    assert recovered.task.join.ledger() == learner.tasks[0].join.ledger()
+    assert recovered.task.decided_at_ms == learner.tasks[0].decided_at_ms
+    assert (recovered.contexts_offset, recovered.feedback_offset, recovered.number) == (6, 6, len(pipeline.journal()))
+    assert pipeline.ends() == before
+
+
+def test_recovery_of_a_task_that_has_made_no_step_starts_at_the_first_record_that_is_kept() -> None:
+    pipeline = Pipeline(small_task())
+    for number in range(5):
+        pipeline.context(f"event-{number}")
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
+    recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    assert (recovered.number, recovered.contexts_offset, recovered.feedback_offset) == (0, 3, 0)
+    learner = pipeline.learner()
+    idle(learner)
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["event-3", "event-4"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [
+        (small_task(seed=1), "seed = 0; got 1"),
+        (small_task("soba-diag"), "learner = 'banditron'; got 'soba-diag'"),
+        (small_task(parameters={"gamma": 0.5}), "gamma"),
+        (small_task(on_expiry="negative"), "on_expiry = 'drop'; got 'negative'"),
+        (small_task(join=JoinSettings(window_ms=2_000, orphan_ms=500, retain_ms=10_000)), "window_ms = 1000; got 2000"),
+        (replace(small_task(), n_features=5), "n_features = 4; got 5"),
+        (replace(small_task(), n_classes=4), "n_classes = 3; got 4"),
+    ],
+)
+def test_recovery_with_other_settings_is_refused_and_the_setting_named(changed: Any, names: str) -> None:
+    pipeline, _ = settled_pipeline()
+    with pytest.raises(JournalError, match=names):
+        idle(pipeline.learner(settings=changed))
+
+
+def reopened(pipeline: Pipeline, change: Callable[[dict[str, Any]], object]) -> None:
+    """Write the journal anew, opened with other settings."""
+    entries = [record.value for record in pipeline.records(TOPICS.journal)]
+    pipeline.broker.delete_topics([TOPICS.journal])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    opening = orjson.loads(entries[0] or b"")
+    change(opening["settings"])
+    for value in (orjson.dumps(opening), *entries[1:]):
+        pipeline.send(TOPICS.journal, value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda settings: settings.pop("on_expiry"),
+        lambda settings: settings["join"].pop("pending_max"),
+        lambda settings: settings["parameters"].pop("gamma"),
+    ],
+    ids=["setting", "limit", "parameter"],
+)
+def test_journal_of_before_a_setting_there_was_is_continued_with_its_default(
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    pipeline, learner = settled_pipeline(parameters={"gamma": 0.125})
+    state = digest(learner)
+    learner.close()
+    reopened(pipeline, change)
+    learner = pipeline.learner()
+    idle(learner)
+    assert digest(learner) == state
+    pipeline.context("next")
+    idle(learner)
+    pipeline.clock.advance_to(pipeline.now_ms() + pipeline.settings.join.window_ms + 1_000)
+    idle(learner)
+    assert pipeline.ledger().decided == 7
+    assert pipeline.ledger().expired == 1
+    assert rebuild(pipeline.broker, TOPICS, 0, None).number == pipeline.journal()[-1].number
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize(
+    ("change", "changed", "names"),
+    [
+        (lambda settings: settings.pop("on_expiry"), {"on_expiry": "negative"}, "on_expiry = 'drop'; got 'negative'"),
+        (
+            lambda settings: settings["parameters"].pop("gamma"),
+            {"parameters": {"gamma": 0.5}},
+            "gamma = 0.125; got 0.5",
+        ),
+    ],
+)
+def test_journal_of_before_a_setting_there_was_is_not_continued_with_another_value(
+    change: Callable[[dict[str, Any]], object], changed: dict[str, Any], names: str
+) -> None:
+    pipeline, learner = settled_pipeline(parameters={"gamma": 0.125})
+    learner.close()
+    reopened(pipeline, change)
+    with pytest.raises(JournalError, match=names):
+        idle(pipeline.learner(settings=small_task(**changed)))
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda settings: settings.update(newer=3), "newer = 3, which this version of Onebit does not know"),
+        (lambda settings: settings["join"].update(newer_ms=3), "join.newer_ms = 3, which this version"),
+        (lambda settings: settings["parameters"].update(newer="x"), "parameters.newer = 'x', which this version"),
+        (lambda settings: settings.update(learner="newest"), "learner = 'newest', which this version"),
+    ],
+)
+def test_journal_with_settings_of_a_later_version_is_refused_and_the_setting_named(
+    change: Callable[[dict[str, Any]], object], names: str
+) -> None:
+    pipeline, learner = settled_pipeline()
+    learner.close()
+    reopened(pipeline, change)
+    with pytest.raises(JournalError, match=rf"^test.journal/0 was begun with {names}.*: go on with the version"):
+        idle(pipeline.learner())
+    with pytest.raises(JournalError, match=names):
+        rebuild(pipeline.broker, TOPICS, 0, None)
+
+
+@pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
+def test_recovery_is_refused_when_retention_has_deleted_its_inputs(topic: str) -> None:
+    pipeline, _ = settled_pipeline()
+    pipeline.broker.delete_records(TopicPartition(topic, 0), 3)
+    with pytest.raises(JournalError, match=rf"{topic}/0 from offset 0; it is kept from 3 on: raise its retention.ms"):
+        idle(pipeline.learner())
+
+
+@pytest.mark.parametrize("before", [1, 3, 100])
+def test_recovery_is_refused_when_retention_has_deleted_the_journal(before: int) -> None:
+    pipeline, _ = settled_pipeline()
+    pipeline.broker.delete_records(TopicPartition(TOPICS.journal, 0), before)
+    with pytest.raises(JournalError, match=r"what came before .* is gone; set its retention.ms to -1"):
+        idle(pipeline.learner())
+
+
+@pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
+def test_recovery_is_refused_when_an_input_was_made_anew(topic: str) -> None:
+    pipeline, _ = settled_pipeline()
+    pipeline.broker.delete_topics([topic])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    with pytest.raises(JournalError, match=rf"{topic}/0 up to offset 6; it ends at 0"):
+        idle(pipeline.learner())
+
+
+def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> None:
+    pipeline, _ = settled_pipeline()
+    pipeline.broker.delete_topics([TOPICS.feedback])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    for number in range(6):
+        pipeline.answer(f"other-{number}", 1)
+    with pytest.raises(JournalError, match="the inputs have changed since they were applied"):
+        idle(pipeline.learner())
+
+
+def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
+    pipeline, _ = settled_pipeline()
+    pipeline.send(TOPICS.journal, pipeline.records(TOPICS.journal)[-1].value)
+    with pytest.raises(JournalError, match=r"expected step 14; got 13"):
+        idle(pipeline.learner())
+
+
+@pytest.mark.parametrize("value", [b"", None, b"{", b"[]", b"3", b'{"n": 2}', b'{"n": 0}'])
+def test_journal_record_that_cannot_be_read_is_refused_with_its_place(value: bytes | None) -> None:
+    with pytest.raises(JournalError, match=r"^journal/2 offset 7: expected a journal record"):
+        decode_step(Record("journal", 2, 7, 0, None, value, HEADERS))
+
+
+def test_journal_of_a_later_version_is_refused() -> None:
+    value = encode_step(JournalStep(1, (0, 1), (0, 0), 0, -1, 0, Ledger()))
+    with pytest.raises(JournalError, match="expected journal version 1; got b'2'"):
+        decode_step(Record("journal", 0, 0, 0, None, value, (("onebit-version", b"2"),)))
+
+
+def test_journal_is_read_as_it_was_written() -> None:
+    step = JournalStep(7, (120, 150), (80, 95), 1_000, -1, 31, Ledger(*range(len(Ledger._fields))))
+    assert decode_step(Record("journal", 0, 0, 0, None, encode_step(step), HEADERS)) == step
+    opening = decode_step(Record("journal", 0, 0, 0, None, encode_settings(small_task()), HEADERS))
+    assert isinstance(opening, dict)
+    assert (opening["learner"], opening["join"]["window_ms"]) == ("banditron", 1_000)
+
+
+def test_every_step_names_where_the_one_before_it_ended() -> None:
+    pipeline, _ = settled_pipeline()
+    steps = pipeline.journal()
+    assert [step.number for step in steps] == list(range(1, len(steps) + 1))
+    ends = [(0, 0), *((step.contexts[1], step.feedback[1]) for step in steps)]
+    assert [(step.contexts[0], step.feedback[0]) for step in steps] == ends[:-1]
+    assert all(step.ledger.balances for step in steps)
+
+
+def test_record_too_large_for_a_dead_letter_is_cut_rather_than_stop_the_learner() -> None:
+    # A broker may let larger records in than a producer may send: compressed ones, or by max.message.bytes.
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    large = Record(TOPICS.contexts, 0, 5, 0, b"key", b"x" * 5_000_000, ())
+    effects = Effects([], [], [DeadLetter(large, "malformed", "value: too large")])
+    step = JournalStep(1, (0, 1), (0, 0), 0, -1, 0, Ledger())
+    producer = pipeline.broker.transactional_producer("other")
+    consumer = pipeline.broker.group_consumer("other", "one", (TOPICS.contexts, TOPICS.feedback), learner)
+    consumer.poll(0, 1)
+    commit(producer, consumer, TOPICS, [Commit(0, None, step, effects)])
+    (letter,) = pipeline.records(TOPICS.dead_letter)
+    assert letter.value is not None
+    assert 0 < len(letter.value) < 1_000_000
+    assert dict(letter.headers)["onebit-value-bytes"] == b"5000000"
+
+
+def test_second_learner_of_the_same_instance_fences_the_first() -> None:
+    pipeline, old = settled_pipeline()
+    new = pipeline.learner()
+    pipeline.context("next")
+    with pytest.raises(FencedError):
+        old.step(0)
+    old.close()
+    idle(new)
+    pipeline.answer("next", 1)
+    idle(new)
+    assert pipeline.ledger().matched == 7
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize("number", [*COMMIT_STEPS][:-1])
+def test_learner_that_is_replaced_in_the_middle_of_a_commit_is_fenced(number: int) -> None:
+    pipeline = Pipeline(small_task())
+    new: list[LearnerProgram] = []
+
+    def replaced(reached: int) -> None:
+        if reached == number:
+            new.append(pipeline.learner())
+            idle(*new)
+
+    old = pipeline.learner(crash_point=replaced)
+    pipeline.context("a")
+    with pytest.raises(FencedError):
+        idle(old)
+    old.close()
+    idle(*new)
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a"]
+    assert pipeline.audits()[0].ok
+
+
+def events(pipeline: Pipeline, count: int, name: str) -> None:
+    for number in range(count):
+        pipeline.context(f"{name}-{number}", number % 4)
+        pipeline.answer(f"{name}-{number}", number % 2)
+
+
+@pytest.mark.parametrize("leaves", ["close", "expel"])
+def test_partitions_of_a_learner_that_leaves_go_on_with_another(leaves: str) -> None:
+    pipeline = Pipeline(small_task(), partitions=3)
+    first, second = pipeline.learner("learner-1"), pipeline.learner("learner-2")
+    events(pipeline, 30, "before")
+    idle(first, second)
+    assert sorted(first.tasks.keys() | second.tasks.keys()) == [0, 1, 2]
+    assert first.tasks.keys().isdisjoint(second.tasks.keys())
+    if leaves == "close":
+        first.close()
+    else:
+        pipeline.broker.expel("onebit-learner", "learner-1")
+    events(pipeline, 30, "after")
+    idle(second)
+    assert sorted(second.tasks) == [0, 1, 2]
+    if leaves == "expel":
+        events(pipeline, 30, "again")
+        before = pipeline.ends()
+        with pytest.raises(FencedError, match="was thrown out"):
+            first.step(0)
+        first.close()
+        assert pipeline.ends() == before
+        first = pipeline.learner("learner-1")  # as whoever runs it starts it again
+        idle(first, second)
+        assert sorted(first.tasks.keys() | second.tasks.keys()) == [0, 1, 2]
+        assert first.tasks.keys().isdisjoint(second.tasks.keys())
+    assert all(finding.ok for finding in pipeline.audits()), pipeline.audits()
+    assert pipeline.ledger().pending == 0
+    assert (
+        len(pipeline.all_values(TOPICS.predictions)) == pipeline.ledger().contexts == (60 if leaves == "close" else 90)
+    )
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+def test_learner_that_is_expelled_in_the_middle_of_a_commit_does_nothing_twice(number: int) -> None:
+    pipeline = Pipeline(small_task(), partitions=3)
+    second = pipeline.learner("learner-2")
+    expelled: list[int] = []
+
+    def expel(reached: int) -> None:
+        if reached == number and not expelled:
+            expelled.append(number)
+            pipeline.broker.expel("onebit-learner", "learner-1")
+            idle(second)
+
+    first = pipeline.learner("learner-1", crash_point=expel)
+    idle(first, second)
+    events(pipeline, 30, "event")
+    with pytest.raises(FencedError, match="was thrown out"):
+        idle(first, second)
+    assert expelled
+    first.close()
+    idle(pipeline.learner("learner-1"), second)
+    assert all(finding.ok for finding in pipeline.audits()), pipeline.audits()
+    assert len(pipeline.all_values(TOPICS.predictions)) == 30
+    assert pipeline.ledger().matched == 30
+
+
+def test_learner_whose_partitions_nobody_has_taken_is_fenced_all_the_same_when_its_session_has_ended() -> None:
+    pipeline, learner = settled_pipeline()
+    pipeline.broker.expel("onebit-learner", "learner-1")
+    pipeline.context("next")
+    before = pipeline.ends()
+    with pytest.raises(FencedError, match="was thrown out"):
+        learner.step(0)
+    learner.close()
+    assert pipeline.ends() == before
+    again = pipeline.learner("learner-1")
+    idle(again)
+    assert pipeline.ledger().decided == 7
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize("is_expelled", [True, False])
+def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_its_place(
+    monkeypatch: pytest.MonkeyPatch, *, is_expelled: bool
+) -> None:
+    pipeline, learner = settled_pipeline()
+
+    def unanswered(*_: object) -> NoReturn:
+        if is_expelled:
+            pipeline.broker.expel("onebit-learner", "learner-1")
+        raise BrokerUnavailableError("not in time")
+
+    monkeypatch.setattr(pipeline.broker, "ends", unanswered)
+    with pytest.raises(FencedError if is_expelled else BrokerUnavailableError):
+        learner.step(0)
+
+
+def test_learner_that_died_with_an_open_transaction_holds_up_its_partitions_until_it_is_ended() -> None:
+    pipeline = Pipeline(small_task())
+    dead = pipeline.learner("learner-1", crash_point=crash_at(5))
+    pipeline.context("a")
+    with pytest.raises(CrashError):
+        idle(dead)
+    pipeline.broker.expel("onebit-learner", "learner-1")
+    other = pipeline.learner("learner-2")
+    idle(other)
+    assert other.tasks == {}  # what it would recover may still become visible
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # as the broker's time-out would
+    idle(other)
+    assert sorted(other.tasks) == [0]
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["a"]
+    assert pipeline.audits()[0].ok
+
+
+def test_decision_made_after_an_outage_waits_as_long_as_any_other() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.learner().close()
+    pipeline.context("a")
+    pipeline.clock.advance_to(1_000_000)
+    learner = pipeline.learner()
+    idle(learner)
+    (prediction,) = pipeline.values(TOPICS.predictions)
+    assert prediction["decided_at_ms"] == 1_000_000
+    pipeline.clock.advance_to(1_000_500)
+    pipeline.answer("a", 1)
+    idle(learner)
+    assert (pipeline.ledger().matched, pipeline.ledger().expired) == (1, 0)
+
+
+def test_feedback_that_came_during_an_outage_is_matched_or_late_by_its_append_time() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for name in "abc":
+        pipeline.context(name)
+    idle(learner)  # decided at 1,000, with 1,000 ms to wait
+    learner.close()
+    for at_ms, name in ((2_000, "a"), (2_001, "b"), (9_000, "c")):
+        pipeline.clock.advance_to(at_ms)
+        pipeline.answer(name, 1)
+    idle(pipeline.learner())
+    assert [(e["id"], e["outcome"]) for e in pipeline.values(TOPICS.examples)] == [
+        ("a", "matched"), ("b", "expired"), ("c", "expired"),
+    ]  # fmt: skip
+    assert pipeline.ledger().late == 2
+    assert pipeline.audits()[0].ok
+
+
+def test_backlog_of_one_input_is_not_read_into_memory_while_the_other_is_waited_for() -> None:
+    pipeline = Pipeline(small_task())
+    for number in range(2_000):
+        pipeline.context(f"event-{number}")
+    pipeline.answer("event-0", 1)
+    learner = pipeline.learner(records_max=20)
+    most = 0
+    for _ in range(300):
+        learner.step(0)
+        (running,) = learner._running.values()
+        most = max(most, len(running.contexts), len(running.feedback))
+    assert most <= 40
+    idle(learner)
+    assert pipeline.ledger().decided == 2_000
+
+
+def test_learner_goes_on_only_when_it_is_made_anew_after_an_error() -> None:
+    pipeline, _ = settled_pipeline()
+    learner = pipeline.learner(crash_point=crash_at(2))
+    pipeline.context("next")
+    with pytest.raises(CrashError):
+        idle(learner)
+    pipeline.context("after-next")
+    with pytest.raises(BrokerError):
+        idle(learner)  # its transaction is open, and its task is ahead of the journal
+    learner.close()
+    idle(pipeline.learner())
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions)][6:] == ["next", "after-next"]
+    assert orjson.loads(pipeline.records(TOPICS.journal)[-1].value or b"")["contexts"][1] == 8
+
+
+def test_orphan_waits_for_a_context_that_stands_in_the_backlog_of_an_outage() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.answer("a", 1)
+    pipeline.clock.advance_to(1_400)
+    for number in range(30):
+        pipeline.context(f"event-{number}")
+    pipeline.context("a")
+    pipeline.clock.advance_to(90_000)
+    idle(pipeline.learner(records_max=20))
+    assert (pipeline.ledger().matched, pipeline.ledger().orphans_dropped) == (1, 0)
+
+
+def test_decisions_expire_although_contexts_keep_coming_faster_than_they_are_applied() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(records_max=5)
+    for number in range(300):
+        pipeline.clock.advance_to(pipeline.now_ms() + 20)
+        for copy in range(6):
+            pipeline.context(f"event-{number}-{copy}")
+        learner.step(0)
+    assert pipeline.ledger().expired > 500
+    assert pipeline.audits()[0].ok

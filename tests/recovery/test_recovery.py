@@ -1,0 +1,436 @@
+"""Recovery with snapshots: the same state, to the bit, as without them, whatever dies when."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from consumers.learner import LearnerProgram
+from stream.brokers.partitioner import partition_for
+from stream.brokers.port import FencedError
+from stream.joining.task import Task, TaskSettings
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.digests import task_digest
+from stream.recovery.journal import JournalError
+from stream.recovery.recover import Progress, rebuild, recover
+from stream.recovery.snapshot_format import FORMAT, Stored
+from stream.wire.codec import HEADERS
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
+from tests.pipeline import TOPICS, Fragile, Pipeline, context_value, plan, small_synsep, small_task, synsep_task
+
+EVENTS = 120
+SNAPSHOTS = TopicPartition(TOPICS.snapshots, 0)
+JOURNAL = TopicPartition(TOPICS.journal, 0)
+
+
+def idle(*programs: LearnerProgram) -> None:
+    """Step until none has anything left to do at this moment."""
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def often(pipeline: Pipeline, **options: Any) -> Callable[[Callable[[int], None]], LearnerProgram]:
+    """What makes learners that take a snapshot every 20 ms, in portions of one chunk."""
+    options = {"snapshot_interval_ms": 20, "snapshot_bytes_max": 1, **options}
+    return lambda crash_point: pipeline.learner(crash_point=crash_point, **options)
+
+
+def whole_run(pipeline: Pipeline, crashes: set[tuple[int, int]], **options: Any) -> Fragile:
+    dataset = small_synsep()
+    learner = Fragile(often(pipeline, **options), crashes)
+    sources = (
+        pipeline.replay(dataset, EVENTS),
+        pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1, duplicates=0.1)),
+    )
+    pipeline.run(sources, learner)
+    return learner
+
+
+def digests(task: Task) -> tuple[str, Ledger]:
+    return task_digest(task), task.join.ledger()
+
+
+def generations(pipeline: Pipeline, partition: int = 0) -> list[int]:
+    """The whole generations in the order in which they were finished."""
+    found, numbers = Stored(), []
+    for record in pipeline.records(TOPICS.snapshots, partition):
+        before = found.newest
+        found.add(record.key, record.value)
+        if found.newest is not before and found.newest is not None:
+            numbers.append(found.newest.number)
+    return numbers
+
+
+@pytest.fixture(scope="module")
+def faultless() -> tuple[str, Ledger]:
+    pipeline = Pipeline(synsep_task())
+    learner = whole_run(pipeline, set(), snapshot_interval_ms=0)
+    assert pipeline.records(TOPICS.snapshots) == []
+    return digests(learner.program.tasks[0])
+
+
+@pytest.mark.parametrize("learner", ["soba-diag", "soba", "confidit", "kwik-banditron", "newtron", "halving"])
+def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: str) -> None:
+    pipeline = Pipeline(small_task(learner))
+    program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
+    for number in range(60):
+        pipeline.clock.advance_to(pipeline.now_ms() + 20)
+        pipeline.context(f"event-{number}", number % 4)
+        if number % 6:
+            pipeline.answer(f"event-{number - 2}", number % 2)
+        pipeline.answer(f"event-{number + 4}", 1)
+        idle(program)
+    last = pipeline.journal()[-1].number
+    assert len(generations(pipeline)) > 5
+    before = pipeline.ends()
+    recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
+    assert digests(recovered.task) == digests(alone.task) == digests(program.tasks[0])
+    assert recovered[1:4] == alone[1:4] == (last, 60, pipeline.ends()[TopicPartition(TOPICS.feedback, 0)])
+    assert pipeline.ends() == before
+
+
+CHUNKS = 7
+
+
+def large_task() -> TaskSettings:
+    """Full SOBA with 600 weights: its state takes 3.2 MB, seven chunks."""
+    return TaskSettings("soba", 3, 200)
+
+
+def test_large_state_is_written_over_many_steps_and_finished_without_any_events() -> None:
+    pipeline = Pipeline(large_task())
+    program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
+    shares = []
+    for number in range(12):
+        pipeline.context(f"event-{number}", number, 50 + number)
+        pipeline.answer(f"event-{number}", 1)
+        pipeline.clock.advance_to(pipeline.now_ms() + 30)
+        program.step(0)
+        shares.append(len(pipeline.records(TOPICS.snapshots)))
+    assert max(after - before for before, after in pairwise(shares)) == 1
+    assert generations(pipeline) != []
+    idle(program)
+    written = len(pipeline.records(TOPICS.snapshots))
+    pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
+    idle(program)
+    last = generations(pipeline)[-1]
+    assert (written - shares[-1], len(pipeline.records(TOPICS.snapshots))) != (0, 0)
+    steps: list[Progress] = []
+    recovered = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, steps.append)
+    assert steps[0].first == last + 1
+    assert digests(recovered.task) == digests(program.tasks[0])
+
+
+def test_pipeline_in_which_nothing_happens_takes_no_more_snapshots() -> None:
+    pipeline = Pipeline(small_task())
+    program = pipeline.learner(snapshot_interval_ms=50)
+    pipeline.context("a")
+    pipeline.answer("a", 1)
+    idle(program)
+    for _ in range(50):
+        pipeline.clock.advance_to(pipeline.now_ms() + 100)
+        idle(program)
+    ends = pipeline.ends()
+    for _ in range(50):
+        pipeline.clock.advance_to(pipeline.now_ms() + 100)
+        idle(program)
+    assert pipeline.ends() == ends
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+@pytest.mark.parametrize("nth", [2, 40, 41, 42, 43, 44])
+def test_learner_that_dies_in_a_commit_with_a_snapshot_ends_as_the_one_that_never_died(
+    nth: int, number: int, faultless: tuple[str, Ledger]
+) -> None:
+    pipeline = Pipeline(synsep_task())
+    learner = whole_run(pipeline, {(nth, number)})
+    assert learner.crashed == 1
+    assert len(generations(pipeline)) > 3
+    assert digests(learner.program.tasks[0]) == faultless
+    assert digests(rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False).task) == faultless
+    assert pipeline.audits()[0].ok
+
+
+def test_learner_that_dies_again_and_again_recovers_from_its_snapshots(faultless: tuple[str, Ledger]) -> None:
+    pipeline = Pipeline(synsep_task())
+    learner = whole_run(pipeline, {(nth, 1 + nth % 6) for nth in range(1, 100, 7)})
+    assert learner.crashed > 10
+    assert digests(learner.program.tasks[0]) == faultless
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(chunk: int, number: int) -> None:
+    pipeline = Pipeline(large_task())
+    program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
+    pipeline.context("first", 1, 70)
+    idle(program)
+    pipeline.clock.advance_to(pipeline.now_ms() + 60)
+    pipeline.context("second", 2, 80)
+    program.step(0)  # its acknowledgement tells that a snapshot is due, which the next step begins
+
+    is_committed = number == COMMIT_STEPS[-1]
+    chunks_after = chunk + is_committed
+
+    def crash(reached: int) -> None:
+        if reached == number and len(pipeline.records(TOPICS.snapshots)) == chunks_after:
+            raise InterruptedError
+
+    program._crash_point = crash
+    pipeline.answer("first", 1)
+    with pytest.raises(InterruptedError):
+        idle(program)
+    assert len(generations(pipeline)) == (1 if chunks_after == CHUNKS else 0)
+    again = pipeline.learner(snapshot_interval_ms=50)
+    idle(again)
+    pipeline.answer("second", 1)
+    idle(again)
+    alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
+    assert digests(alone.task) == digests(again.tasks[0])
+    assert again.tasks[0].join.ledger() == Ledger(contexts=2, decided=2, feedback=2, matched=2)
+
+
+def many_snapshots() -> tuple[Pipeline, LearnerProgram]:
+    pipeline = Pipeline(synsep_task())
+    learner = whole_run(pipeline, set())
+    return pipeline, learner.program
+
+
+def spoil(pipeline: Pipeline, *numbers: int) -> None:
+    """Change a byte in each chunk of some generations."""
+    log = pipeline.broker._log(SNAPSHOTS)
+    for index, record in enumerate(log.records):
+        if any(b'"generation":%d,' % number in (record.value or b"")[:100] for number in numbers):
+            value = bytearray(record.value or b"")
+            value[-10] ^= 1
+            log.records[index] = record._replace(value=bytes(value))
+
+
+def test_torn_snapshot_gives_way_to_the_one_before() -> None:
+    pipeline, program = many_snapshots()
+    before = generations(pipeline)
+    spoil(pipeline, before[-1])
+    assert generations(pipeline) == before[:-1]
+    steps: list[Progress] = []
+    recovered = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, steps.append)
+    assert steps[0].first == before[-2] + 1
+    assert digests(recovered.task) == digests(program.tasks[0])
+
+
+def test_recovery_reads_the_journal_from_the_snapshot_on_and_needs_nothing_of_before() -> None:
+    pipeline, program = many_snapshots()
+    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    assert found.stored.newest is not None
+    number = found.stored.newest.number
+    step = pipeline.journal()[number]  # the first one after it
+    pipeline.broker.delete_records(JOURNAL, number + 1)  # beside the steps there is the record that opens the journal
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), step.contexts[0])
+    pipeline.broker.delete_records(TopicPartition(TOPICS.feedback, 0), step.feedback[0])
+    assert digests(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == digests(program.tasks[0])
+
+
+@pytest.mark.parametrize(
+    ("topic", "says"),
+    [
+        (TOPICS.journal, r"needs test.journal/0 from offset \d+ on, where step \d+ stands; it is kept from \d+ on"),
+        (TOPICS.feedback, r"needs test.feedback/0 from offset \d+; it is kept from \d+ on: raise its retention.ms"),
+    ],
+)
+def test_recovery_is_refused_when_what_it_needs_beside_the_snapshot_is_gone(topic: str, says: str) -> None:
+    pipeline, _ = many_snapshots()
+    spoil(pipeline, *generations(pipeline)[1:])
+    pipeline.broker.delete_records(TopicPartition(topic, 0), pipeline.ends()[TopicPartition(topic, 0)] - 1)
+    ends = pipeline.ends()
+    with pytest.raises(JournalError, match=says):
+        idle(pipeline.learner())
+    assert pipeline.ends() == ends
+
+
+def test_learner_is_refused_when_contexts_that_it_never_applied_are_gone() -> None:
+    pipeline, program = many_snapshots()
+    program.close()
+    for number in range(5):
+        pipeline.send(TOPICS.contexts, context_value(f"new-{number}"))
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), EVENTS + 2)
+    with pytest.raises(
+        JournalError, match=rf"needs test.contexts/0 from offset {EVENTS}; it is kept from {EVENTS + 2}"
+    ):
+        idle(pipeline.learner())
+
+
+def test_journal_made_anew_is_refused_while_a_snapshot_of_before_is_there() -> None:
+    pipeline, _ = many_snapshots()
+    pipeline.broker.delete_topics([TOPICS.journal])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    with pytest.raises(JournalError, match=r"which holds no step: the topic was made anew since"):
+        idle(pipeline.learner())
+
+
+def test_snapshot_under_other_settings_is_refused_and_the_setting_named() -> None:
+    pipeline, _ = many_snapshots()
+    with pytest.raises(JournalError, match=r"the snapshot in test.snapshots/0, .* begun with seed = 5; got 6"):
+        idle(pipeline.learner(settings=synsep_task(seed=6)))
+
+
+def test_snapshot_of_a_later_format_is_refused_with_its_place() -> None:
+    pipeline, _ = many_snapshots()
+    record = pipeline.records(TOPICS.snapshots)[0]
+    later = (record.value or b"").replace(b'"format":%d' % FORMAT, b'"format":%d' % (FORMAT + 1))
+    pipeline.broker.producer().send(TOPICS.snapshots, 0, record.key, later, HEADERS)
+    with pytest.raises(JournalError, match=r"^test.snapshots/0 offset \d+: generation \d+ is of format 3"):
+        idle(pipeline.learner())
+
+
+def test_state_at_an_earlier_step_is_that_of_a_run_that_stopped_there() -> None:
+    pipeline, _ = many_snapshots()
+    last = pipeline.journal()[-1].number
+    stored = generations(pipeline)
+    task, alone = None, rebuild(pipeline.broker, TOPICS, 0, None, until=1, snapshots=False)
+    assert alone.number == 1
+    for number in (1, stored[0], stored[2] - 1, stored[2], stored[2] + 1, last):
+        task = rebuild(pipeline.broker, TOPICS, 0, None, until=number)
+        alone = rebuild(pipeline.broker, TOPICS, 0, None, until=number, snapshots=False)
+        assert task.number == alone.number == number
+        assert digests(task.task) == digests(alone.task)
+        assert task.task.join.ledger() == pipeline.journal()[number - 1].ledger
+
+
+def test_tasks_that_move_between_programs_take_their_snapshots_with_them() -> None:
+    pipeline = Pipeline(small_task("soba-diag"), partitions=3)
+    options: dict[str, Any] = {"snapshot_interval_ms": 20, "snapshot_bytes_max": 1}
+    first = pipeline.learner("learner-1", **options)
+    moved = 0
+    for number in range(60):
+        if number == 15:
+            second = pipeline.learner("learner-2", **options)
+        if number == 30:
+            pipeline.broker.expel("onebit-learner", "learner-1")
+            with pytest.raises(FencedError):
+                first.step(0)
+            first = pipeline.learner("learner-1", **options)
+        if number == 45:
+            second.close()
+            moved = len(first.tasks)
+        pipeline.clock.advance_to(pipeline.now_ms() + 20)
+        pipeline.context(f"event-{number}", number % 4)
+        pipeline.answer(f"event-{number}", number % 2)
+        idle(*((first, second) if 15 <= number < 45 else (first,)))
+    assert moved < 3
+    assert sorted(first.tasks) == [0, 1, 2]
+    for partition, task in first.tasks.items():
+        assert len(generations(pipeline, partition)) > 3
+        assert digests(rebuild(pipeline.broker, TOPICS, partition, None, snapshots=False).task) == digests(task)
+    assert all(finding.ok for finding in pipeline.audits())
+    assert pipeline.ledger().matched == 60
+
+
+def test_idle_task_takes_its_snapshot_so_that_retention_may_delete_all_that_it_has_applied() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=60_000)
+    for number in range(6):
+        pipeline.context(f"event-{number}")
+        pipeline.answer(f"event-{number}", 1)
+    idle(learner)
+    for _ in range(3):
+        pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
+        idle(learner)
+    steps = pipeline.journal()[-1].number
+    state = digests(learner.tasks[0])
+    for _ in range(3):  # nothing has happened since
+        pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
+        idle(learner)
+    assert pipeline.journal()[-1].number == steps
+    learner.close()
+    for topic in TOPICS.of_events():
+        tp = TopicPartition(topic, 0)
+        pipeline.broker.delete_records(tp, pipeline.broker.ends([tp])[tp].stable)
+    again = pipeline.learner(snapshot_interval_ms=60_000)
+    idle(again)
+    assert digests(again.tasks[0]) == state
+
+
+def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
+    pipeline, _ = many_snapshots()
+    records = pipeline.records(TOPICS.snapshots)
+    kept = {record.key: record for record in records}  # as compaction leaves it
+    assert len(kept) <= 4 < len(generations(pipeline)) // 2
+    found = Stored()
+    for record in sorted(kept.values(), key=lambda record: record.offset):
+        found.add(record.key, record.value)
+    assert found.newest is not None
+    assert found.newest.number == generations(pipeline)[-1]
+
+
+def test_recovery_tells_how_far_it_has_come() -> None:
+    pipeline, program = many_snapshots()
+    program.close()
+    told: list[str] = []
+    learner = pipeline.learner()
+    learner._announce = told.append
+    learner.step(0)
+    newest = generations(pipeline)[-1]
+    last = pipeline.journal()[-1].number
+    assert told[0] == f"recovering partition 0: step {newest:,} of {newest + 1:,} to {last:,}"
+    assert told[-1] == f"recovering partition 0: step {last:,} of {newest + 1:,} to {last:,}"
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_left(comes_back: bool) -> None:
+    pipeline, program = many_snapshots()
+    program.close()
+    learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
+    slow = iter(range(0, 1_000_000, 4_000))  # a recovery that takes four seconds a step
+    learner._monotonic_ms = lambda: next(slow)
+    others: list[LearnerProgram] = []
+
+    def announced(message: str) -> None:
+        if not others:
+            others.append(pipeline.learner("learner-1", snapshot_interval_ms=0))
+            learner._read(0)
+            pipeline.context("meanwhile", 1)
+            idle(others[0])
+            if comes_back:
+                others[0].close()
+
+    learner._announce = announced
+    spoil(pipeline, *generations(pipeline)[1:])
+    learner.step(0)
+    learner._monotonic_ms = pipeline.now_ms
+    idle(learner)
+    assert pipeline.values(TOPICS.contexts)[-1]["id"] == "meanwhile"
+    assert pipeline.values(TOPICS.predictions)[-1]["id"] == "meanwhile"
+    assert list(learner.tasks) == ([0] if comes_back else [])
+    for running in (learner if comes_back else others[0],):
+        assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(running.tasks[0])
+    assert pipeline.audits()[0].ok
+
+
+def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    names = {partition_for(f"event-{number}".encode(), 2): f"event-{number}" for number in range(20)}
+    learner = pipeline.learner()
+    for name in names.values():
+        pipeline.context(name)
+    idle(learner)
+    learner.close()
+    again = pipeline.learner("learner-1")
+    others: list[LearnerProgram] = []
+
+    def announced(message: str) -> None:
+        if not others:
+            others.append(pipeline.learner("learner-2"))
+            again._read(0)
+            pipeline.answer(names[1], 1)
+            idle(others[0])
+
+    again._announce = announced
+    again.step(0)
+    assert others
+    assert list(again.tasks) == []
+    idle(again)
+    assert (list(again.tasks), list(others[0].tasks)) == ([0], [1])
+    assert all(audit.ok for audit in pipeline.audits())

@@ -1,0 +1,321 @@
+"""Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.joining.join import JoinSettings, Orphan, Overflows, Pending, Retained
+from stream.joining.task import Task, TaskSettings
+from stream.learners import State, registered
+from stream.recovery.digests import task_digest
+from stream.recovery.snapshot import restore, take
+from stream.recovery.snapshot_format import (
+    CHUNK_BYTES,
+    FORMAT,
+    Generation,
+    Position,
+    Snapshot,
+    SnapshotError,
+    Stored,
+    Writer,
+    decode,
+    encode,
+    message_key,
+)
+from stream.wire.events import Decision, Features, Feedback, Outcome
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record
+from tests.pipeline import TOPICS, Inputs, small_task
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+POSITION = Position(7, 11, 120, 95, 1_700_000_000_000)
+
+ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+times = st.integers(0, 2**53)
+floats = st.floats(allow_nan=False)
+bits = st.integers(0, 1)
+blobs = st.none() | st.binary(max_size=6)
+
+
+@st.composite
+def decisions(draw: st.DrawFn) -> Pending:
+    nnz = draw(st.integers(0, 4))
+    indices = np.array(draw(st.lists(st.integers(0, 2**31 - 1), min_size=nnz, max_size=nnz)), np.int32)
+    x = Features(indices, np.array(draw(st.lists(floats, min_size=nnz, max_size=nnz)), np.float64))
+    scores = np.array(draw(st.lists(floats, min_size=3, max_size=3)))
+    return Pending(x, Decision(draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(floats), scores), draw(times))
+
+
+feedback = st.builds(Feedback, ids, bits, st.none() | st.integers(0, 2**31))
+headers = st.lists(st.tuples(ids, st.binary(max_size=5)), max_size=2).map(tuple)
+records = st.builds(Record, ids, st.integers(0, 999), times, times, blobs, blobs, headers)
+retained = st.builds(Retained, st.sampled_from(Outcome), st.none() | bits, times, st.none() | decisions())
+
+
+def entries(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[list[str], list[Any]]]:
+    return st.dictionaries(ids, values, max_size=6).map(lambda kept: (list(kept), list(kept.values())))
+
+
+@st.composite
+def orphans(draw: st.DrawFn) -> tuple[list[str], list[Orphan]]:
+    kept = draw(st.lists(st.builds(Orphan, feedback, records, times), max_size=4, unique_by=lambda o: o.feedback.id))
+    return [orphan.feedback.id for orphan in kept], kept
+
+
+states = st.fixed_dictionaries(
+    {
+        "W": st.lists(floats, min_size=6, max_size=6).map(lambda values: np.array(values).reshape(2, 3)),
+        "rounds": st.integers(0, 2**62).map(lambda value: np.array([value])),
+        "empty": st.just(np.zeros((0, 3))),
+        "zero-dimensional": floats.map(np.array),
+        "float": floats,
+        "int": st.integers(-(2**53), 2**53),
+        "text": st.text(st.characters(codec="utf-8"), max_size=5),
+        "flags": st.lists(st.booleans(), min_size=1, max_size=5).map(np.array),
+    }
+)
+
+snapshots = st.builds(
+    Snapshot, st.just(asdict(small_task())), st.builds(Position, *[times] * 5), times, times, times,
+    st.builds(Ledger, *[times] * len(Ledger._fields)), st.builds(Overflows, times, times, times), states,
+    entries(decisions()), orphans(), entries(retained),
+)  # fmt: skip
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal to the bit and of one type."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, tuple | list):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def stored(*values: bytes | None, slot: str = "a", number_max: int | None = None) -> Stored:
+    found = Stored(number_max)
+    for index, value in enumerate(values):
+        found.add(message_key(0, slot, index), value)
+    return found
+
+
+def whole(found: Stored) -> Generation:
+    assert found.newest is not None
+    return found.newest
+
+
+@given(snapshots)
+def test_what_is_decoded_is_what_was_encoded(snapshot: Snapshot) -> None:
+    assert same(decode(whole(stored(*encode(snapshot)))), snapshot)
+
+
+def used_task(settings: TaskSettings, events: int = 40) -> Task:
+    """A task with something of everything: pending, expired, matched, late, orphans, malformed."""
+    task = Task(settings, TOPICS.contexts)
+    inputs = Inputs()
+    for number in range(events):
+        now_ms = 1_000 + 100 * number
+        if number % 5:
+            inputs.context(f"event-{number}", now_ms, number % 4)
+        if number >= 3 and number % 3:
+            inputs.feedback(f"event-{number - 3}", number % 2, now_ms, number % 3)
+        if number % 7 == 0:
+            inputs.add(TOPICS.contexts, now_ms, b"{")
+    task.step(inputs.records, 1_000, -1)
+    return task
+
+
+LEARNERS = sorted(registered())
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_restored_task_is_the_one_that_was_taken_and_goes_on_like_it(learner: str) -> None:
+    settings = small_task(learner)
+    task = used_task(settings)
+    ledger = task.join.ledger()
+    assert ledger.pending
+    assert ledger.expired
+    assert ledger.orphans_waiting
+    snapshot = take(task, POSITION)
+    again = restore(decode(whole(stored(*encode(snapshot)))), settings, TOPICS.contexts)
+    assert task_digest(again) == task_digest(task)
+    more = Inputs()
+    for number in range(30):
+        more.feedback(f"event-{30 + number % 12}", number % 2, 5_100 + number, number % 3)
+        more.context(f"event-{32 + number}", 5_100 + number, number % 4)
+    effects = [kept.step(more.records, 5_100, 9_000) for kept in (task, again)]
+    assert same(list(effects[0]), list(effects[1]))
+    assert task_digest(again) == task_digest(task)
+
+
+def test_snapshot_keeps_what_late_feedback_corrects_and_what_overflowed() -> None:
+    limits = JoinSettings(window_ms=100, orphan_ms=500, retain_ms=10_000, pending_max=3, orphans_max=1, retained_max=9)
+    settings = small_task("soba-diag", join=limits, on_expiry="negative", late="correct")
+    task = used_task(settings)
+    snapshot = take(task, POSITION)
+    assert any(entry.pending is not None for entry in snapshot.retained[1])
+    assert min(snapshot.overflows) > 0
+    again = restore(decode(whole(stored(*encode(snapshot)))), settings, TOPICS.contexts)
+    assert again.join.overflows() == snapshot.overflows
+    assert same(take(again, POSITION), snapshot)
+
+
+def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
+    task = Task(small_task(), TOPICS.contexts)
+    assert set(vars(task)) == {
+        "settings", "learner", "join", "updates", "decided_at_ms",
+        "_contexts_topic", "_draw_action", "_draw_update",
+    }, "a new part of a task's state must go into its snapshot"  # fmt: skip
+    assert set(vars(task.join)) == {
+        "settings", "assumed_reward", "_corrects", "watermark_ms", "pending", "orphans", "retained", "_counts",
+        "_quiet_until_ms",  # follows from the others
+    }, "a new part of the join's state must go into the snapshot"  # fmt: skip
+
+
+def test_later_steps_change_nothing_of_what_was_taken() -> None:
+    task = used_task(small_task("soba-diag"))
+    snapshot = take(task, POSITION)
+    chunks = list(encode(snapshot))
+    task.step(used_inputs(), 9_000, 20_000)
+    assert list(encode(snapshot)) == chunks
+
+
+def used_inputs() -> list[Record]:
+    inputs = Inputs()
+    for number in range(50):
+        inputs.context(f"later-{number}", 6_000 + number, number % 4)
+        inputs.feedback(f"later-{number}", number % 2, 6_000 + number)
+    return inputs.records
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_state_copied_into_an_earlier_one_is_the_state(learner: str) -> None:
+    task = Task(small_task(learner), TOPICS.contexts)
+    spare = task.learner.state()
+    task = used_task(small_task(learner))
+    copied = task.learner.state_into(spare)
+    assert same(copied, task.learner.state())
+    assert not any(np.shares_memory(copied[name], array) for name, array in getattr(task.learner, "arrays", {}).items())
+
+
+def large() -> Snapshot:
+    """A snapshot of five chunks."""
+    state: State = {"W": np.arange(250_000.0), "sums": np.ones(3)}
+    return take(used_task(small_task()), POSITION)._replace(learner=state)
+
+
+CHUNKS = list(encode(large()))
+
+
+def test_chunks_stay_under_the_limit_of_a_record_and_join_to_the_whole() -> None:
+    assert len(CHUNKS) == 5
+    assert max(map(len, CHUNKS)) < CHUNK_BYTES + 500
+    assert same(decode(whole(stored(*CHUNKS))), large())
+
+
+def test_writer_gives_out_bounded_portions_and_takes_away_what_an_earlier_generation_has_left() -> None:
+    writer = Writer(large(), 3, "b", chunks_before=7)
+    portions = []
+    while not writer.done:
+        portions.append(writer.portion(CHUNK_BYTES + 1_000))
+    assert [len(portion) for portion in portions] == [2, 2, 3]
+    messages = [message for portion in portions for message in portion]
+    assert [message.key for message in messages] == [message_key(3, "b", index) for index in range(7)]
+    assert [message.value for message in messages] == [*CHUNKS, None, None]
+
+
+def damaged(chunk: bytes, at: int) -> bytes:
+    return chunk[:at] + bytes([chunk[at] ^ 1]) + chunk[at + 1 :]
+
+
+OLDER = list(encode(large()._replace(position=POSITION._replace(number=3))))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        CHUNKS[:-1],
+        CHUNKS[1:],
+        [*CHUNKS[:2], *CHUNKS[3:]],
+        [*CHUNKS[:2], damaged(CHUNKS[2], 5_000), *CHUNKS[3:]],
+        [*CHUNKS[:2], damaged(CHUNKS[2], 20), *CHUNKS[3:]],
+        [*CHUNKS[:-1], damaged(CHUNKS[-1], -3)],
+        [*CHUNKS[:2], CHUNKS[2][:100], *CHUNKS[3:]],
+        [*CHUNKS[:2], b"", *CHUNKS[3:]],
+        [*CHUNKS[:2], b"\xff\xff\xff\xff{", *CHUNKS[3:]],
+        [*CHUNKS[:2], *OLDER[2:]],
+        [*OLDER[:2], *CHUNKS[2:]],
+        [*CHUNKS[:2], CHUNKS[3], CHUNKS[2], CHUNKS[4]],
+        [CHUNKS[0], *CHUNKS],
+    ],
+)  # fmt: skip
+def test_torn_generation_is_no_generation_and_the_one_before_stands(values: list[bytes]) -> None:
+    found = stored(*values)
+    assert found.newest is None
+    found = stored(*OLDER)
+    for index, value in enumerate(values):
+        found.add(message_key(0, "b", index), value)
+    assert whole(found).number == 3
+    assert found.next_slot() == "b"
+
+
+def test_newest_whole_generation_is_found_and_the_next_goes_to_the_other_slot() -> None:
+    found = stored(*OLDER)
+    for index, value in enumerate(CHUNKS):
+        found.add(message_key(0, "b", index), value)
+    assert (whole(found).number, found.next_slot(), found.chunks_in("a")) == (7, "a", 5)
+    assert stored(*CHUNKS, number_max=6).newest is None
+    assert whole(stored(*CHUNKS, number_max=7)).number == 7
+
+
+def test_chunks_that_were_taken_away_count_no_more() -> None:
+    found = stored(*CHUNKS)
+    found.add(message_key(0, "a", 4), None)
+    assert found.chunks_in("a") == 4
+    assert found.chunks_in("b") == 0
+
+
+@pytest.mark.parametrize("key", [None, b"", b"0/a", b"0/a/x", b"\xff/a/0", b"0/a/1/2"])
+def test_record_with_another_key_is_passed_over(key: bytes | None) -> None:
+    found = Stored()
+    found.add(key, CHUNKS[0])
+    assert (found.newest, found.chunks_in("a")) == (None, 0)
+
+
+def test_imported_model_stands_beside_the_generations() -> None:
+    found = stored(*CHUNKS, slot="import")
+    assert found.newest is None
+    assert found.imported is not None
+    assert found.imported.number == 7
+
+
+def test_snapshot_of_format_1_is_migrated() -> None:
+    found = whole(stored((GOLDEN / "snapshot.format1").read_bytes()))
+    assert found.format == 1
+    task = used_task(small_task())
+    expected = take(task, POSITION._replace(taken_ms=task.join.watermark_ms))
+    assert expected.overflows == Overflows()
+    assert same(decode(found), expected)
+
+
+def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
+    (chunk,) = encode(take(used_task(small_task()), POSITION))
+    assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
+
+
+def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:
+    later = CHUNKS[0].replace(b'"format":2', b'"format":3')
+    with pytest.raises(SnapshotError, match=r"generation 7 is of format 3; .* reads up to 2: start the later version"):
+        stored(later)
+
+
+def test_state_that_does_not_fit_the_learner_is_refused() -> None:
+    snapshot = take(used_task(small_task()), POSITION)
+    with pytest.raises(SnapshotError, match="does not fit soba-diag"):
+        restore(snapshot, small_task("soba-diag"), TOPICS.contexts)

@@ -1,0 +1,261 @@
+"""The progressive error, and the report of a run."""
+
+import doctest
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.reporting import errors, tables
+from stream.reporting import run_report as run_report_module
+from stream.reporting.errors import CURVE_POINTS_MAX, ErrorCurve, Errors, constant_error_rate
+from stream.reporting.run_report import RunReport, summarise_delays
+from stream.reporting.tables import comparison, duration, labels, percent
+from stream.wire.ledger import Ledger
+
+BALANCED = Ledger(
+    contexts=110,
+    decided=100,
+    context_duplicates=7,
+    context_malformed=3,
+    feedback=98,
+    matched=80,
+    expired=15,
+    pending=5,
+    late=6,
+    feedback_duplicates=4,
+    conflicts=1,
+    orphans_waiting=2,
+    orphans_dropped=3,
+    feedback_malformed=3,
+)
+
+MISTAKES = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=2000)
+
+
+def run_report(**changes: Any) -> RunReport:
+    fields: dict[str, Any] = {
+        "data": "optdigits",
+        "learner": "banditron",
+        "params": {"gamma": 0.05},
+        "seed": 1,
+        "events": 100,
+        "classes": 10,
+        "features": 64,
+        "ledger": BALANCED,
+        "errors": errors_of([(True, False)] * 30 + [(False, False)] * 70),
+        "updates": 80,
+        "state_sha256": "ab" * 32,
+        "virtual_s": 60.0,
+        "wall_s": 0.5,
+        "settings": {"delay": "fixed:10s", "loss": 0.02},
+    }
+    return RunReport(**(fields | changes))
+
+
+def errors_of(mistakes: list[tuple[bool, bool]]) -> Errors:
+    curve = ErrorCurve()
+    for mistake, greedy_mistake in mistakes:
+        curve.add(mistake, greedy_mistake)
+    return curve.summary()
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert [doctest.testmod(module).failed for module in (errors, run_report_module, tables)] == [0, 0, 0]
+
+
+@given(MISTAKES)
+def test_rates_agree_with_plain_counting(mistakes: list[tuple[bool, bool]]) -> None:
+    errors = errors_of(mistakes)
+    action = [mistake for mistake, _ in mistakes]
+    last_fifth = action[len(action) * 4 // 5 :]
+    assert errors.events == len(action)
+    assert errors.mistakes == sum(action)
+    assert errors.error_rate == sum(action) / len(action)
+    assert errors.error_rate_last_fifth == sum(last_fifth) / len(last_fifth)
+    assert errors.greedy_error_rate == sum(greedy for _, greedy in mistakes) / len(mistakes)
+
+
+@given(MISTAKES)
+def test_every_point_of_the_curve_agrees_with_plain_counting(mistakes: list[tuple[bool, bool]]) -> None:
+    errors = errors_of(mistakes)
+    action = [mistake for mistake, _ in mistakes]
+    for point in errors.points:
+        assert point.error_rate == sum(action[: point.events]) / point.events
+        if point.events < errors.window_events:
+            assert math.isnan(point.window_error_rate)
+        else:
+            window = action[point.events - errors.window_events : point.events]
+            assert point.window_error_rate == sum(window) / errors.window_events
+
+
+@pytest.mark.parametrize("events", [1, 2, 7, 399, 5620, 200_000])
+def test_points_are_few_ascending_and_reach_from_the_first_to_the_last_event(events: int) -> None:
+    at = [point.events for point in errors_of([(False, True)] * events).points]
+    assert (at[0], at[-1]) == (1, events)
+    assert at == sorted(set(at))
+    assert len(at) <= CURVE_POINTS_MAX
+
+
+def test_curve_goes_on_after_a_summary() -> None:
+    curve = ErrorCurve()
+    curve.add(True, True)
+    before = curve.summary()
+    curve.add(False, False)
+    assert (before.error_rate, curve.summary().error_rate, curve.error_rate, len(curve)) == (1.0, 0.5, 0.5, 2)
+
+
+def test_curve_takes_the_booleans_of_numpy() -> None:
+    curve = ErrorCurve()
+    curve.add(np.True_, np.False_)  # type: ignore[arg-type]
+    assert (curve.summary().error_rate, curve.summary().greedy_error_rate) == (1.0, 0.0)
+
+
+def test_run_without_a_decision_has_no_rates() -> None:
+    errors = ErrorCurve().summary()
+    assert (errors.events, errors.mistakes, errors.points) == (0, 0, ())
+    assert math.isnan(errors.error_rate)
+    assert math.isnan(errors.error_rate_last_fifth)
+    assert math.isnan(errors.greedy_error_rate)
+
+
+def test_adding_an_event_costs_less_than_a_microsecond() -> None:
+    # Measured: 0.1 µs; the bound leaves room for a busy machine.
+    def cost_s() -> float:
+        add = ErrorCurve().add
+        started_at = time.perf_counter()
+        for _ in range(100_000):
+            add(True, False)
+        return (time.perf_counter() - started_at) / 100_000
+
+    assert min(cost_s() for _ in range(3)) < 1e-6
+
+
+def test_delays_are_summarised_by_quantiles() -> None:
+    delays = summarise_delays(np.arange(101))
+    assert delays == (50.0, 90.0, 99.0, 100.0)
+    assert summarise_delays([]) is None
+
+
+def test_best_constant_answer_is_the_most_frequent_class() -> None:
+    assert constant_error_rate([1, 3]) == 0.25
+    assert math.isnan(constant_error_rate([]))
+    assert math.isnan(constant_error_rate([0, 0]))
+
+
+def test_json_starts_with_the_promised_keys_in_their_order() -> None:
+    promised = [
+        "data",
+        "learner",
+        "params",
+        "seed",
+        "events",
+        "classes",
+        "features",
+        "decided",
+        "matched",
+        "expired",
+        "pending",
+        "late",
+        "duplicates",
+        "orphans",
+        "conflicts",
+        "malformed",
+        "mistakes",
+        "error_rate",
+        "error_rate_last_fifth",
+        "greedy_error_rate",
+        "updates",
+        "ledger_ok",
+        "state_sha256",
+        "virtual_s",
+        "wall_s",
+        "events_per_s",
+        "report",
+    ]
+    assert list(run_report().as_json())[: len(promised)] == promised
+
+
+def test_json_takes_its_counts_from_the_ledger_and_the_errors() -> None:
+    found = run_report(report="run.html").as_json()
+    expected = {
+        "decided": 100,
+        "matched": 80,
+        "expired": 15,
+        "pending": 5,
+        "late": 6,
+        "duplicates": 11,
+        "orphans": 5,
+        "conflicts": 1,
+        "malformed": 6,
+        "mistakes": 30,
+        "error_rate": 0.3,
+        "error_rate_last_fifth": 0.0,
+        "greedy_error_rate": 0.0,
+        "ledger_ok": True,
+        "events_per_s": 200.0,
+        "report": "run.html",
+        "ledger": BALANCED._asdict(),
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_json_says_when_the_ledger_does_not_balance() -> None:
+    assert run_report(ledger=BALANCED._replace(expired=16)).as_json()["ledger_ok"] is False
+
+
+def test_json_is_strict_json_even_when_nothing_was_decided() -> None:
+    report = run_report(
+        ledger=Ledger(),
+        errors=ErrorCurve().summary(),
+        wall_s=0.0,
+        settings={"until": math.inf, "path": object, "list": (1, np.float64(0.5))},
+    )
+    text = json.dumps(report.as_json(), allow_nan=False)
+    found = json.loads(text)
+    assert (found["error_rate"], found["events_per_s"], found["constant_error_rate"]) == (None, None, None)
+    assert found["settings"]["list"] == [1, 0.5]
+
+
+def test_runs_are_compared_in_one_table() -> None:
+    table = comparison([run_report(), run_report(learner="perceptron", wall_s=61.0)])
+    assert table.rows == (
+        ("banditron", "30.0 %", "0 %", "0 %", "80", "15", "6", "11", "500 ms"),
+        ("perceptron", "30.0 %", "0 %", "0 %", "80", "15", "6", "11", "1 min 1 s"),
+    )
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_labels_tell_runs_of_the_same_learner_apart_by_what_differs() -> None:
+    reports = [
+        run_report(params={"gamma": 0.05, "a": 1.0}),
+        run_report(params={"gamma": 0.0078125, "a": 1.0}),
+        run_report(learner="perceptron", params={}),
+    ]
+    assert labels(reports) == ("banditron gamma=0.05", "banditron gamma=0.0078125", "perceptron")
+
+
+def test_labels_of_equal_runs_are_numbered() -> None:
+    assert labels([run_report(), run_report()]) == ("banditron #1", "banditron #2")
+    found = labels([run_report(), run_report(), run_report(params={"gamma": 0.1})])
+    assert len(set(found)) == 3
+
+
+@given(st.floats(0, 1))
+def test_percentages_are_within_their_last_digit(rate: float) -> None:
+    text = percent(rate)
+    if not text.startswith("<"):
+        assert float(text.removesuffix(" %")) == pytest.approx(100 * rate, rel=0.06, abs=0.0005)
+
+
+@given(st.floats(0, 1e6))
+def test_durations_never_show_sixty_of_a_unit(seconds: float) -> None:
+    words = duration(seconds).split()
+    values = {unit: float(value.replace(",", "")) for value, unit in zip(words[::2], words[1::2], strict=True)}
+    assert values.get("s", 0) < 60
+    assert values.get("min", 0) < 60

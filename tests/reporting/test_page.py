@@ -1,0 +1,341 @@
+"""The page about runs: complete, self-contained, the same each time, and readable by everyone."""
+
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.reporting import page as report_module
+from stream.reporting.errors import ErrorCurve
+from stream.reporting.page import page, write_report
+from stream.reporting.run_report import Delays, RunReport
+from stream.wire.ledger import Ledger
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Reader(HTMLParser):
+    """Collects a page's elements and text, and checks that what opens is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """The words as read aloud, with a space where one element ends and the next begins."""
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for found, attributes in self.elements if found == tag]
+
+
+def run_report(learner: str = "banditron", errors: tuple[float, float] = (0.9, 0.1), **changes: Any) -> RunReport:
+    events = changes.get("events", 1000)
+    rates = np.linspace(*errors, events)
+    wrong = np.random.default_rng(len(learner)).random(events) < rates
+    curve = ErrorCurve()
+    for mistake in wrong.tolist():
+        curve.add(mistake, mistake)
+    fields: dict[str, Any] = {
+        "data": "optdigits",
+        "learner": learner,
+        "params": {"gamma": 0.05},
+        "seed": 1,
+        "events": events,
+        "classes": 10,
+        "features": 64,
+        "ledger": Ledger(
+            contexts=events,
+            decided=events,
+            feedback=events + 3,
+            matched=events - 20,
+            expired=20,
+            late=11,
+            feedback_duplicates=12,
+            conflicts=2,
+        ),
+        "errors": curve.summary(),
+        "updates": 80,
+        "state_sha256": "ab" * 32,
+        "virtual_s": 60.0,
+        "wall_s": 0.5,
+        "settings": {
+            "rate": 1000.0,
+            "delay": "lognormal:10s,1.0",
+            "loss": 0.02,
+            "duplicates": 0.01,
+            "command": "onebit run --seed 1",
+        },
+        "delays": Delays(9_900.0, 36_000.0, 103_000.0, 250_000.0),
+    }
+    return RunReport(**(fields | changes))
+
+
+THREE = [run_report("perceptron", (0.3, 0.05), full_information=True), run_report(), run_report("soba-diag")]
+
+
+def test_page_says_in_one_sentence_what_was_run() -> None:
+    assert (
+        "1,000 events of optdigits (10 classes, 64 features) at 1,000 events/s, feedback late by 9.9 s (the median; "
+        "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2 % of it lost, 1 % sent twice."
+    ) in Reader(page(THREE)).text
+
+
+def test_page_says_so_when_there_was_no_delay_or_none_is_known() -> None:
+    assert "feedback at once" in page([run_report(settings={"delay": "none"})])
+    assert "feedback after a delay drawn from fixed:1s" in page(
+        [run_report(settings={"delay": "fixed:1s"}, delays=None)]
+    )
+    assert "feedback after a delay." in page([run_report(settings={}, delays=None)])
+
+
+def test_page_names_the_best_learner_from_one_bit_apart_from_those_told_the_class() -> None:
+    text = Reader(page(THREE)).text
+    assert "erred least of those that learn from one bit" in text
+    assert "perceptron , told the right class, erred in" in text
+    assert "perceptron is told the right class, as a baseline" in text
+
+
+def test_page_shows_the_results_settings_parameters_and_command() -> None:
+    text = Reader(page(THREE)).text
+    for expected in ("last fifth", "soba-diag", "980", "ab" * 32, "onebit run --seed 1", "gamma = 0.05", "loss 0.02"):
+        assert expected in text
+
+
+def test_page_loads_nothing_and_runs_nothing() -> None:
+    content = page(THREE)
+    found = Reader(content)
+    assert not {tag for tag, _ in found.elements} & {"script", "link", "iframe", "img", "object", "embed", "base"}
+    assert "//" not in content
+    assert "@import" not in content
+    assert all(match.startswith("#") for match in re.findall(r"url\(([^)]*)\)", content))
+    assert all(str(a["href"]).startswith("#") for _, a in found.elements if "href" in a)
+
+
+def test_identifiers_are_unique_and_every_reference_has_its_target() -> None:
+    content = page(THREE)
+    identifiers = re.findall(r'\bid="([^"]*)"', content)
+    assert len(identifiers) == len(set(identifiers))
+    assert set(re.findall(r'href="#([^"]*)"', content) + re.findall(r"url\(#([^)]*)\)", content)) <= set(identifiers)
+
+
+def test_page_is_the_same_each_time() -> None:
+    assert page(THREE) == page(THREE)
+
+
+def test_drawing_leaves_the_settings_of_the_plotting_library_alone() -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    page(THREE)
+    assert dict(mpl.rcParams) == before
+
+
+def test_users_plotting_settings_do_not_change_the_page() -> None:
+    import matplotlib as mpl
+
+    expected = page(THREE)
+    with mpl.rc_context({"lines.linewidth": 9, "axes.facecolor": "red", "axes.grid": False}):
+        assert page(THREE) == expected
+
+
+def test_plotting_library_is_loaded_only_to_draw() -> None:
+    check = "import sys, stream.reporting.page; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_text_from_outside_is_escaped_everywhere() -> None:
+    hostile = "<script>alert('x')</script>&\"$y $"
+    content = page(
+        [
+            run_report(
+                hostile,
+                data=hostile,
+                params={hostile: hostile},
+                settings={hostile: {hostile: [hostile]}, "delay": hostile, "command": hostile},
+                state_sha256=hostile,
+            ),
+            run_report(hostile, params={hostile: 1}, settings={"command": "other"}),
+        ]
+    )
+    assert "<script" not in content
+    assert Reader(content).all("script") == []
+
+
+def test_every_figure_is_described_in_words_with_its_final_figures() -> None:
+    drawings = Reader(page(THREE)).all("svg")
+    assert len(drawings) == 4
+    for attributes in drawings:
+        assert attributes["role"] == "img"
+        assert re.search(r"perceptron [\d.]+ %; banditron [\d.]+ %; soba-diag [\d.]+ %", str(attributes["aria-label"]))
+
+
+def test_every_table_has_a_caption_and_headers_with_a_scope() -> None:
+    found = Reader(page(THREE))
+    assert len(found.all("caption")) == len(found.all("table")) == 3
+    assert {attributes.get("scope") for attributes in found.all("th")} == {"col", "row"}
+
+
+def test_page_fits_a_phone_and_a_dark_room() -> None:
+    content = page(THREE)
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in content
+    assert "@media (prefers-color-scheme: dark)" in content
+    assert '<html lang="en">' in content
+
+
+def test_figures_take_their_colours_from_the_page() -> None:
+    content = page([run_report(f"learner-{number}") for number in range(8)])
+    drawings = "".join(re.findall(r"<svg.*?</svg>", content, flags=re.DOTALL))
+    assert re.findall(r"#[0-9a-f]{6}\b", drawings) == []
+    used = set(re.findall(r"var\(--([\w-]+)\)", content))
+    assert used <= set(palettes(content)[0])
+
+
+def palettes(content: str) -> list[dict[str, str]]:
+    """The colours of the light and of the dark page."""
+    blocks = re.findall(r":root \{(.*?)\}", content, flags=re.DOTALL)
+    return [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in blocks]
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours as WCAG 2 defines it, from 1 to 21."""
+
+    def luminance(color: str) -> float:
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_has_contrast_by_day_and_by_night() -> None:
+    light, dark = palettes(page(THREE))
+    assert light.keys() == dark.keys()
+    for palette in (light, dark):
+        for name in palette.keys() - {"paper", "card", "line"}:
+            assert contrast(palette[name], palette["paper"]) >= 4.5, name
+            assert contrast(palette[name], palette["card"]) >= 4.5 or name.startswith("series"), name
+
+
+def test_ledger_is_spelled_out_and_ticked() -> None:
+    text = Reader(page([run_report()])).text
+    assert "1,000 decided = 0 pending + 980 matched + 20 expired ✓ adds up" in text
+    assert "Of the 12 duplicate feedbacks, 2 contradicted the first" in text
+    assert "✗" not in text
+
+
+def test_ledger_that_does_not_add_up_is_crossed_out_with_the_difference() -> None:
+    wrong = run_report()
+    wrong = run_report(ledger=wrong.ledger._replace(late=12))
+    text = Reader(page([wrong, run_report("soba-diag")])).text
+    assert "✗ off by -1" in text
+    assert "The ledger of banditron does not balance." in text
+
+
+def test_learners_with_the_same_ledger_share_one_account() -> None:
+    assert page(THREE).count('class="ledger"') == 1
+
+
+def test_settings_that_differ_between_runs_are_told_apart() -> None:
+    reports = [run_report("a", settings={"window": 1, "command": "one"}), run_report("b", settings={"command": "two"})]
+    text = Reader(page(reports)).text
+    assert "a: 1; b: –" in text
+    assert "a: one b: two" in text
+
+
+@pytest.mark.parametrize("events", [1, 2, 10, 11])
+@pytest.mark.parametrize("errors", [(0.0, 0.0), (1.0, 1.0)])
+def test_short_runs_are_drawn_too(events: int, errors: tuple[float, float]) -> None:
+    assert page([run_report(events=events, errors=errors)]).count("<svg") == 4
+
+
+def test_run_without_a_decision_has_a_page_without_figures() -> None:
+    content = page([run_report(ledger=Ledger(), events=0, wall_s=0.0, delays=None)])
+    assert "Nothing was decided." in content
+    assert "<svg" not in content
+
+
+def test_small_errors_are_drawn_on_logarithmic_axes() -> None:
+    drawn = page([run_report("good", (0.5, 0.0), events=20_000), run_report("perfect", (0.0, 0.0), events=20_000)])
+    assert "logarithmic scales" in drawn
+    assert "logarithmic scales" not in page(THREE)
+
+
+def test_many_learners_with_long_names_keep_room_for_the_lines() -> None:
+    reports = [run_report(params={"a_rather_long_name": 1 / number}) for number in range(1, 24)]
+    assert page(reports).count("<svg") == 4
+
+
+def test_no_report_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one run; got none"):
+        page([])
+
+
+def test_written_page_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "run.html"
+    assert write_report(path, THREE) == path
+    assert write_report(str(path), THREE[:1]) == path
+    assert path.read_text(encoding="utf-8") == page(THREE[:1])
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.html"
+    path.write_text("old", encoding="utf-8")
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_report(path, THREE)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text(encoding="utf-8") == "old"
+
+
+@given(st.lists(st.floats(0, 300), min_size=1, max_size=12))
+def test_labels_keep_their_order_and_distance_and_stay_inside(wanted: list[float]) -> None:
+    placed = report_module._spread(wanted, gap=16, low=5, high=300)
+    by_height = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    heights = [placed[i] for i in by_height]
+    assert all(high - low >= 16 - 1e-6 for low, high in pairwise(heights))
+    assert all(5 - 1e-6 <= height <= 300 + 1e-6 for height in placed)
+
+
+def test_labels_with_room_stay_where_they_belong() -> None:
+    assert report_module._spread([200.0, 20.0, 100.0], gap=16, low=5, high=300) == [200.0, 20.0, 100.0]
+
+
+def test_numbers_that_are_not_known_are_dashes() -> None:
+    assert report_module._number(math.nan) == "–"

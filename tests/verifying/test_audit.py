@@ -1,0 +1,459 @@
+"""The audit can fail: whatever is changed in the topics of a good run, it finds, and says where."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+
+from stream.joining.join import DroppedOrphan, Join, JoinSettings, Settled
+from stream.recovery.journal import JournalError
+from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
+from stream.wire.codec import DEAD_LETTER_ORPHAN, dead_letter_headers, decode_example
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
+
+Edit = Callable[[list[Record]], list[Record]]
+
+
+def made_by_hand(**changes: Any) -> Pipeline:
+    """A run in which every row of the ledger counts something."""
+    pipeline = Pipeline(small_task(**changes))
+    learner = pipeline.learner()
+
+    def at(now_ms: int) -> None:
+        while learner.step(0):
+            pass
+        pipeline.clock.advance_to(now_ms)
+
+    pipeline.answer("dropped", 1)  # feedback 0
+    pipeline.answer("early", 1)  # 1
+    at(1_100)
+    for event_id in ("early", "matched", "expired", "matched"):  # contexts 0 to 3
+        pipeline.context(event_id)
+    pipeline.send(TOPICS.contexts, b"{")  # 4
+    at(1_200)
+    pipeline.answer("matched", 1)  # 2
+    pipeline.answer("matched", 1)  # 3, duplicate
+    pipeline.answer("matched", 0)  # 4, conflict
+    pipeline.send(TOPICS.feedback, b"{")  # 5
+    at(3_000)
+    pipeline.answer("expired", 1)  # 6, late
+    at(3_100)
+    pipeline.context("pending")  # context 5
+    pipeline.answer("waiting", 1)  # 7
+    at(3_200)
+    while learner.step(0):
+        pass
+    return pipeline
+
+
+GOOD = Ledger(
+    contexts=6, decided=4, context_duplicates=1, context_malformed=1, feedback=8, matched=2, expired=1, pending=1,
+    late=1, feedback_duplicates=2, conflicts=1, orphans_waiting=1, orphans_dropped=1, feedback_malformed=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def good() -> Pipeline:
+    return made_by_hand()
+
+
+def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
+    """The audit of the same topics, with the records of one of them edited."""
+    other = Pipeline(good.settings)
+    copies = [record for name in TOPICS for record in (edit if name == topic else list)(good.records(name))]
+    for record in sorted(copies, key=lambda record: record.append_ms):
+        other.clock.advance_to(record.append_ms)
+        other.broker.producer().send(record.topic, 0, record.key, record.value, record.headers)
+    return audit_partition(other.broker, TOPICS, 0)
+
+
+def test_good_run_is_found_good(good: Pipeline) -> None:
+    finding = tampered(good, TOPICS.contexts, list)
+    assert finding == Finding(0, GOOD, GOOD, (), 0, 0)
+    assert finding.ok
+
+
+def test_records_that_are_not_applied_yet_are_behind_and_no_fault() -> None:
+    pipeline = made_by_hand()
+    pipeline.context("next")
+    pipeline.answer("pending", 1)
+    pipeline.answer("next", 1)
+    assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, GOOD, GOOD, (), 1, 2)
+
+
+def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_beginning() -> None:
+    pipeline = made_by_hand()
+    learner = pipeline.learner()
+
+    def go_on(topic: str) -> None:
+        pipeline.context(f"during {topic}")
+        pipeline.answer("pending", 1)
+        while learner.step(0):
+            pass
+
+    while learner.step(0):
+        pass
+    before = audit_partition(pipeline.broker, TOPICS, 0)
+    during = audit_partition(pipeline.broker, TOPICS, 0, go_on)
+    assert (during.audited, during.faults, during.ok) == (before.audited, (), True)
+    assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(TOPICS) - 2
+
+
+def test_step_that_has_published_and_is_not_in_the_journal_is_found(good: Pipeline) -> None:
+    finding = tampered(good, TOPICS.journal, lambda records: records[:-1])
+    assert any("has published, and the journal ends with" in fault for fault in finding.faults)
+
+
+def test_decision_that_waits_beyond_its_deadline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(join: Join, watermark_ms: int) -> Iterator[Settled | DroppedOrphan]:
+        join.watermark_ms = max(join.watermark_ms, watermark_ms)
+        return iter(())
+
+    monkeypatch.setattr(Join, "pass_time", never)
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.context("overdue")
+    for _ in range(5):  # such a learner would go on for ever: what is due stays due
+        learner.step(0)
+    pipeline.clock.advance_to(pipeline.clock.now_ms + 2_000)
+    pipeline.context("later")
+    pipeline.answer("later", 1)
+    for _ in range(5):  # such a learner would go on for ever: what is due stays due
+        learner.step(0)
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert any("'overdue' is pending" in fault for fault in finding.faults), finding
+
+
+def test_feedback_of_a_decided_event_that_was_dropped_as_an_orphan_is_found(good: Pipeline) -> None:
+    offsets = [offset for _, offset in map(decode_example, good.records(TOPICS.examples)) if offset is not None]
+    feedback_offset = offsets[-1]
+    headers = dead_letter_headers(TOPICS.feedback, 0, feedback_offset, DEAD_LETTER_ORPHAN, "")
+
+    def drop_it(records: list[Record]) -> list[Record]:
+        return [*records, records[-1]._replace(value=b"{}", headers=headers)]
+
+    faults = tampered(good, TOPICS.dead_letter, drop_it).faults
+    assert any("was dropped as an orphan" in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("field", Ledger._fields)
+def test_wrong_count_of_the_learner_is_found_in_every_row(good: Pipeline, field: str) -> None:
+    def edit(records: list[Record]) -> list[Record]:
+        fields = orjson.loads(records[-1].value or b"")
+        fields["ledger"][Ledger._fields.index(field)] += 1
+        return [*records[:-1], records[-1]._replace(value=orjson.dumps(fields))]
+
+    finding = tampered(good, TOPICS.journal, edit)
+    assert not finding.ok
+    assert finding.audited == GOOD
+    assert finding.learner == GOOD._replace(**{field: getattr(GOOD, field) + 1})
+
+
+def drop(offset: int) -> Edit:
+    return lambda records: [record for record in records if record.offset != offset]
+
+
+def again(offset: int) -> Edit:
+    return lambda records: [*records, records[offset]._replace(append_ms=records[-1].append_ms)]
+
+
+def change(offset: int, **fields: object) -> Edit:
+    def edit(records: list[Record]) -> list[Record]:
+        value = orjson.dumps({**orjson.loads(records[offset].value or b""), **fields})
+        key = str(fields["id"]).encode() if "id" in fields else records[offset].key
+        return [*records[:offset], records[offset]._replace(value=value, key=key), *records[offset + 1 :]]
+
+    return edit
+
+
+def garbage(records: list[Record]) -> list[Record]:
+    return [*records, records[-1]._replace(value=b"{", key=None)]
+
+
+def header(number: int, name: str, content: str) -> Edit:
+    def edit(records: list[Record]) -> list[Record]:
+        new = tuple((n, content.encode() if n == f"onebit-{name}" else old) for n, old in records[number].headers)
+        return [*records[:number], records[number]._replace(headers=new), *records[number + 1 :]]
+
+    return edit
+
+
+class Tampering(NamedTuple):
+    """A change to one topic, and what the audit says to it."""
+
+    claim: str
+    topic: str
+    edit: Edit
+    says: str
+
+
+# The predictions are of early, matched, expired, pending; the examples of early, matched, expired; the dead letters of
+# context 4, feedback 5 and feedback 0.
+TAMPERINGS = [
+    Tampering("prediction lost", TOPICS.predictions, drop(3), "context at offset 5, 'pending', has no prediction"),
+    Tampering("settled prediction lost", TOPICS.predictions, drop(1), "settles 'matched' once more than it has"),
+    Tampering("prediction twice", TOPICS.predictions, again(3), "context offset 5 has two predictions"),
+    Tampering(
+        "duplicate context decided",
+        TOPICS.predictions,
+        lambda records: again(1)(change(1, context_offset=3)(records)),
+        "context offset 3 has two predictions",
+    ),
+    Tampering("prediction of another event", TOPICS.predictions, change(3, id="other"), "its prediction is of 'other'"),
+    Tampering("prediction of no context", TOPICS.predictions, change(3, context_offset=9), "has no prediction"),
+    Tampering("prediction of a malformed context", TOPICS.predictions, change(3, context_offset=4), "no prediction"),
+    Tampering("unreadable prediction", TOPICS.predictions, garbage, "prediction at offset 4 cannot be read"),
+    Tampering("other action predicted", TOPICS.predictions, change(1, action=2), "is not that of the prediction"),
+    Tampering("other time of decision", TOPICS.predictions, change(1, decided_at_ms=1_099), "after 101 ms"),
+    Tampering("matched example lost", TOPICS.examples, drop(1), "did not settle 'matched', which is pending"),
+    Tampering("expired example lost", TOPICS.examples, drop(2), "did not settle 'expired', which is pending"),
+    Tampering(
+        "matched example twice", TOPICS.examples, again(1), "settles 'matched' once more than it has predictions, 1"
+    ),
+    Tampering(
+        "expired example twice", TOPICS.examples, again(2), "settles 'expired' once more than it has predictions, 1"
+    ),
+    Tampering("unreadable example", TOPICS.examples, garbage, "example at offset 3 cannot be read"),
+    Tampering("example of nobody", TOPICS.examples, change(1, id="nobody"), "settles 'nobody' once more"),
+    Tampering(
+        "example of another event", TOPICS.examples, change(1, id="pending"), "its feedback at offset 2 is of 'matched'"
+    ),
+    Tampering(
+        "matched told as expired",
+        TOPICS.examples,
+        change(1, outcome="expired"),
+        "expired with reward 1; expected None",
+    ),
+    Tampering(
+        "matched made into expired",
+        TOPICS.examples,
+        change(1, outcome="expired", reward=None, delay_ms=None, feedback_offset=None),
+        "expired at 1200 ms, and its deadline is 2100 ms",
+    ),
+    Tampering(
+        "expired told as matched", TOPICS.examples, change(2, outcome="matched"), "offset None missing or used twice"
+    ),
+    Tampering(
+        "expired made into matched",
+        TOPICS.examples,
+        change(2, outcome="matched", reward=1, delay_ms=1_900, feedback_offset=6),
+        "matched after 1900 of 1000 ms",
+    ),
+    Tampering(
+        "reward of an example", TOPICS.examples, change(1, reward=0), "its feedback at offset 2 is of 'matched' with 1"
+    ),
+    Tampering("reward of an expired one", TOPICS.examples, change(2, reward=0), "expired with reward 0; expected None"),
+    Tampering("action of an example", TOPICS.examples, change(1, action=7), "is not that of the prediction"),
+    Tampering("propensity of an example", TOPICS.examples, change(1, propensity=0.5), "is not that of the prediction"),
+    Tampering("delay of an example", TOPICS.examples, change(1, delay_ms=99), "after 100 ms"),
+    Tampering(
+        "matched by its duplicate",
+        TOPICS.examples,
+        change(1, feedback_offset=3),
+        "feedback at offset 2 did not settle 'matched'; offset 3 did",
+    ),
+    Tampering("matched by what another used", TOPICS.examples, change(1, feedback_offset=1), "missing or used twice"),
+    Tampering("matched by nothing", TOPICS.examples, change(1, feedback_offset=77), "name 1 applied feedback records"),
+    Tampering(
+        "dead letter lost", TOPICS.dead_letter, drop(0), "context at offset 4 is malformed and has no dead letter"
+    ),
+    Tampering(
+        "feedback's dead letter lost", TOPICS.dead_letter, drop(1), "feedback at offset 5 is malformed and has no"
+    ),
+    Tampering("dead letter twice", TOPICS.dead_letter, again(0), "is foreign or twice"),
+    Tampering(
+        "dead letter of another", TOPICS.dead_letter, header(0, "offset", "0"), "has a dead letter, and can be read"
+    ),
+    Tampering("foreign dead letter", TOPICS.dead_letter, header(0, "partition", "1"), "is foreign or twice"),
+    Tampering("dead letter of a good feedback", TOPICS.dead_letter, header(1, "offset", "2"), "feedback at offset 5"),
+    Tampering(
+        "unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead letter at offset 0 cannot be read"
+    ),
+    Tampering("step twice", TOPICS.journal, again(-1), "does not follow on"),
+    Tampering("step lost", TOPICS.journal, drop(2), "step 3 does not follow on 1"),
+    Tampering("context changed", TOPICS.contexts, change(1, id="other"), "'other'; its prediction is of 'matched'"),
+    Tampering("context became malformed", TOPICS.contexts, change(5, x=None), "is malformed and has no dead letter"),
+    Tampering("feedback changed", TOPICS.feedback, change(2, reward=0), "is of 'matched' with 0"),
+    Tampering("feedback became malformed", TOPICS.feedback, change(7, reward=2), "is malformed and has no dead letter"),
+]
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS, ids=lambda tampering: tampering.claim)
+def test_audit_finds_what_was_changed_and_says_where(good: Pipeline, tampering: Tampering) -> None:
+    finding = tampered(good, tampering.topic, tampering.edit)
+    assert not finding.ok
+    assert any(tampering.says in fault for fault in finding.faults), finding
+
+
+# These change no record that names another: only the counts tell.
+MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
+    "orphan's dead letter lost": (TOPICS.dead_letter, drop(2), {"orphans_dropped": 0, "orphans_waiting": 2}),
+    "bit of a duplicate": (TOPICS.feedback, change(3, reward=0), {"conflicts": 2}),
+    "bit of a conflict": (TOPICS.feedback, change(4, reward=1), {"conflicts": 0}),
+    "late feedback of another": (TOPICS.feedback, change(6, id="other"), {"late": 0, "orphans_waiting": 2}),
+    "waiting feedback of another": (
+        TOPICS.feedback, change(7, id="matched"), {"orphans_waiting": 0, "feedback_duplicates": 3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", MISCOUNTS)
+def test_audit_counts_for_itself(good: Pipeline, claim: str) -> None:
+    topic, edit, counts = MISCOUNTS[claim]
+    finding = tampered(good, topic, edit)
+    assert not finding.ok
+    assert finding.audited == GOOD._replace(**counts)
+
+
+def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
+    learner = pipeline.learner()
+    makes: list[Callable[[], None]] = [
+        lambda: pipeline.answer("a", 1),  # kept
+        lambda: pipeline.answer("b", 1),  # kept; that of a has to go
+        lambda: pipeline.context("a"),
+        lambda: pipeline.context("c"),  # a has to expire
+        lambda: pipeline.answer("a", 1),  # within orphan_ms of the first: yet no duplicate of it
+    ]
+    for make in makes:
+        make()
+        while learner.step(0):
+            pass
+    ledger = pipeline.ledger()
+    assert (ledger.late, ledger.feedback_duplicates, ledger.orphans_dropped, ledger.orphans_waiting) == (1, 0, 1, 1)
+    assert pipeline.audits()[0].ok
+
+
+def test_decision_that_expired_though_its_feedback_was_in_time_is_a_fault(good: Pipeline) -> None:
+    def early(records: list[Record]) -> list[Record]:
+        return [r._replace(append_ms=2_100 if r.offset == 6 else r.append_ms) for r in records]
+
+    finding = tampered(good, TOPICS.feedback, early)
+    assert finding.faults == (
+        "feedback at offset 6 came in time for 'expired', at 2100 ms with the deadline at 2100 ms; "
+        "the decision expired all the same",
+    )
+
+
+def test_assumed_reward_of_the_negative_policy_is_expected() -> None:
+    pipeline = made_by_hand(on_expiry="negative")
+    assert audit_partition(pipeline.broker, TOPICS, 0).ok
+    finding = tampered(pipeline, TOPICS.examples, change(2, reward=None))
+    assert "expired with reward None; expected 0" in finding.faults[0]
+
+
+def test_faults_are_shown_up_to_a_limit() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for number in range(3 * FAULTS_SHOWN_MAX):
+        pipeline.context(f"event-{number}")
+    while learner.step(0):
+        pass
+    finding = tampered(pipeline, TOPICS.predictions, lambda records: [])
+    assert len(finding.faults) == FAULTS_SHOWN_MAX
+    assert finding.audited.decided == 0
+
+
+def test_id_that_was_forgotten_may_be_decided_again() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for start_ms in (1_000, 20_000, 40_000):
+        pipeline.clock.advance_to(start_ms)
+        pipeline.answer(f"other-{start_ms}", 1)  # the time passes
+        pipeline.clock.advance_to(start_ms + 1)
+        pipeline.context("a")
+        while learner.step(0):
+            pass
+        pipeline.clock.advance_to(start_ms + 11)
+        pipeline.answer("a", 1)
+        while learner.step(0):
+            pass
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.ok, finding
+    assert (finding.audited.decided, finding.audited.matched) == (3, 3)
+
+
+def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.context("a")
+    pipeline.send(TOPICS.feedback, feedback_value("a", 1))
+    assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, Ledger(), Ledger(), (), 1, 1)
+    finding = tampered(made_by_hand(), TOPICS.journal, lambda records: [])
+    assert finding.faults == ("4 predictions, and no journal",)
+
+
+def test_journal_without_its_opening_record_cannot_be_audited(good: Pipeline) -> None:
+    with pytest.raises(JournalError, match="the record that opens the journal is gone"):
+        tampered(good, TOPICS.journal, drop(0))
+
+
+def test_dead_letters_of_other_programs_are_not_the_audits_business(good: Pipeline) -> None:
+    def foreign(records: list[Record]) -> list[Record]:
+        letter = header(0, "topic", TOPICS.predictions)(records)[0]
+        return [*records, letter._replace(append_ms=records[-1].append_ms)]
+
+    assert tampered(good, TOPICS.dead_letter, foreign).ok
+
+
+@pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TOPICS.snapshots])
+def test_ledger_of_which_records_were_deleted_is_not_said_to_differ_but_to_be_gone(topic: str) -> None:
+    pipeline = made_by_hand()
+    pipeline.broker.delete_records(TopicPartition(topic, 0), 1)
+    (finding,) = pipeline.audits()
+    assert not finding.ok
+    assert (finding.learner, finding.audited, finding.faults) == (Ledger(), Ledger(), ())
+    (said,) = finding.gone
+    assert said.startswith(f"{topic}/0 begins at offset 1, and the ledger is counted from offset 0 on")
+    assert "set its retention.ms to -1" in said
+
+
+def test_all_that_retention_has_deleted_is_told_at_once() -> None:
+    pipeline = made_by_hand()
+    for topic in TOPICS.of_events():
+        pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
+    (finding,) = pipeline.audits()
+    assert {said.split("/")[0] for said in finding.gone} == set(TOPICS.of_events())
+
+
+def test_what_was_deleted_before_the_first_step_is_not_missed() -> None:
+    pipeline = Pipeline(small_task())
+    for event_id in "abcd":
+        pipeline.context(event_id)
+        pipeline.answer(event_id, 1)
+    for topic in (TOPICS.contexts, TOPICS.feedback):
+        pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
+    assert pipeline.audits()[0].gone == ()  # nothing was begun
+    learner = pipeline.learner()
+    while learner.step(0):
+        pass
+    (finding,) = pipeline.audits()
+    assert finding.ok, finding
+    assert finding.audited.contexts == 2
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
+    assert "begins at offset 3, and the ledger is counted from offset 2 on" in pipeline.audits()[0].gone[0]
+
+
+def test_decision_expired_before_its_time_is_a_fault_also_after_more_decisions_than_may_be_pending() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=2)))
+    learner = pipeline.learner()
+
+    def step() -> None:
+        pipeline.clock.advance_to(pipeline.now_ms() + 10)
+        while learner.step(0):
+            pass
+
+    for event_id in "abcd":
+        pipeline.context(event_id)
+        step()
+        pipeline.answer(event_id, 1)
+        step()
+    for event_id in "efg":  # e has to make room
+        pipeline.context(event_id)
+        step()
+    assert [example["outcome"] for example in pipeline.values(TOPICS.examples)] == ["matched"] * 4 + ["expired"]
+    assert tampered(pipeline, TOPICS.examples, list).ok
+    edit = change(3, outcome="expired", reward=None, delay_ms=None, feedback_offset=None)
+    assert "example at offset 3: expired at" in tampered(pipeline, TOPICS.examples, edit).faults[0]

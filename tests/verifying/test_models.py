@@ -1,0 +1,310 @@
+"""Models of any past moment, in files, side by side, and as the beginning of a new pipeline."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from consumers.learner import LearnerProgram
+from stream.cli.model import time_ms
+from stream.cli.settings import SettingsError
+from stream.learners import registered
+from stream.recovery.digests import state_digest, task_digest
+from stream.recovery.journal import JournalError
+from stream.recovery.recover import rebuild
+from stream.verifying.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
+from stream.verifying.models import export_model, import_model
+from stream.verifying.reapply import replay_journal
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task, synsep_task
+
+JOURNAL = TopicPartition(TOPICS.journal, 0)
+
+
+def idle(*programs: LearnerProgram) -> None:
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def ran(learner: str = "soba-diag", events: int = 60, **changes: Any) -> tuple[Pipeline, LearnerProgram]:
+    pipeline = Pipeline(synsep_task(learner, **changes))
+    program = pipeline.learner(snapshot_interval_ms=20)
+    dataset = small_synsep()
+    pipeline.run(
+        (pipeline.replay(dataset, events), pipeline.feedback(dataset, plan("lognormal:50ms,1.0", loss=0.1))), program
+    )
+    return pipeline, program
+
+
+@pytest.fixture(scope="module")
+def run() -> Pipeline:
+    return ran()[0]
+
+
+@pytest.mark.parametrize("number", [1, 2, 30, 57])
+def test_model_at_a_step_is_that_of_a_run_that_stopped_there(run: Pipeline, number: int) -> None:
+    model = export_model(run.broker, TOPICS, 0, number=number)
+    alone = rebuild(run.broker, TOPICS, 0, None, until=number, snapshots=False).task
+    step = run.journal()[number - 1]
+    assert model.meta["digest"] == state_digest([alone.learner.state()]) == state_digest([model.state])
+    assert model.meta["position"] == {
+        "topics": "test.", "partition": 0, "journal": number, "contexts": step.contexts[1],
+        "feedback": step.feedback[1], "watermark_ms": alone.join.watermark_ms,
+    }  # fmt: skip
+    assert (model.meta["learner"], model.meta["updates"]) == ("soba-diag", step.updates)
+
+
+def test_model_at_a_time_is_that_of_the_last_step_in_the_journal_then(run: Pipeline) -> None:
+    records = run.records(TOPICS.journal)
+    times = [record.append_ms for record in records]
+    for at_ms in (times[0], times[7], times[20] + 1, times[-1], times[-1] + 1_000_000):
+        expected = sum(time <= at_ms for time in times) - 1  # the first record holds the settings
+        assert export_model(run.broker, TOPICS, 0, at_ms=at_ms).meta["position"]["journal"] == expected
+    with pytest.raises(ModelError, match="no step had been made at 999 ms"):
+        export_model(run.broker, TOPICS, 0, at_ms=999)
+
+
+def test_model_of_a_step_that_was_not_made_is_refused(run: Pipeline) -> None:
+    with pytest.raises(ModelError, match=r"test.journal/0 has steps 1 to \d+; got 100000"):
+        export_model(run.broker, TOPICS, 0, number=100_000)
+    with pytest.raises(ModelError, match="is empty: no step has been made"):
+        export_model(Pipeline(small_task()).broker, TOPICS, 0)
+
+
+def test_exporting_writes_nothing_to_the_topics(run: Pipeline) -> None:
+    before = run.ends()
+    export_model(run.broker, TOPICS, 0)
+    assert run.ends() == before
+
+
+@pytest.mark.parametrize("learner", sorted(registered()))
+def test_model_read_from_a_file_is_the_one_written(learner: str, tmp_path: Path) -> None:
+    pipeline = Pipeline(small_task(learner))
+    pipeline.context("a", 1, 2)
+    idle(pipeline.learner())
+    model = export_model(pipeline.broker, TOPICS, 0)
+    write_model(tmp_path / "a.npz", model)
+    again = read_model(tmp_path / "a.npz")
+    assert again.meta == orjson.loads(orjson.dumps(model.meta))
+    assert state_digest([again.state]) == state_digest([model.state])
+    assert {name: type(value) for name, value in again.state.items()} == {
+        name: type(value) for name, value in model.state.items()
+    }
+
+
+def test_file_that_is_no_model_or_was_changed_is_refused(run: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_model(tmp_path / "missing.npz")
+    (tmp_path / "text.npz").write_text("no")
+    with pytest.raises(ModelError, match="expected a file of `onebit model export`"):
+        read_model(tmp_path / "text.npz")
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_model(tmp_path / "other.npz")
+    model = export_model(run.broker, TOPICS, 0)
+    write_model(tmp_path / "later.npz", Model({**model.meta, "format": 2}, model.state))
+    with pytest.raises(ModelError, match="is of format 2; this version of Onebit reads up to 1"):
+        read_model(tmp_path / "later.npz")
+    write_model(tmp_path / "changed.npz", Model(model.meta, {**model.state, "extra": np.ones(2)}))
+    with pytest.raises(ModelError, match="the file was changed"):
+        read_model(tmp_path / "changed.npz")
+    with pytest.raises(ModelError, match="cannot be written"):
+        write_model(tmp_path / "no" / "such.npz", model)
+
+
+def test_comparison_tells_what_differs_and_by_how_much() -> None:
+    first = Model({}, {"W": np.array([[1.0, 2.0, np.nan]]), "n": 3, "only": np.ones(2), "zero": np.array([0.0])})
+    second = Model({}, {"W": np.array([[1.0, 2.5, np.nan]]), "n": 3, "W2": np.ones(2), "zero": np.array([-0.0])})
+    found = {difference.name: difference for difference in compare_models(first, second)}
+    assert found["W"] == Difference("W", ((1, 3), (1, 3)), 1, 0.5)
+    assert found["n"] == Difference("n", ((), ()), 0, 0.0)
+    assert (found["only"].shapes, found["only"].same) == (((2,), None), False)
+    assert (found["zero"].differing, found["zero"].greatest) == (1, 0.0)
+    assert all(difference.same for difference in compare_models(first, first))
+
+
+def imported(model: Model, **changes: Any) -> Pipeline:
+    pipeline = Pipeline(synsep_task(**changes))
+    import_model(pipeline.broker, TOPICS, 0, model, "import")
+    return pipeline
+
+
+def go_on(pipeline: Pipeline, start: int, events: int) -> LearnerProgram:
+    program = pipeline.learner(snapshot_interval_ms=20)
+    dataset = small_synsep()
+    sources = (pipeline.replay(dataset, start + events, start=start), pipeline.feedback(dataset, plan()))
+    pipeline.run(sources, program)
+    return program
+
+
+def test_learner_begins_with_an_imported_model_and_so_do_its_recovery_and_its_replay(run: Pipeline) -> None:
+    model = export_model(run.broker, TOPICS, 0)
+    pipeline = imported(model)
+    first = pipeline.learner()
+    first.step(0)
+    assert state_digest([first.tasks[0].learner.state()]) == model.meta["digest"]
+    first.close()
+    program = go_on(pipeline, 60, 60)
+    assert pipeline.values(TOPICS.predictions)[0]["model_version"] == model.meta["updates"]
+    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    assert found.stored.newest is not None
+    alone = rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
+    assert task_digest(alone.task) == task_digest(found.task) == task_digest(program.tasks[0])
+    fresh = go_on(Pipeline(synsep_task()), 60, 60)
+    assert task_digest(fresh.tasks[0]) != task_digest(program.tasks[0])
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert replay.ok
+    assert replay.snapshot == found.stored.newest.number
+    assert pipeline.audits()[0].ok
+
+
+def test_model_is_imported_only_where_no_learner_has_begun(run: Pipeline) -> None:
+    model = export_model(run.broker, TOPICS, 0)
+    before = run.ends()
+    with pytest.raises(ModelError, match=r"test.journal/0: a learner has begun there"):
+        import_model(run.broker, TOPICS, 0, model, "import")
+    assert run.ends() == before
+    pipeline = imported(model)
+    with pytest.raises(ModelError, match=r"test.snapshots/0 holds a model already"):
+        import_model(pipeline.broker, TOPICS, 0, model, "import")
+
+
+def test_learner_waits_for_an_import_that_is_under_way(run: Pipeline) -> None:
+    pipeline = Pipeline(synsep_task())
+    producer = pipeline.broker.transactional_producer("import")
+    producer.begin()
+    producer.send(TOPICS.snapshots, 0, b"0/import/0", b"")
+    program = pipeline.learner()
+    program.step(0)
+    assert program.tasks == {}
+    producer.abort()
+    program.step(0)
+    assert list(program.tasks) == [0]
+
+
+def test_model_imported_while_a_learner_waits_for_its_first_event_is_what_it_begins_with(run: Pipeline) -> None:
+    model = export_model(run.broker, TOPICS, 0)
+    pipeline = Pipeline(synsep_task())
+    waiting = pipeline.learner()
+    idle(waiting)
+    import_model(pipeline.broker, TOPICS, 0, model, "import")
+    pipeline.context("first", 1)
+    idle(waiting)
+    assert pipeline.values(TOPICS.predictions)[0]["model_version"] == model.meta["updates"]
+    assert replay_journal(pipeline.broker, TOPICS, 0).ok
+
+
+def test_learner_with_other_parameters_than_the_imported_model_is_refused(run: Pipeline) -> None:
+    model = export_model(run.broker, TOPICS, 0)
+    pipeline = imported(model)
+    with pytest.raises(
+        JournalError, match=r"imported into test.snapshots/0 is of learner = 'soba-diag'; got 'banditron'"
+    ):
+        idle(pipeline.learner(settings=synsep_task("banditron")))
+
+
+def test_model_that_does_not_fit_its_learner_is_not_imported(run: Pipeline) -> None:
+    model = export_model(run.broker, TOPICS, 0)
+    wrong = Model({**model.meta, "n_features": 7}, model.state)
+    with pytest.raises(ModelError, match="does not fit its learner"):
+        import_model(Pipeline(small_task()).broker, TOPICS, 0, wrong, "import")
+
+
+def test_journal_begun_with_an_imported_model_is_refused_without_it(run: Pipeline) -> None:
+    pipeline = imported(export_model(run.broker, TOPICS, 0))
+    go_on(pipeline, 60, 10)
+    pipeline.broker.delete_topics([TOPICS.snapshots])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    with pytest.raises(JournalError, match=r"was begun with the imported model .* does not hold it any more"):
+        idle(pipeline.learner())
+
+
+def test_replay_of_the_whole_journal_finds_the_state_of_the_recovery() -> None:
+    pipeline, program = ran(events=40)
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert replay.ok
+    assert replay.steps == pipeline.journal()[-1].number
+    assert 0 < replay.snapshot <= replay.steps
+    assert replay.replayed == task_digest(program.tasks[0])
+    assert replay.state == state_digest([program.tasks[0].learner.state()])
+    assert replay_journal(Pipeline(small_task()).broker, TOPICS, 0).ok  # nothing to replay
+
+
+def test_replay_tells_a_snapshot_that_is_not_what_the_journal_comes_to() -> None:
+    pipeline, program = ran(events=40)
+    running = program._running[0]
+    program.tasks[0].learner.update(*_right_answer(program))
+    running.snapshots.taken_ms = 0
+    pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
+    pipeline.context("last", 1)
+    idle(program)
+    pipeline.context("very-last", 1)
+    idle(program)
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert not replay.ok
+
+
+def test_replay_tells_a_prediction_that_the_journal_does_not_come_to() -> None:
+    pipeline, program = ran(events=40)
+    running = program._running[0]
+    running.snapshots.taken_ms = pipeline.now_ms() + 10**9  # no snapshot will carry the altered model
+    program.tasks[0].learner.load({**program.tasks[0].learner.state(), "W": program.tasks[0].learner.weights() + 1.0})
+    pipeline.context("after", 1)
+    idle(program)
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert not replay.ok
+    assert "test.predictions/0 offset 40 holds" in replay.fault
+    assert "applied again publishes" in replay.fault
+
+
+def _right_answer(program: LearnerProgram) -> Any:
+    x = np.ones(program.tasks[0].learner.n_features)
+    return x, program.tasks[0].learner.predict(x, 0.0), 1
+
+
+def test_replay_tells_inputs_that_are_gone() -> None:
+    pipeline, _ = ran(events=40)
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert not replay.ok
+    assert "needs test.contexts/0 from offset 0; it is kept from 3 on" in replay.fault
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "snapshot_interval_ms", "says"),
+    [
+        (-1, 60_000, None),
+        (-1, 0, None),
+        (420_000, 60_000, None),
+        (
+            419_999,
+            60_000,
+            "is kept for 419999ms; a recovery may need 7m, twice the snapshot interval 1m and the window",
+        ),
+        (3_600_000, 0, r"is kept for 1h, and there are no snapshots: a recovery needs all of it"),
+    ],
+)
+def test_retention_that_is_too_short_for_a_recovery_is_warned_of(
+    retention_ms: int, snapshot_interval_ms: int, says: str | None
+) -> None:
+    topics = Topics.with_prefix("a.")
+    pipeline = Pipeline(small_task())
+    pipeline.broker.create_topics(topics.specs(1, retention_ms=retention_ms))
+    found = pipeline.broker.describe_topics(list(topics))
+    found[topics.journal] = found[topics.journal]._replace(retention_ms=retention_ms)  # somebody else has set it
+    warnings = topics.retention_warnings(found, snapshot_interval_ms, 300_000)
+    if says is None:
+        assert warnings == []
+    else:
+        assert [warning.split()[0] for warning in warnings] == ["a.contexts", "a.feedback", "a.journal"]
+        assert all(says in warning for warning in warnings)
+
+
+def test_times_are_read_with_their_zone_or_in_milliseconds() -> None:
+    assert time_ms("2026-03-01T12:00:00Z") == time_ms("2026-03-01T13:00:00+01:00") == 1_772_366_400_000
+    assert time_ms("1772366400000") == 1_772_366_400_000
+    with pytest.raises(SettingsError, match="expected a time such as"):
+        time_ms("noon")

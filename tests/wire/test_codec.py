@@ -1,0 +1,460 @@
+"""The codec: what is written can be read, what is bad is refused by name, and the bytes stay what they are."""
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.wire import codec
+from stream.wire.codec import HEADERS, ID_BYTES_MAX, VALUE_BYTES_MAX, VERSION_HEADER, MalformedError
+from stream.wire.events import Context, Decision, Example, Features, Feedback, Outcome, Prediction
+from stream.wire.records import Headers, Record
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+N_FEATURES, N_CLASSES = 10, 4
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+COUNTS = st.integers(0, 2**63 - 1)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))  # lone surrogates cannot be encoded
+IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=ID_BYTES_MAX // 4)
+
+
+def record(value: bytes | None, key: bytes | None = None, headers: Headers = HEADERS) -> Record:
+    return Record("topic", 0, 7, 1_000, key, value, headers)
+
+
+def json(**fields: object) -> bytes:
+    return orjson.dumps(fields)
+
+
+@st.composite
+def features(draw: st.DrawFn) -> Features:
+    indices = sorted(draw(st.sets(st.integers(0, N_FEATURES - 1))))
+    values = draw(st.lists(FLOATS, min_size=len(indices), max_size=len(indices)))
+    return Features(np.array(indices, dtype=np.int32), np.array(values, dtype=np.float64))
+
+
+def decisions() -> st.SearchStrategy[Decision]:
+    return st.builds(
+        Decision,
+        st.integers(0, N_CLASSES - 1),
+        st.integers(0, N_CLASSES - 1),
+        st.floats(0.0, 1.0, exclude_min=True),
+        st.lists(FLOATS, min_size=N_CLASSES, max_size=N_CLASSES).map(np.array),
+    )
+
+
+def same_features(one: Features, other: Features) -> bool:
+    return one.indices.dtype == other.indices.dtype and one.values.dtype == other.values.dtype and (
+        one.indices.tobytes() == other.indices.tobytes() and one.values.tobytes() == other.values.tobytes()
+    )  # fmt: skip
+
+
+@given(IDS, features())
+def test_context_is_read_as_it_was_written_to_the_last_bit(event_id: str, x: Features) -> None:
+    read = codec.decode_context(record(codec.encode_context(event_id, x), event_id.encode()), N_FEATURES)
+    assert read.id == event_id
+    assert same_features(read.x, x)
+
+
+@given(st.lists(FLOATS, min_size=N_FEATURES, max_size=N_FEATURES))
+def test_dense_context_holds_the_nonzeros_of_the_list(dense: list[float]) -> None:
+    _, x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES)
+    assert x.indices.tolist() == [i for i, value in enumerate(dense) if value != 0.0]
+    assert x.values.tolist() == [value for value in dense if value != 0.0]
+    assert (x.indices.dtype.str, x.values.dtype.str) == ("<i4", "<f8")
+
+
+def test_values_that_are_all_one_are_left_out_and_read_as_ones() -> None:
+    value = codec.encode_context("a", Features(np.array([1, 3], dtype=np.int32), np.ones(2)))
+    assert orjson.loads(value) == {"id": "a", "x": {"i": [1, 3]}}
+    assert codec.decode_context(record(value), N_FEATURES).x.values.tolist() == [1.0, 1.0]
+
+
+def test_context_without_any_feature_is_a_context() -> None:
+    _, x = codec.decode_context(record(b'{"id":"a","x":{"i":[]}}'), N_FEATURES)
+    assert (x.indices.size, x.values.size, x.indices.dtype.str) == (0, 0, "<i4")
+
+
+@given(IDS, decisions(), COUNTS, COUNTS, COUNTS)
+def test_prediction_is_read_as_it_was_written(
+    event_id: str, decision: Decision, decided_at_ms: int, version: int, offset: int
+) -> None:
+    written = Prediction(event_id, decision, decided_at_ms, version)
+    value = codec.encode_prediction(written, offset)
+    read, read_offset = codec.decode_prediction(record(value, event_id.encode()))
+    assert read.decision.scores.tobytes() == decision.scores.tobytes()
+    assert (plain(read), read_offset) == (plain(written), offset)
+
+
+def plain(prediction: Prediction) -> tuple[object, ...]:
+    """A prediction that can be compared; the scores are an array and compared apart."""
+    return (
+        *prediction._replace(decision=prediction.decision._replace(scores=np.empty(0)))[::2],
+        prediction.decision[:3],
+    )
+
+
+@given(IDS, st.integers(0, 1), st.none() | st.integers(0, N_CLASSES - 1))
+def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: int | None) -> None:
+    written = Feedback(event_id, reward, label)
+    assert codec.decode_feedback(record(codec.encode_feedback(written)), N_CLASSES) == written
+
+
+@given(
+    st.builds(
+        Example, IDS, st.sampled_from(Outcome), COUNTS, FLOATS, st.none() | st.integers(0, 1),
+        st.none() | st.integers(-(2**62), 2**62), COUNTS,
+    ),
+    st.none() | COUNTS,
+)  # fmt: skip
+def test_example_is_read_as_it_was_written(written: Example, offset: int | None) -> None:
+    assert codec.decode_example(record(codec.encode_example(written, offset))) == (written, offset)
+
+
+@given(TEXTS, COUNTS, COUNTS, TEXTS, TEXTS)
+def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offset: int, kind: str, reason: str) -> None:
+    headers = codec.dead_letter_headers(topic, partition, offset, kind, reason)
+    assert codec.decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
+
+
+class Bad(NamedTuple):
+    """A bad record, and what the message about it says."""
+
+    name: str
+    value: bytes | None
+    says: str
+    key: bytes | None = None
+    headers: Headers = HEADERS
+
+
+BAD_VALUES = [
+    Bad("tombstone", None, "value: expected a JSON object; got nothing"),
+    Bad("empty value", b"", "value: expected a JSON object; got an empty value"),
+    Bad("not JSON", b"id=a", "value: expected JSON"),
+    Bad("not UTF-8", b'{"id":"\xff"}', "value: expected JSON"),
+    Bad("cut off", b'{"id":"a"', "value: expected JSON"),
+    Bad("NaN", b'{"id":"a","x":[NaN]}', "value: expected JSON"),
+    Bad("Infinity", b'{"id":"a","x":[Infinity]}', "value: expected JSON"),
+    Bad("1e999", b'{"id":"a","x":[1e999]}', "value: expected JSON"),
+    Bad("lone surrogate", b'{"id":"\\ud800"}', "value: expected JSON"),
+    Bad("too deep", b"[" * 5_000 + b"]" * 5_000, "value: expected JSON"),
+    Bad("a list", b"[1,2]", "value: expected a JSON object; got [1, 2]"),
+    Bad("a number", b"1", "value: expected a JSON object; got 1"),
+    Bad("null", b"null", "value: expected a JSON object; got nothing"),
+    Bad("no id", b'{"x":[1]}', "id: expected a text; got nothing"),
+    Bad("empty id", b'{"id":""}', "id: expected a text; got ''"),
+    Bad("id is a number", b'{"id":1}', "id: expected a text; got 1"),
+    Bad("id is null", b'{"id":null}', "id: expected a text; got nothing"),
+    Bad("id is a list", b'{"id":["a"]}', "id: expected a text; got ['a']"),
+    Bad("id of 10 kB", json(id="a" * 10_000), "id: expected at most 256 bytes; got 10000"),
+    Bad("id of 257 bytes", json(id="é" * 128 + "a"), "id: expected at most 256 bytes; got 257"),
+    Bad("other key", b'{"id":"a"}', "id: expected the record's key, b'b'; got 'a'", key=b"b"),
+    Bad("empty key", b'{"id":"a"}', "id: expected the record's key, b''; got 'a'", key=b""),
+    Bad("key with a blank", b'{"id":"a"}', "id: expected the record's key, b'a '", key=b"a "),
+    Bad("version 2", b'{"id":"a"}', "version: expected 1; got b'2'", headers=((VERSION_HEADER[0], b"2"),)),
+    Bad("no version", b'{"id":"a"}', "version: expected 1; got b''", headers=((VERSION_HEADER[0], b""),)),
+    Bad("two versions", b'{"id":"a"}', "version: expected 1", headers=(VERSION_HEADER, (VERSION_HEADER[0], b"2"))),
+    Bad("oversize", b'{"id":"a","x":[' + b" " * VALUE_BYTES_MAX + b"]}", "value: expected at most 1000000 bytes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_VALUES, ids=lambda bad: bad.name)
+def test_what_is_no_event_at_all_is_refused_by_every_decoder(bad: Bad) -> None:
+    for decode in DECODERS.values():
+        with pytest.raises(MalformedError) as refused:
+            decode(record(bad.value, bad.key, bad.headers))
+        assert str(refused.value).startswith(bad.says)
+
+
+def contexts(x: bytes) -> bytes:
+    return b'{"id":"a","x":' + x + b"}"
+
+
+BAD_CONTEXTS = [
+    Bad("no x", b'{"id":"a"}', "x: expected"),
+    Bad("x is null", contexts(b"null"), "x: expected"),
+    Bad("x is a text", contexts(b'"1 2"'), "x: expected"),
+    Bad("x is a number", contexts(b"3"), "x: expected"),
+    Bad("no indices", contexts(b'{"v":[1]}'), "x.i: expected a list of whole numbers; got nothing"),
+    Bad("indices are no list", contexts(b'{"i":3}'), "x.i: expected a list of whole numbers; got 3"),
+    Bad("negative index", contexts(b'{"i":[-1,2]}'), "x.i: expected indices from 0 to 9; got -1"),
+    Bad("index too large", contexts(b'{"i":[1,10]}'), "x.i: expected indices from 0 to 9; got 10"),
+    Bad("index of 64 bits", contexts(b'{"i":[9223372036854775807]}'), "x.i: expected indices from 0 to 9"),
+    Bad("index wraps 32 bits", contexts(b'{"i":[4294967296]}'), "x.i: expected indices from 0 to 9"),
+    Bad("index beyond 64 bits", contexts(b'{"i":[1%s]}' % (b"0" * 30)), "x.i: expected a list of whole numbers"),
+    Bad("indices equal", contexts(b'{"i":[1,1]}'), "x.i: expected strictly increasing"),
+    Bad("indices fall", contexts(b'{"i":[2,1]}'), "x.i: expected strictly increasing"),
+    Bad("index is a float", contexts(b'{"i":[1.0]}'), "x.i: expected a list of whole numbers"),
+    Bad("index is true", contexts(b'{"i":[0,true]}'), "x.i: expected a list of whole numbers"),
+    Bad("index is null", contexts(b'{"i":[null]}'), "x.i: expected a list of whole numbers"),
+    Bad("indices nested", contexts(b'{"i":[[1],[2]]}'), "x.i: expected a list of whole numbers"),
+    Bad("fewer values", contexts(b'{"i":[1,2],"v":[1]}'), "x.v: expected as many numbers as x.i has, 2; got 1 values"),
+    Bad("more values", contexts(b'{"i":[1],"v":[1,2]}'), "x.v: expected as many numbers as x.i has, 1; got 2 values"),
+    Bad("values are null", contexts(b'{"i":[1],"v":null}'), "x.v: expected as many numbers"),
+    Bad("values are a text", contexts(b'{"i":[1],"v":"1"}'), "x.v: expected as many numbers"),
+    Bad("value is true", contexts(b'{"i":[1],"v":[true]}'), "x.v: expected a list of numbers"),
+    Bad("value is a text", contexts(b'{"i":[1],"v":["1"]}'), "x.v: expected a list of numbers"),
+    Bad("value is null", contexts(b'{"i":[1],"v":[null]}'), "x.v: expected a list of numbers"),
+    Bad("values nested", contexts(b'{"i":[1],"v":[[1]]}'), "x.v: expected a list of numbers"),
+    Bad("dense too short", contexts(b"[1,2]"), "x: expected 10 numbers, as the learner has features; got 2"),
+    Bad("dense too long", contexts(orjson.dumps([1] * 11)), "x: expected 10 numbers"),
+    Bad("dense empty", contexts(b"[]"), "x: expected 10 numbers"),
+    Bad("dense with true", contexts(orjson.dumps([True] + [1] * 9)), "x: expected a list of numbers"),
+    Bad("dense nested", contexts(orjson.dumps([[1]] * 10)), "x: expected a list of numbers"),
+    Bad("dense with a text", contexts(orjson.dumps(["1"] * 10)), "x: expected a list of numbers"),
+    Bad("dense with null", contexts(orjson.dumps([None] * 10)), "x: expected a list of numbers"),
+    Bad("10 million features", contexts(b'{"i":[9999999]}'), "x.i: expected indices from 0 to 9; got 9999999"),
+    Bad("10 million numbers", contexts(b"[" + b"0," * 9_999_999 + b"0]"), "value: expected at most 1000000 bytes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_CONTEXTS, ids=lambda bad: bad.name)
+def test_bad_context_is_refused_with_what_was_expected_and_what_came(bad: Bad) -> None:
+    with pytest.raises(MalformedError) as refused:
+        codec.decode_context(record(bad.value), N_FEATURES)
+    assert str(refused.value).startswith(bad.says)
+    assert len(str(refused.value)) < 300
+
+
+def feedbacks(fields: bytes) -> bytes:
+    return b'{"id":"a",' + fields + b"}"
+
+
+BAD_FEEDBACK = [
+    Bad("no reward", b'{"id":"a"}', "reward: expected a whole number from 0 to 1; got nothing"),
+    Bad("reward 2", feedbacks(b'"reward":2'), "reward: expected a whole number from 0 to 1; got 2"),
+    Bad("reward -1", feedbacks(b'"reward":-1'), "reward: expected a whole number from 0 to 1; got -1"),
+    Bad("reward true", feedbacks(b'"reward":true'), "reward: expected a whole number from 0 to 1; got True"),
+    Bad("reward 1.0", feedbacks(b'"reward":1.0'), "reward: expected a whole number from 0 to 1; got 1.0"),
+    Bad("reward text", feedbacks(b'"reward":"1"'), "reward: expected a whole number from 0 to 1; got '1'"),
+    Bad("reward list", feedbacks(b'"reward":[1]'), "reward: expected a whole number from 0 to 1; got [1]"),
+    Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward: expected a whole number"),
+    Bad("label 4", feedbacks(b'"reward":1,"label":4'), "label: expected a whole number from 0 to 3; got 4"),
+    Bad("label -1", feedbacks(b'"reward":1,"label":-1'), "label: expected a whole number from 0 to 3; got -1"),
+    Bad("label true", feedbacks(b'"reward":1,"label":true'), "label: expected a whole number from 0 to 3; got True"),
+    Bad("label null", feedbacks(b'"reward":1,"label":null'), "label: expected a whole number from 0 to 3; got nothing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_FEEDBACK, ids=lambda bad: bad.name)
+def test_bad_feedback_is_refused_with_what_was_expected_and_what_came(bad: Bad) -> None:
+    with pytest.raises(MalformedError) as refused:
+        codec.decode_feedback(record(bad.value), N_CLASSES)
+    assert str(refused.value).startswith(bad.says)
+
+
+def test_feedback_without_label_is_malformed_only_for_a_learner_that_needs_it() -> None:
+    without = record(b'{"id":"a","reward":1}')
+    assert codec.decode_feedback(without, N_CLASSES) == Feedback("a", 1)
+    with pytest.raises(MalformedError, match=r"^label: expected the true class"):
+        codec.decode_feedback(without, N_CLASSES, needs_label=True)
+
+
+PREDICTION: dict[str, Any] = {
+    "id": "a", "action": 1, "greedy": 0, "propensity": 0.5, "scores": [1.0, 2.0], "model_version": 0,
+    "decided_at_ms": 5, "context_offset": 3,
+}  # fmt: skip
+EXAMPLE: dict[str, Any] = {
+    "id": "a", "outcome": "matched", "action": 1, "propensity": 0.5, "reward": 1, "delay_ms": 4, "settled_at_ms": 9,
+    "feedback_offset": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("action", value) for value in (2, -1, True, 1.0, None, "1", 2**63)],
+        *[("greedy", value) for value in (2, -1, False, None)],
+        *[("propensity", value) for value in (0, 0.0, -0.5, 1.5, True, None, "0.5", 2**64 - 1, [0.5])],
+        *[("scores", value) for value in ([], [1.0], None, [1.0, None], [1.0, True], [[1.0], [2.0]], "ab", {"0": 1})],
+        *[(name, value) for name in ("model_version", "decided_at_ms", "context_offset") for value in (-1, 0.5, None)],
+    ],
+)
+def test_prediction_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
+    codec.decode_prediction(record(orjson.dumps(PREDICTION)))
+    with pytest.raises(MalformedError, match=rf"^{field}: "):
+        codec.decode_prediction(record(orjson.dumps({**PREDICTION, field: value})))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("outcome", value) for value in ("late", None, 1, True, ["matched"], {"matched": 1})],
+        *[("action", value) for value in (-1, True, None)],
+        *[("propensity", value) for value in (None, True, "1")],
+        *[("reward", value) for value in (2, True, 0.0)],
+        *[("delay_ms", value) for value in (0.5, True, "1")],
+        *[("settled_at_ms", value) for value in (-1, None)],
+        *[("feedback_offset", value) for value in (-1, True)],
+    ],
+)
+def test_example_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
+    codec.decode_example(record(orjson.dumps(EXAMPLE)))
+    with pytest.raises(MalformedError, match=rf"^{field}: "):
+        codec.decode_example(record(orjson.dumps({**EXAMPLE, field: value})))
+
+
+@given(IDS, decisions(), COUNTS, COUNTS, COUNTS)
+def test_answer_is_the_part_of_a_prediction_that_feedback_needs(
+    event_id: str, decision: Decision, decided_at_ms: int, version: int, offset: int
+) -> None:
+    value = codec.encode_prediction(Prediction(event_id, decision, decided_at_ms, version), offset)
+    answer = codec.decode_answer(record(value, event_id.encode()))
+    assert answer == (event_id, decision.action, decision.greedy, decided_at_ms)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("action", 2), ("action", True), ("greedy", -1), ("scores", [1.0]), ("scores", None), ("decided_at_ms", -1)],
+)
+def test_answer_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
+    with pytest.raises(MalformedError, match=rf"^{field}: "):
+        codec.decode_answer(record(orjson.dumps({**PREDICTION, field: value})))
+
+
+@pytest.mark.parametrize("missing", ["onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind"])
+def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
+    headers = tuple(
+        header for header in codec.dead_letter_headers("t", 0, 1, "malformed", "why") if header[0] != missing
+    )
+    with pytest.raises(MalformedError, match=missing):
+        codec.decode_dead_letter(record(b"", headers=headers))
+
+
+@pytest.mark.parametrize("headers", [None, (), (("trace", b"abc"),), (("trace", b"abc"), VERSION_HEADER)])
+def test_unknown_fields_and_headers_and_a_missing_version_are_tolerated(headers: Headers | None) -> None:
+    headers = HEADERS if headers is None else headers
+    context = record(b'{"id":"a","x":{"i":[2],"w":3},"source":{"deep":[1]}}', b"a", headers)
+    assert codec.decode_context(context, N_FEATURES).x.indices.tolist() == [2]
+    feedback = record(b'{"id":"a","reward":1,"weight":0.5}', b"a", headers)
+    assert codec.decode_feedback(feedback, N_CLASSES) == Feedback("a", 1)
+    assert codec.decode_prediction(record(json(**PREDICTION, more=1), b"a", headers))[1] == 3
+    assert codec.decode_example(record(json(**EXAMPLE, more=1), b"a", headers))[1] == 3
+
+
+def test_large_finite_numbers_are_read() -> None:
+    dense = [1.7e308, 1.7e308, -1.7e308, 2**64 - 1, -(2**63), 1e-320, 0, 0, 0, 0]
+    _, x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES)
+    assert x.values.tolist() == [float(value) for value in dense[:6]]
+    assert math.isfinite(x.values.max())
+
+
+def test_integer_beyond_64_bits_is_read_as_the_nearest_float() -> None:
+    # JSON knows one kind of number; where a whole number is asked for (an index, a reward) it is refused.
+    _, x = codec.decode_context(record(contexts(b'{"i":[1],"v":[1%s]}' % (b"0" * 30))), N_FEATURES)
+    assert x.values.tolist() == [1e30]
+
+
+DECODERS: dict[str, Any] = {
+    "context": lambda given: codec.decode_context(given, N_FEATURES),
+    "feedback": lambda given: codec.decode_feedback(given, N_CLASSES),
+    "prediction": codec.decode_prediction,
+    "answer": codec.decode_answer,
+    "example": codec.decode_example,
+}
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | FLOATS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["id", "x", "i", "v", "reward", "label", *PREDICTION, *EXAMPLE])
+HEADER_TUPLES = st.lists(
+    st.tuples(st.sampled_from(["onebit-version", "onebit-topic", "onebit-offset", "other"]), st.binary(max_size=3)),
+    max_size=3,
+).map(tuple)
+
+
+def refusals(given_record: Record) -> list[str]:
+    """What the decoders that refuse a record say; anything but a MalformedError comes through."""
+    messages = []
+    for decode in (*DECODERS.values(), codec.decode_dead_letter):
+        try:
+            decode(given_record)
+        except MalformedError as error:
+            messages.append(str(error))
+    return messages
+
+
+def assert_read_or_refused(given_record: Record) -> None:
+    for message in refusals(given_record):
+        assert 0 < len(message.encode()) < 1_000  # it becomes a header
+
+
+@given(st.none() | st.binary(max_size=60), st.none() | st.binary(max_size=4), HEADER_TUPLES)
+def test_any_bytes_are_read_or_refused_and_nothing_else(
+    value: bytes | None, key: bytes | None, headers: Headers
+) -> None:
+    assert_read_or_refused(record(value, key, headers))
+
+
+@given(
+    st.fixed_dictionaries({"id": st.just("a") | JSON_VALUES}, optional={"x": JSON_VALUES | st.dictionaries(
+        st.sampled_from(["i", "v"]), JSON_VALUES | st.lists(st.integers(-2, 12)))}),
+    st.dictionaries(NAMES, JSON_VALUES, max_size=8),
+)  # fmt: skip
+def test_any_json_is_read_or_refused_and_nothing_else(fields: dict[str, Any], more: dict[str, Any]) -> None:
+    for filled in (more | fields, PREDICTION | more, EXAMPLE | more):
+        try:
+            value = orjson.dumps(filled)
+        except (TypeError, orjson.JSONEncodeError):
+            continue  # a text with half a surrogate pair, which JSON cannot hold
+        assert_read_or_refused(record(value))
+
+
+GOLDEN_VALUES = {
+    "contexts.sparse": codec.encode_context(
+        "synsep-0-000007", Features(np.array([0, 3, 9], dtype=np.int32), np.ones(3))
+    ),
+    "contexts.valued": codec.encode_context("é-1", Features(np.array([2, 5], dtype=np.int32), np.array([0.1, -1e300]))),
+    "predictions": codec.encode_prediction(
+        Prediction("synsep-0-000007", Decision(2, 1, 0.25, np.array([0.0, 1.5, -0.1, 1 / 3])), 1_700_000_000_123, 41),
+        9_876_543_210,
+    ),
+    "feedback": codec.encode_feedback(Feedback("synsep-0-000007", 1)),
+    "feedback.labelled": codec.encode_feedback(Feedback("synsep-0-000007", 0, 3)),
+    "examples.matched": codec.encode_example(Example("a", Outcome.MATCHED, 2, 0.25, 1, 10_250, 1_700_000_010_373), 7),
+    "examples.expired": codec.encode_example(
+        Example("a", Outcome.EXPIRED, 2, 0.25, None, None, 1_700_000_300_124), None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN_VALUES)
+def test_bytes_on_the_wire_are_those_of_version_1(name: str) -> None:
+    # A difference here is a change of the format: topics that exist can no longer be read, or not by those that run.
+    assert GOLDEN_VALUES[name] == (GOLDEN / f"{name}.json").read_bytes().rstrip(b"\n")
+
+
+def test_golden_bytes_are_still_read() -> None:
+    def golden(name: str) -> Record:
+        return record((GOLDEN / f"{name}.json").read_bytes())
+
+    sparse: Context = codec.decode_context(golden("contexts.sparse"), N_FEATURES)
+    assert (sparse.id, sparse.x.indices.tolist(), sparse.x.values.tolist()) == (
+        "synsep-0-000007", [0, 3, 9], [1.0, 1.0, 1.0],
+    )  # fmt: skip
+    valued = codec.decode_context(golden("contexts.valued"), N_FEATURES)
+    assert (valued.id, valued.x.indices.tolist(), valued.x.values.tolist()) == ("é-1", [2, 5], [0.1, -1e300])
+    prediction, offset = codec.decode_prediction(golden("predictions"))
+    assert (prediction.decision[:3], prediction.decision.scores.tolist()) == ((2, 1, 0.25), [0.0, 1.5, -0.1, 1 / 3])
+    assert (prediction.decided_at_ms, prediction.model_version, offset) == (1_700_000_000_123, 41, 9_876_543_210)
+    assert codec.decode_feedback(golden("feedback"), N_CLASSES) == Feedback("synsep-0-000007", 1)
+    assert codec.decode_feedback(golden("feedback.labelled"), N_CLASSES) == Feedback("synsep-0-000007", 0, 3)
+    assert codec.decode_example(golden("examples.matched")) == (
+        Example("a", Outcome.MATCHED, 2, 0.25, 1, 10_250, 1_700_000_010_373), 7,
+    )  # fmt: skip
+    assert codec.decode_example(golden("examples.expired")) == (
+        Example("a", Outcome.EXPIRED, 2, 0.25, None, None, 1_700_000_300_124), None,
+    )  # fmt: skip
+
+
+def test_golden_dead_letter_headers_are_those_of_version_1() -> None:
+    headers = codec.dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1")
+    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
+    assert lines == (GOLDEN / "dead-letter.headers").read_text()

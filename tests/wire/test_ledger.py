@@ -1,0 +1,63 @@
+"""The ledger: every record is counted exactly once."""
+
+import doctest
+
+import pytest
+
+from stream.wire import ledger
+from stream.wire.ledger import Ledger, total_ledger
+
+BALANCED = Ledger(
+    contexts=110,
+    decided=100,
+    context_duplicates=7,
+    context_malformed=3,
+    feedback=98,
+    matched=80,
+    expired=15,
+    pending=5,
+    late=6,
+    feedback_duplicates=4,
+    conflicts=1,
+    orphans_waiting=2,
+    orphans_dropped=3,
+    feedback_malformed=3,
+)
+
+
+def test_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(ledger).failed == 0
+
+
+def test_ledger_in_which_every_record_is_counted_once_balances() -> None:
+    assert BALANCED.balances
+    assert Ledger().balances
+
+
+@pytest.mark.parametrize("field", [field for field in Ledger._fields if field != "conflicts"])
+def test_one_record_too_many_in_any_field_is_an_imbalance(field: str) -> None:
+    changed = BALANCED._replace(**{field: getattr(BALANCED, field) + 1})
+    assert not changed.balances
+
+
+def test_conflicts_are_duplicates_and_not_counted_again() -> None:
+    assert BALANCED._replace(conflicts=0).balances
+
+
+def test_imbalance_names_the_identity_and_its_numbers() -> None:
+    assert BALANCED._replace(late=7).imbalances() == (
+        "feedback 98 != 99 = matched 80 + late 7 + feedback_duplicates 4 + orphans_waiting 2 + orphans_dropped 3 "
+        "+ feedback_malformed 3",
+    )
+
+
+def test_ledgers_of_partitions_add_up_field_by_field() -> None:
+    both = total_ledger([BALANCED, BALANCED])
+    assert both == Ledger(*(2 * count for count in BALANCED))
+    assert both.balances
+    assert total_ledger([]) == Ledger()
+
+
+def test_ledger_is_not_added_to_anything_else() -> None:
+    with pytest.raises(TypeError):
+        BALANCED + 1
