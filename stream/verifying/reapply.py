@@ -1,6 +1,7 @@
 """A whole journal applied again, and compared with what was published and with what recovery gives."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from stream.brokers.port import Broker
@@ -61,8 +62,8 @@ class _Published:
     """What a task has published, compared step by step with what it publishes when applied again."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int) -> None:
-        self._predictions = read_partition(broker, TopicPartition(topics.predictions, partition), open_ms=OPEN_MS)
-        self._examples = read_partition(broker, TopicPartition(topics.examples, partition), open_ms=OPEN_MS)
+        self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
+        self._examples = _of_learners(broker, TopicPartition(topics.examples, partition))
 
     def compare(self, step: int, effects: Effects) -> None:
         """Compare one step's predictions and examples.
@@ -81,10 +82,15 @@ class _Published:
         Raises:
             JournalError: there is more.
         """
-        for record in (*self._predictions, *self._examples):
-            if codec.step_of(record) <= step:
+        for record in chain(self._predictions, self._examples):
+            if (codec.step_of(record) or 0) <= step:
                 place = f"{record.topic}/{record.partition} offset {record.offset}"
                 raise JournalError(f"{place} is published, and comes of no step when the journal is applied again")
+
+
+def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
+    """The records that a learner has published; the audit names the others."""
+    return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record) is not None)
 
 
 def _compare(records: Iterator[Record], step: int, event_id: str, expected: bytes) -> None:

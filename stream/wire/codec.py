@@ -28,10 +28,16 @@ def step_headers(step: int) -> Headers:
     return (VERSION_HEADER, (_STEP_HEADER_NAME, b"%d" % step))
 
 
-def step_of(record: Record) -> int:
-    """The step of its task that published a record; 0 when the record does not say, or not legibly."""
-    content = dict(record.headers).get(_STEP_HEADER_NAME, b"0")
-    return int(content) if content.isdigit() else 0
+def step_of(record: Record) -> int | None:
+    """The step of its task that published a record; 0 when a version without such headers did, None when none did."""
+    headers: dict[str, bytes | None] = dict(record.headers)
+    if _STEP_HEADER_NAME not in headers:
+        return 0 if VERSION_HEADER[0] in headers else None
+    content = headers[_STEP_HEADER_NAME] or b""
+    return int(content) if content.isdigit() and len(content) <= _STEP_DIGITS_MAX else None
+
+
+_STEP_DIGITS_MAX = 18  # of a number that fits 64 bits
 
 
 ID_BYTES_MAX = 256

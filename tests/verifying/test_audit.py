@@ -88,8 +88,11 @@ def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_begin
     pipeline = made_by_hand()
     learner = pipeline.learner()
 
-    def go_on(topic: str) -> None:
-        pipeline.context(f"during {topic}")
+    decided: list[str] = []
+
+    def go_on(message: str) -> None:
+        decided.append(message)
+        pipeline.context(f"during {message}")
         pipeline.answer("pending", 1)
         while learner.step(0):
             pass
@@ -99,7 +102,7 @@ def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_begin
     before = audit_partition(pipeline.broker, TOPICS, 0)
     during = audit_partition(pipeline.broker, TOPICS, 0, go_on)
     assert (during.audited, during.faults, during.ok) == (before.audited, (), True)
-    assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(TOPICS) - 2
+    assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(decided)
 
 
 def test_step_that_has_published_and_is_not_in_the_journal_is_found(good: Pipeline) -> None:
@@ -255,19 +258,34 @@ TAMPERINGS = [
         change(1, feedback_offset=3),
         "feedback at offset 2 did not settle 'matched'; offset 3 did",
     ),
-    Tampering("matched by what another used", TOPICS.examples, change(1, feedback_offset=1), "missing or used twice"),
-    Tampering("matched by nothing", TOPICS.examples, change(1, feedback_offset=77), "name 1 applied feedback records"),
+    Tampering(
+        "matched by what another used",
+        TOPICS.examples,
+        change(1, feedback_offset=1),
+        "its feedback at offset 1 is of 'early'",
+    ),
+    Tampering(
+        "matched by nothing",
+        TOPICS.examples,
+        change(1, feedback_offset=77),
+        "by offset 77, which is no applied feedback",
+    ),
     Tampering(
         "dead letter lost", TOPICS.dead_letter, drop(0), "context at offset 4 is malformed and has no dead letter"
     ),
     Tampering(
         "feedback's dead letter lost", TOPICS.dead_letter, drop(1), "feedback at offset 5 is malformed and has no"
     ),
-    Tampering("dead letter twice", TOPICS.dead_letter, again(0), "is foreign or twice"),
+    Tampering("dead letter twice", TOPICS.dead_letter, again(0), "a second dead letter of the same record"),
     Tampering(
         "dead letter of another", TOPICS.dead_letter, header(0, "offset", "0"), "has a dead letter, and can be read"
     ),
-    Tampering("foreign dead letter", TOPICS.dead_letter, header(0, "partition", "1"), "is foreign or twice"),
+    Tampering(
+        "dead letter of another partition",
+        TOPICS.dead_letter,
+        header(0, "partition", "1"),
+        "is of test.contexts/1, another partition",
+    ),
     Tampering("dead letter of a good feedback", TOPICS.dead_letter, header(1, "offset", "2"), "feedback at offset 5"),
     Tampering(
         "unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead letter at offset 0 cannot be read"
@@ -396,6 +414,29 @@ def test_dead_letters_of_other_programs_are_not_the_audits_business(good: Pipeli
         return [*records, letter._replace(append_ms=records[-1].append_ms)]
 
     assert tampered(good, TOPICS.dead_letter, foreign).ok
+
+
+FOREIGN_HEADERS: dict[str, Any] = {
+    "no header": (),
+    "a step that is no number": (("onebit-version", b"1"), ("onebit-step", b"x")),
+    "a step of 5,000 digits": (("onebit-version", b"1"), ("onebit-step", b"1" * 5_000)),
+    "a step without content": (("onebit-version", b"1"), ("onebit-step", None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", FOREIGN_HEADERS)
+@pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter])
+def test_records_that_no_learner_wrote_are_named_and_counted_and_change_no_count(
+    good: Pipeline, topic: str, headers: str
+) -> None:
+    def slip_in(records: list[Record]) -> list[Record]:
+        foreign = records[0]._replace(headers=FOREIGN_HEADERS[headers], key=None, append_ms=records[-1].append_ms)
+        return [*records, foreign, foreign._replace(value=None)]
+
+    finding = tampered(good, topic, slip_in)
+    assert (finding.audited, finding.faults, finding.ok) == (GOOD, (), True)
+    assert finding.foreign_count == 2
+    assert finding.foreign[0].startswith(f"{topic}/0 offset {len(good.records(topic))} is not of a learner")
 
 
 @pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TOPICS.snapshots])

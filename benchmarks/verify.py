@@ -1,0 +1,171 @@
+"""How long an audit takes, and how much memory: python benchmarks/verify.py [EVENTS].
+
+The topics are not held anywhere: their records are made when they are read, as a pipeline of one partition would have
+written them that decides 1,000 events a step and hears of each one step later. A fiftieth of the decisions expires.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from stream.brokers.port import Ends
+from stream.joining.task import TaskSettings
+from stream.recovery.journal import JournalStep, encode_settings, encode_step
+from stream.verifying.audit import audit_partition
+from stream.wire import codec
+from stream.wire.events import Decision, Example, Features, Feedback, Outcome, Prediction
+from stream.wire.ledger import Ledger
+from stream.wire.records import Headers, Record, TopicPartition
+from stream.wire.topics import Topics
+
+TOPICS = Topics.with_prefix("bench.")
+PER_STEP = 1_000
+STEP_MS = 100
+LOST = 50  # one decision of so many gets no feedback
+SETTINGS = TaskSettings("soba-diag", 9, 400, {"gamma": 0.1, "a": 1.0})
+X = Features(np.arange(0, 400, 16, dtype=np.int32), np.ones(25))
+SCORES = np.linspace(0.0, 1.0, 9)
+
+
+class MadeTopics:
+    """A broker whose records follow from their offsets."""
+
+    def __init__(self, events: int) -> None:
+        self.events = events
+        self.steps = events // PER_STEP
+        self.fed = [n for n in range(PER_STEP) if n % LOST]  # of each step, those that get feedback
+        self.window_steps = SETTINGS.join.window_ms // STEP_MS + 1
+
+    def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(tps, 0)
+
+    def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+        return {tp: Ends(self._count(tp.topic), self._count(tp.topic)) for tp in tps}
+
+    def reader(self, tps: Sequence[TopicPartition]) -> "MadeReader":
+        return MadeReader(self, tps[0].topic)
+
+    def _count(self, topic: str) -> int:
+        if topic == TOPICS.journal:
+            return self.steps + self.window_steps + 2
+        matched = (self.steps - 1) * len(self.fed)
+        return {
+            TOPICS.contexts: self.events, TOPICS.predictions: self.events, TOPICS.feedback: matched,
+            TOPICS.examples: matched + self.expired(self.steps + self.window_steps),
+        }.get(topic, 0)  # fmt: skip
+
+    def expired(self, step: int) -> int:
+        """How many decisions have expired up to a step."""
+        of_last = len(self.fed) if step > self.steps + self.window_steps - 1 else 0
+        return max(0, min(self.steps, step - self.window_steps)) * (PER_STEP - len(self.fed)) + of_last
+
+    def records(self, topic: str) -> Iterator[Record]:
+        made = {TOPICS.journal: self._journal, TOPICS.contexts: self._contexts, TOPICS.feedback: self._feedback,
+                TOPICS.predictions: self._predictions, TOPICS.examples: self._examples}[topic]  # fmt: skip
+        for offset, (append_ms, key, value, headers) in enumerate(made()):
+            yield Record(topic, 0, offset, append_ms, key, value, headers)
+
+    def _contexts(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
+        for n in range(self.events):
+            yield self._ms(n), b"event-%09d" % n, codec.encode_context(f"event-{n:09}", X), codec.HEADERS
+
+    def _predictions(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
+        decision = Decision(8, 8, 0.9, SCORES)
+        for n in range(self.events):
+            prediction = Prediction(f"event-{n:09}", decision, self._ms(n), 0)
+            headers = codec.step_headers(n // PER_STEP + 1)
+            yield self._ms(n), b"event-%09d" % n, codec.encode_prediction(prediction, n), headers
+
+    def _fed_in(self, step: int) -> range:
+        return range((step - 1) * PER_STEP, step * PER_STEP)
+
+    def _feedback(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
+        for step in range(1, self.steps):
+            for n in self._fed_in(step):
+                if n % LOST:
+                    value = codec.encode_feedback(Feedback(f"event-{n:09}", n % 2))
+                    yield self._ms(n) + STEP_MS, b"event-%09d" % n, value, codec.HEADERS
+
+    def _examples(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
+        offset = 0
+        for step in range(1, self.steps + self.window_steps + 1):
+            headers, now_ms = codec.step_headers(step), step * STEP_MS
+            if 1 < step <= self.steps:
+                for n in self._fed_in(step - 1):
+                    if n % LOST:
+                        example = Example(f"event-{n:09}", Outcome.MATCHED, 8, 0.9, n % 2, STEP_MS, now_ms)
+                        yield now_ms, b"event-%09d" % n, codec.encode_example(example, offset), headers
+                        offset += 1
+            if step > self.window_steps:
+                for n in self._fed_in(step - self.window_steps):
+                    if n % LOST == 0 or step == self.steps + self.window_steps:
+                        example = Example(f"event-{n:09}", Outcome.EXPIRED, 8, 0.9, None, None, now_ms + STEP_MS)
+                        yield now_ms, b"event-%09d" % n, codec.encode_example(example, None), headers
+
+    def _journal(self) -> Iterator[tuple[int, None, bytes, Headers]]:
+        yield 0, None, encode_settings(SETTINGS), codec.HEADERS
+        contexts = feedback = 0
+        for step in range(1, self.steps + self.window_steps + 2):
+            before = contexts, feedback
+            contexts = min(self.events, step * PER_STEP)
+            feedback = max(0, min(self.steps, step) - 1) * len(self.fed)
+            expired = self.expired(step)
+            ledger = Ledger(
+                contexts=contexts, decided=contexts, feedback=feedback, matched=feedback, expired=expired,
+                pending=contexts - feedback - expired,
+            )  # fmt: skip
+            now_ms = step * STEP_MS
+            entry = JournalStep(step, (before[0], contexts), (before[1], feedback), now_ms, now_ms, feedback, ledger)
+            yield now_ms, None, encode_step(entry), codec.HEADERS
+
+    @staticmethod
+    def _ms(n: int) -> int:
+        return (n // PER_STEP + 1) * STEP_MS
+
+
+class MadeReader:
+    """Reads one of these topics from its beginning."""
+
+    def __init__(self, topics: MadeTopics, topic: str) -> None:
+        self._records = topics.records(topic)
+        self._read = 0
+
+    def position(self, tp: TopicPartition) -> int:
+        return self._read
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        found = list(islice(self._records, records_max))
+        self._read += len(found)
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+def main() -> None:
+    events = int(sys.argv[1]) if len(sys.argv) > 1 else 2_500_000
+    broker: Any = MadeTopics(events)
+    records = sum(broker.ends([TopicPartition(name, 0)])[TopicPartition(name, 0)].stable for name in
+                  (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples))  # fmt: skip
+    for _ in zip(broker.records(TOPICS.predictions), range(10_000), strict=False):
+        pass  # what making the records costs is measured apart
+    started_s = time.perf_counter()
+    made = sum(1 for topic in (TOPICS.contexts, TOPICS.predictions, TOPICS.feedback, TOPICS.examples)
+               for _ in broker.records(topic))  # fmt: skip
+    making_s = time.perf_counter() - started_s
+    assert made == records, (made, records)
+    started_s = time.perf_counter()
+    finding = audit_partition(broker, TOPICS, 0)
+    took_s = time.perf_counter() - started_s - making_s
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_000
+    print(f"{records:,} records: {took_s:.0f} s, {1e6 * took_s / records:.1f} us each; peak memory {peak_mb:,.0f} MB")
+    print("ok" if finding.ok else finding)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""The life of one event id, judged: was each of its records dealt with as the join's rules say.
+
+Nothing here is shared with the join: what it counts and what it did is seen in the topics, and judged by times and
+offsets. Every context has a prediction or is a duplicate; every example settles the next decision of its id; every
+feedback settled a decision, or was a duplicate, late, or an orphan.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stream.verifying.evidence import (
+    CONTEXTS,
+    FEEDBACK,
+    Evidence,
+    ExampleSeen,
+    FeedbackSeen,
+    Life,
+    Place,
+    PredictionSeen,
+)
+from stream.wire.codec import DEAD_LETTER_ORPHAN
+from stream.wire.events import Outcome
+
+
+class Rules(NamedTuple):
+    """The settings of the pipeline that an audit goes by."""
+
+    window_ms: int
+    orphan_ms: int
+    retain_ms: int
+    pending_max: int
+    retained_max: int
+    assumed_reward: int | None  # by decisions that expire
+
+
+class _Settled(NamedTuple):
+    """An example and the decision that it settles."""
+
+    example: ExampleSeen
+    decided_at_ms: int
+
+
+class _Orphan(NamedTuple):
+    """Feedback that waited for its context."""
+
+    decisions: int  # of its id, before it came
+    append_ms: int
+    reward: int
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judges one life after the other, and keeps the counts of all."""
+
+    evidence: Evidence
+    rules: Rules
+    watermark_ms: int  # up to which all feedback has been applied in the end
+    fault: Callable[[str], None]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def judge(self, life: Life) -> None:
+        """Take in one life."""
+        decided_as = self._contexts(life)
+        settled = self._examples(life)
+        self._feedback(life, decided_as, settled)
+        self._overdue(life)
+
+    def _contexts(self, life: Life) -> list[Place]:
+        """Judge the contexts, and return when each decision was made."""
+        answers: dict[int, PredictionSeen] = {}
+        for prediction in life.predictions:
+            if prediction.context_offset in answers:
+                self.fault(
+                    f"context offset {prediction.context_offset} has two predictions; the second is at offset "
+                    f"{prediction.offset}"
+                )
+            answers[prediction.context_offset] = prediction
+        decided_as: list[Place] = []
+        for context in life.contexts:
+            self.counts["contexts"] += 1
+            place = f"context at offset {context.offset}"
+            if context.dead_letter is not None:
+                self.fault(f"{place} has a dead letter, and can be read")
+            if answers.pop(context.offset, None) is not None:
+                decided_as.append(self.evidence.place(CONTEXTS, context.offset, context.append_ms))
+            elif decided_as:
+                self.counts["context_duplicates"] += 1
+            elif other := self.evidence.predicted_for(context.offset):
+                self.fault(f"{place} is {life.id!r}; its prediction is of {other!r}")
+            else:
+                self.fault(f"{place}, {life.id!r}, has no prediction")
+        self.counts["decided"] += len(decided_as)
+        for offset, prediction in answers.items():
+            self.fault(
+                f"prediction at offset {prediction.offset} answers context offset {offset}, which is no "
+                f"applied context of {life.id!r}"
+            )
+        return decided_as
+
+    def _examples(self, life: Life) -> list[_Settled]:
+        """Judge the examples, each beside the decision that it settles."""
+        settled = []
+        for number, example in enumerate(life.examples):
+            place = f"example at offset {example.offset}"
+            action, propensity, decided_at_ms = example.action, example.propensity, 0
+            if number >= len(life.predictions):
+                self.fault(f"{place} settles {life.id!r} once more than it has predictions, {len(life.predictions)}")
+            else:
+                _, _, _, action, propensity, decided_at_ms = life.predictions[number]
+            if (example.action, example.propensity) != (action, propensity):
+                self.fault(
+                    f"{place}: action {example.action} with propensity {example.propensity} is not that of the "
+                    f"prediction, {action} with {propensity}"
+                )
+            settled.append(_Settled(example, decided_at_ms))
+            deadline_ms = decided_at_ms + self.rules.window_ms
+            if example.outcome is Outcome.EXPIRED:
+                self._expired(example, place, deadline_ms)
+            else:
+                self._matched(example, place, decided_at_ms)
+        return settled
+
+    def _expired(self, example: ExampleSeen, place: str, deadline_ms: int) -> None:
+        self.counts["expired"] += 1
+        # Only to make room does a decision expire before its time: when those made up to this step, and not settled
+        # before this one, are more than may be pending. Which of the step's were made before it, the topics do not say.
+        pending = self.evidence.predictions_up_to(example.step) - example.number + 1
+        if example.settled_at_ms <= deadline_ms and pending <= self.rules.pending_max:
+            self.fault(f"{place}: expired at {example.settled_at_ms} ms, and its deadline is {deadline_ms} ms")
+        assumed = self.rules.assumed_reward
+        if (example.reward, example.delay_ms, example.feedback_offset) != (assumed, None, None):
+            self.fault(f"{place}: expired with reward {example.reward}; expected {assumed} and no feedback")
+
+    def _matched(self, example: ExampleSeen, place: str, decided_at_ms: int) -> None:
+        self.counts["matched"] += 1
+        window_ms = self.rules.window_ms
+        if example.delay_ms is None or example.delay_ms > window_ms:
+            self.fault(f"{place}: matched after {example.delay_ms} of {window_ms} ms")
+
+    def _feedback(self, life: Life, decided_as: list[Place], settled: list[_Settled]) -> None:
+        settled_by: dict[int, tuple[int, _Settled]] = {}  # by feedback offset, with the number of the decision
+        for number, one in enumerate(settled):
+            offset = one.example.feedback_offset
+            if one.example.outcome is Outcome.MATCHED:
+                if offset is None or offset in settled_by:
+                    example_place = f"example at offset {one.example.offset}"
+                    self.fault(f"{example_place}: feedback offset {offset} missing or used twice")
+                else:
+                    settled_by[offset] = number, one
+        latest: _Orphan | None = None  # the latest feedback of this id that waited for its context
+        for feedback in life.feedback:
+            self.counts["feedback"] += 1
+            place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
+            decisions = bisect_right(decided_as, place)  # before this feedback
+            waited = _Orphan(decisions, feedback.append_ms, feedback.reward)
+            if feedback.dead_letter == DEAD_LETTER_ORPHAN:
+                self.counts["orphans_dropped"] += 1
+                if decisions and not self._is_forgotten(settled, decisions, feedback.append_ms):
+                    self.fault(
+                        f"feedback at offset {feedback.offset} was dropped as an orphan; {life.id!r} was decided"
+                    )
+                latest = waited
+            elif feedback.offset in settled_by:
+                number, one = settled_by.pop(feedback.offset)
+                self._check_example(one, feedback)
+                if number == decisions:
+                    latest = waited
+            elif self._is_orphan(feedback, decisions, settled, latest):
+                latest = waited
+            if feedback.dead_letter is not None and feedback.dead_letter != DEAD_LETTER_ORPHAN:
+                self.fault(f"feedback at offset {feedback.offset} has a dead letter, and can be read")
+        for offset, (_, one) in settled_by.items():
+            self._check_example(one, self.evidence.feedback_at(offset))
+
+    def _check_example(self, settled: _Settled, feedback: FeedbackSeen | None) -> None:
+        """Whether an example says what the feedback said that it names."""
+        example, decided_at_ms = settled
+        place = f"example at offset {example.offset}"
+        if feedback is None:
+            self.fault(
+                f"{place}: {example.id!r} was matched by offset {example.feedback_offset}, which is no applied feedback"
+            )
+            return
+        expected = (feedback.id, feedback.reward, feedback.append_ms - decided_at_ms)
+        if (example.id, example.reward, example.delay_ms) != expected:
+            self.fault(
+                f"{place}: {example.id!r} with reward {example.reward} after {example.delay_ms} ms; its feedback at "
+                f"offset {feedback.offset} is of {expected[0]!r} with {expected[1]} after {expected[2]} ms"
+            )
+
+    def _is_forgotten(self, settled: list[_Settled], decisions: int, append_ms: int) -> bool:
+        """Whether the latest of an id's decisions was settled, and no longer remembered at some time."""
+        if len(settled) < decisions:
+            return False
+        made_room = self.evidence.examples > self.rules.retained_max
+        return made_room or append_ms > settled[decisions - 1].example.settled_at_ms + self.rules.retain_ms
+
+    def _is_orphan(
+        self, feedback: FeedbackSeen, decisions: int, settled: list[_Settled], latest: _Orphan | None
+    ) -> bool:
+        """Count feedback that settled nothing and was not dropped; whether it still waits for its context."""
+        rules = self.rules
+        first_bit: int | None = None
+        if latest and latest.decisions == decisions and feedback.append_ms <= latest.append_ms + rules.orphan_ms:
+            first_bit = latest.reward
+        elif decisions > len(settled):
+            self.fault(f"feedback at offset {feedback.offset} did not settle {feedback.id!r}, which is pending")
+        elif decisions:
+            example, decided_at_ms = settled[decisions - 1]
+            if example.feedback_offset is not None and example.feedback_offset > feedback.offset:
+                self.fault(
+                    f"feedback at offset {feedback.offset} did not settle {feedback.id!r}; offset "
+                    f"{example.feedback_offset} did"
+                )
+            if feedback.append_ms <= example.settled_at_ms + rules.retain_ms:
+                if example.outcome is Outcome.EXPIRED:
+                    self.counts["late"] += 1
+                    self._check_late(feedback, example, decided_at_ms + rules.window_ms)
+                    return False
+                first_bit = example.reward
+        if first_bit is not None:
+            self.counts["feedback_duplicates"] += 1
+            self.counts["conflicts"] += first_bit != feedback.reward
+            return False
+        self.counts["orphans_waiting"] += 1
+        return True
+
+    def _check_late(self, feedback: FeedbackSeen, example: ExampleSeen, deadline_ms: int) -> None:
+        """Whether feedback that changed nothing had indeed come too late."""
+        if feedback.append_ms <= deadline_ms < example.settled_at_ms:
+            self.fault(
+                f"feedback at offset {feedback.offset} came in time for {feedback.id!r}, at {feedback.append_ms} ms "
+                f"with the deadline at {deadline_ms} ms; the decision expired all the same"
+            )
+
+    def _overdue(self, life: Life) -> None:
+        """Whether a decision still waits although its deadline has passed."""
+        for prediction in life.predictions[len(life.examples) :]:
+            deadline_ms = prediction.decided_at_ms + self.rules.window_ms
+            if deadline_ms < self.watermark_ms:
+                self.fault(f"{life.id!r} is pending at {self.watermark_ms} ms; its deadline was {deadline_ms} ms")
