@@ -1,0 +1,268 @@
+"""Golden pipelines: whole pipelines as an earlier version left them, put into an embedded broker.
+
+A pipeline is a folder `pipelines/VERSION/NAME` with
+
+    records.jsonl.gz     one JSON text a line. The first is {"prefix", "partitions", "ends"}, where `ends` holds the end
+                         of each TOPIC/PARTITION; each other is a record, [topic, partition, offset, append_ms, key,
+                         value, [[name, value], ...]]. Bytes are a text where they are UTF-8, else {"base64": ...}
+    expected.json        what that version said of it, see `Expected`
+    model.PARTITION.npz  what its `onebit model export` wrote
+
+This module is the only one here that imports from Onebit what is read and what goes on.
+"""
+
+import base64
+import gzip
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import stream.cli  # noqa: F401  # one BLAS thread, before the first matrix: the last bits depend on their number
+from consumers.learner import LearnerOptions, LearnerProgram
+from stream.audit import Finding, audit_partition
+from stream.broker import EmbeddedBroker, VirtualClock, partition_for
+from stream.checkpoint import JournalStep, Recovered, last_step, read_partition, rebuild, state_digest
+from stream.codec import HEADERS
+from stream.engine import TaskSettings
+from stream.learners import create
+from stream.models import Model, Replay, compare_models, export_model, read_model, replay_journal
+from stream.records import Record, TopicPartition
+from stream.snapshot import FORMAT, task_digest
+from stream.topics import Topics
+
+FOLDER = Path(__file__).parent / "pipelines"
+RECORDS = "records.jsonl.gz"
+EXPECTED = "expected.json"
+
+Expected = dict[str, Any]
+"""`machine`, see there; `snapshot_format`; and for each partition, in `partitions`:
+
+    opening    the record that opens the journal, as text
+    snapshot   the head of the newest snapshot's first section, as text: settings, place, counts
+    generation the step that the newest snapshot was taken after
+    then       the facts of the task after that step
+    overflows  how often each limit was met
+    final      the facts of the task after its last step, see `facts`
+    earlier    {"step", "state_digest"}: of the model after a step in the middle
+"""
+
+
+def machine() -> dict[str, str]:
+    """What the last bits of a learner's arithmetic depend on."""
+    cpu = importlib.import_module("llvmlite.binding").get_host_cpu_name()
+    return {"cpu": cpu, "numpy": version("numpy"), "numba": version("numba")}
+
+
+class GoldenRecord(NamedTuple):
+    """A record as it is stored, without any of Onebit's types."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class Golden(NamedTuple):
+    """A golden pipeline as it is stored."""
+
+    path: Path
+    prefix: str
+    partitions: int
+    ends: dict[tuple[str, int], int]
+    records: list[GoldenRecord]
+    expected: Expected
+
+    @property
+    def to_the_bit(self) -> bool:
+        """Whether arithmetic that is done again must give the same bits here: as on the machine of the recording."""
+        return bool(self.expected["machine"] == machine())
+
+    def of(self, topic: str, partition: int) -> list[GoldenRecord]:
+        """The records of one partition of a topic, named without its prefix."""
+        name = self.prefix + topic
+        return [record for record in self.records if (record.topic, record.partition) == (name, partition)]
+
+
+def names() -> list[str]:
+    """All golden pipelines, as VERSION/NAME."""
+    return sorted(str(path.parent.relative_to(FOLDER)) for path in FOLDER.glob(f"*/*/{EXPECTED}"))
+
+
+def encoded(data: bytes | None) -> Any:
+    """Bytes as they stand in JSON."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _decoded(value: Any) -> bytes | None:
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"])
+    return None if value is None else str(value).encode()
+
+
+def read(name: str) -> Golden:
+    """A golden pipeline by VERSION/NAME."""
+    path = FOLDER / name
+    with gzip.open(path / RECORDS, "rt", encoding="utf-8") as lines:
+        head = json.loads(next(lines))
+        records = [
+            GoldenRecord(
+                topic, partition, offset, append_ms, _decoded(key), _decoded(value),
+                tuple((name, _decoded(content) or b"") for name, content in headers),
+            )
+            for topic, partition, offset, append_ms, key, value, headers in map(json.loads, lines)
+        ]  # fmt: skip
+    ends = {(place.rsplit("/", 1)[0], int(place.rsplit("/", 1)[1])): end for place, end in head["ends"].items()}
+    expected = json.loads((path / EXPECTED).read_text(encoding="utf-8"))
+    return Golden(path, head["prefix"], head["partitions"], ends, records, expected)
+
+
+class Loaded:
+    """A golden pipeline in an embedded broker: each record at its offset and with its append time."""
+
+    def __init__(self, golden: Golden) -> None:
+        self.golden = golden
+        self.clock = VirtualClock()
+        self.broker = EmbeddedBroker(self.clock)
+        self.topics = Topics.with_prefix(golden.prefix)
+        self.broker.create_topics(self.topics.specs(golden.partitions))
+        self._producer = self.broker.producer()
+        self._gaps = self.broker.transactional_producer("gaps")
+        self._next = dict.fromkeys(golden.ends, 0)
+        for topic, partition, offset, append_ms, key, value, headers in sorted(
+            golden.records, key=lambda record: (record.append_ms, record.topic, record.partition, record.offset)
+        ):
+            self._leave_out(topic, partition, offset)
+            self.clock.advance_to(append_ms)
+            self._producer.send(topic, partition, key, value, headers)
+            self._next[topic, partition] = offset + 1
+        for (topic, partition), end in golden.ends.items():
+            self._leave_out(topic, partition, end)
+
+    def _leave_out(self, topic: str, partition: int, up_to: int) -> None:
+        """Use up offsets at which no record is seen: of an aborted transaction, where a Kafka also has its markers."""
+        for _ in range(self._next[topic, partition], up_to):
+            self._gaps.begin()
+            self._gaps.send(topic, partition, None, b"gap")
+            self._gaps.abort()
+
+    def records(self, topic: str, partition: int) -> Iterator[Record]:
+        """What can be read of a partition."""
+        return read_partition(self.broker, TopicPartition(topic, partition))
+
+    def rebuild(self, partition: int, *, snapshots: bool = True, until: int | None = None) -> Recovered:
+        """The task as its topics tell it, under the settings that they hold."""
+        return rebuild(self.broker, self.topics, partition, None, snapshots=snapshots, until=until)
+
+    def last_step(self, partition: int) -> JournalStep | None:
+        """The newest step of a journal."""
+        return last_step(self.broker, TopicPartition(self.topics.journal, partition))
+
+    def audit(self, partition: int) -> Finding:
+        """The ledger, recomputed."""
+        return audit_partition(self.broker, self.topics, partition)
+
+    def replay(self, partition: int) -> Replay:
+        """The whole journal applied again."""
+        return replay_journal(self.broker, self.topics, partition)
+
+    def export(self, partition: int, number: int | None = None) -> Model:
+        """The model, as it is or as it was after a step."""
+        return export_model(self.broker, self.topics, partition, number=number)
+
+    def learner(self, settings: TaskSettings) -> LearnerProgram:
+        """A learner program that goes on here, and takes snapshots often."""
+        options = LearnerOptions(instance="golden", snapshot_interval_ms=100)
+        return LearnerProgram(self.broker, self.topics, settings, options, lambda: self.clock.now_ms)
+
+    def send(self, topic: str, event_id: str, fields: Mapping[str, Any]) -> int:
+        """Append an event where its id belongs; the partition."""
+        key = event_id.encode()
+        partition = partition_for(key, self.golden.partitions)
+        self._producer.send(topic, partition, key, json.dumps({"id": event_id, **fields}).encode(), HEADERS)
+        return partition
+
+
+def facts(recovered: Recovered) -> dict[str, Any]:
+    """What a task comes to, as JSON. All but the digests are whole numbers and texts, the same on every machine."""
+    task = recovered.task
+    join = task.join
+    return {
+        "step": recovered.number,
+        "contexts_offset": recovered.contexts_offset,
+        "feedback_offset": recovered.feedback_offset,
+        "updates": task.updates,
+        "decided_at_ms": task.decided_at_ms,
+        "watermark_ms": join.watermark_ms,
+        "ledger": join.ledger()._asdict(),
+        "pending": [[event_id, kept.decided_at_ms, kept.decision.action] for event_id, kept in join.pending.items()],
+        "orphans": [
+            [event_id, kept.feedback.reward, kept.feedback.label, kept.kept_at_ms, kept.record.offset]
+            for event_id, kept in join.orphans.items()
+        ],
+        "retained": [
+            [event_id, str(kept.outcome), kept.reward, kept.settled_at_ms, kept.pending is not None]
+            for event_id, kept in join.retained.items()
+        ],
+        "state_digest": state_digest([task.learner.state()]),
+        "task_digest": task_digest(task),
+    }
+
+
+def overflows(recovered: Recovered) -> dict[str, int]:
+    """How often each limit was met."""
+    return recovered.task.join.overflows()._asdict()
+
+
+def same_facts(golden: Golden, found: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
+    """Assert that a task is what was recorded: its counts and its ids everywhere, and to the bit where that is claimed.
+
+    A count that has come with a later version is 0 for what an earlier one wrote. The digest of the whole task is one
+    of its snapshot, and so of the snapshots' format.
+    """
+    exact = {*recorded} - {"ledger", "state_digest", "task_digest"}
+    assert {name: found[name] for name in exact} == {name: recorded[name] for name in exact}
+    assert {name: count for name, count in found["ledger"].items() if count or name in recorded["ledger"]} == recorded[
+        "ledger"
+    ]
+    if golden.to_the_bit:
+        assert found["state_digest"] == recorded["state_digest"]
+        if golden.expected["snapshot_format"] == FORMAT:
+            assert found["task_digest"] == recorded["task_digest"]
+
+
+RELATIVE_ERROR_MAX = 1e-9
+"""Of a learner's state on another kind of processor, where BLAS and libm round otherwise; thousands of times what some
+hundred updates add up to."""
+
+
+def same_state(golden: Golden, found: Model, recorded: Model) -> None:
+    """Assert that two models are one: to the bit where that is claimed, else to rounding."""
+    if golden.to_the_bit:
+        assert [part for part in compare_models(found, recorded) if not part.same] == []
+    assert found.state.keys() == recorded.state.keys()
+    for name, value in recorded.state.items():
+        if isinstance(value, str):
+            assert found.state[name] == value
+        else:
+            np.testing.assert_allclose(np.asarray(found.state[name]), np.asarray(value), rtol=RELATIVE_ERROR_MAX)
+
+
+def model_file(golden: Golden, partition: int) -> Model:
+    """The model that was exported with the recording; its learner must take it."""
+    model = read_model(golden.path / f"model.{partition}.npz")
+    meta = model.meta
+    create(meta["learner"], meta["n_classes"], meta["n_features"], **meta["parameters"]).load(model.state)
+    return model
