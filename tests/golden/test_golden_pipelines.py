@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.golden.pipelines import Golden, Loaded, facts, model_file, names, overflows, read, same_facts, same_state
+from tests.golden.pipelines import Loaded, facts, model_file, overflows, same_facts, same_state
+from tests.golden.stored import Golden, names, read
 
 NAMES = names()
 
