@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.broker import Broker, BrokerError, EmbeddedBroker, VirtualClock, partition_for

@@ -7,11 +7,14 @@ processor, numpy and numba); elsewhere the states must be equal to rounding.
 
 import json
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from tests.golden.pipelines import Loaded, facts, model_file, overflows, same_facts, same_state
-from tests.golden.stored import Golden, names, read
+from tests.golden import format_reader
+from tests.golden.pipelines import Loaded, Model, facts, model_file, overflows, same_facts, same_state
+from tests.golden.stored import Golden, machine, names, read
 
 NAMES = names()
 
@@ -125,39 +128,50 @@ def test_model_of_an_earlier_step_is_the_recorded_one(golden: Golden, loaded: Lo
             assert model.meta["digest"] == earlier["state_digest"]
 
 
-def test_learner_goes_on_from_there_and_its_books_balance(golden: Golden, loaded: Loaded) -> None:
+class GoneOn(NamedTuple):
+    """What a learner was given after a recording."""
+
+    recorded: list[dict[str, Any]]  # for each partition
+    answered: int  # decisions that had waited
+    orphans: int  # feedback that had waited
+    new: int  # contexts, all but one of them answered
+
+
+def go_on(golden: Golden, loaded: Loaded) -> GoneOn:
+    """Answer what waits, decide a few more, let one of those expire, and take a snapshot."""
     recorded = [golden.expected["partitions"][partition]["final"] for partition in partitions(golden)]
-    pending = [(event_id, 1) for final in recorded for event_id, _, _ in final["pending"]]
+    pending = [event_id for final in recorded for event_id, *_ in final["pending"]]
     orphans = [event_id for final in recorded for event_id, *_ in final["orphans"]]
     assert pending, "a pipeline is recorded while decisions wait"
     assert orphans, "a pipeline is recorded while feedback waits"
     label = {"label": 1} if any(orphan[2] is not None for final in recorded for orphan in final["orphans"]) else {}
     settings = loaded.rebuild(0).task.settings
     program = loaded.learner(settings)
-    new = [f"after-{number}" for number in range(4)]  # with the pending ones less than fill the limits
+    new = [f"after-{number}" for number in range(4)]  # fewer than the limits take
 
     def work(wait_ms: int) -> None:
         loaded.clock.advance_to(loaded.clock.now_ms + wait_ms)
         while program.step(0):
             pass
 
-    def feedback(event_id: str, reward: int) -> None:
-        loaded.send(loaded.topics.feedback, event_id, {"reward": reward, **label})
-
     work(1)
-    for event_id, reward in pending:
-        feedback(event_id, reward)
+    for event_id in pending:
+        loaded.send(loaded.topics.feedback, event_id, {"reward": 1, **label})
     work(1)
     for event_id in orphans + new:
         loaded.send(loaded.topics.contexts, event_id, {"x": {"i": [0, 2], "v": [1.0, 0.5]}})
     work(1)
     for event_id in new[1:]:
-        feedback(event_id, 0)
+        loaded.send(loaded.topics.feedback, event_id, {"reward": 0, **label})
     work(1)
     work(settings.join.window_ms + 1)
     work(1_000)
     program.close()
+    return GoneOn(recorded, len(pending), len(orphans), len(new))
 
+
+def test_learner_goes_on_from_there_and_its_books_balance(golden: Golden, loaded: Loaded) -> None:
+    recorded, answered, orphans, new = go_on(golden, loaded)
     steps = [loaded.last_step(partition) for partition in partitions(golden)]
     found = [step.ledger for step in steps if step is not None]
     assert [ledger.imbalances() for ledger in found] == [()] * golden.partitions
@@ -165,9 +179,9 @@ def test_learner_goes_on_from_there_and_its_books_balance(golden: Golden, loaded
     def more(name: str) -> int:
         return int(sum(getattr(ledger, name) for ledger in found) - sum(final["ledger"][name] for final in recorded))
 
-    assert more("contexts") == more("decided") == len(new) + len(orphans)
-    assert more("feedback") == len(pending) + len(new) - 1
-    assert more("matched") == len(pending) + len(orphans) + len(new) - 1
+    assert more("contexts") == more("decided") == new + orphans
+    assert more("feedback") == answered + new - 1
+    assert more("matched") == answered + orphans + new - 1
     assert more("expired") == 1
     for partition in partitions(golden):
         assert loaded.audit(partition).faults == ()
@@ -177,6 +191,41 @@ def test_learner_goes_on_from_there_and_its_books_balance(golden: Golden, loaded
         with_snapshots, without = (loaded.rebuild(partition, snapshots=choice) for choice in (True, False))
         if golden.to_the_bit:
             assert facts(with_snapshots) == facts(without)
+
+
+def test_what_is_written_now_is_read_by_the_reader_of_the_formats_page(golden: Golden, loaded: Loaded) -> None:
+    go_on(golden, loaded)
+    for partition in partitions(golden):
+        chunks = ((record.key, record.value) for record in loaded.records(loaded.topics.snapshots, partition))
+        found = [each for each in format_reader.whole_generations(chunks) if each.slot != "import"]
+        newest = max(found, key=lambda each: each.number)
+        now = facts(loaded.rebuild(partition, until=newest.number))
+        assert newest.number > golden.expected["partitions"][partition]["generation"]
+        assert format_reader.state_digest(newest.learner()) == now["state_digest"]
+        assert newest.state["ledger"] == now["ledger"]
+        (*_, last) = (json.loads(record.value or b"") for record in loaded.records(loaded.topics.journal, partition))
+        step = loaded.last_step(partition)
+        assert step is not None
+        assert (last["n"], last["updates"]) == (step.number, step.updates)
+        assert dict(zip(format_reader.LEDGER, last["ledger"], strict=True)) == step.ledger._asdict()
+
+
+def test_state_that_is_off_by_rounding_is_one_elsewhere_and_not_on_the_machine_of_the_recording() -> None:
+    golden = read("0.1.0/soba-small-chunks")
+    model = model_file(golden, 0)
+    here = golden._replace(expected={**golden.expected, "machine": machine()})
+    elsewhere = golden._replace(expected={**golden.expected, "machine": {**machine(), "cpu": "another"}})
+
+    def off_by(factor: float) -> Model:
+        return model._replace(state={**model.state, "W": np.asarray(model.state["W"]) * factor})
+
+    for place in (here, elsewhere):
+        same_state(place, off_by(1.0), model)
+        with pytest.raises(AssertionError):
+            same_state(place, off_by(1.0 + 1e-6), model)
+    same_state(elsewhere, off_by(1.0 + 1e-12), model)
+    with pytest.raises(AssertionError):
+        same_state(here, off_by(1.0 + 1e-12), model)
 
 
 def test_offsets_are_left_out_by_aborted_steps_and_by_the_markers_of_a_kafka() -> None:
