@@ -187,6 +187,25 @@ def kept_decisions(section: Section) -> list[Waiting | None]:
     return [next(found) if kept else None for kept in section.arrays["kept"].entries()]
 
 
+class SettledId(NamedTuple):
+    """An entry of `retained`."""
+
+    id: str
+    outcome: str
+    reward: int | None
+    settled_at_ms: int
+    kept: Waiting | None
+
+
+def settled_ids(section: Section) -> list[SettledId]:
+    """The entries of a section of `retained`."""
+    columns = {name: section.arrays[name].entries() for name in ("outcome", "reward", "settled_at_ms")}
+    outcomes = [("matched", "expired")[outcome] for outcome in columns["outcome"]]
+    rewards = [None if reward < 0 else reward for reward in columns["reward"]]
+    kept = kept_decisions(section)
+    return list(map(SettledId, texts(section, "id"), outcomes, rewards, columns["settled_at_ms"], kept))
+
+
 def state_digest(parts: Mapping[str, Part]) -> str:
     """The digest of a learner's state."""
     digest = sha256()

@@ -16,9 +16,9 @@ from tests.golden.format_reader import (
     Generation,
     blobs,
     decisions,
-    kept_decisions,
     model_file,
     partition_of,
+    settled_ids,
     state_digest,
     texts,
     whole_generations,
@@ -217,12 +217,8 @@ def test_newest_whole_snapshot_holds_the_decisions_as_they_were_published(golden
         assert [[event_id, entry.decided_at_ms, entry.action] for event_id, entry in waiting] == expected["then"][
             "pending"
         ]
-        kept = [
-            (event_id, decision)
-            for section in found.of("retained")
-            for event_id, decision in zip(texts(section, "id"), kept_decisions(section), strict=True)
-            if decision is not None
-        ]
+        settled = [entry for section in found.of("retained") for entry in settled_ids(section)]
+        kept = [(entry.id, entry.kept) for entry in settled if entry.kept is not None]
         for event_id, decision in waiting + kept:
             prediction = published[event_id]
             assert decision[:5] == tuple(
@@ -267,18 +263,8 @@ def test_newest_whole_snapshot_holds_the_orphans_with_their_records(golden: Gold
 
 def test_newest_whole_snapshot_holds_the_settled_ids(golden: Golden) -> None:
     for partition, expected in expectations(golden):
-        found = [
-            [event_id, ("matched", "expired")[outcome], None if reward < 0 else reward, settled, kept is not None]
-            for section in newest(golden, partition).of("retained")
-            for event_id, outcome, reward, settled, kept in zip(
-                texts(section, "id"),
-                section.arrays["outcome"].entries(),
-                section.arrays["reward"].entries(),
-                section.arrays["settled_at_ms"].entries(),
-                kept_decisions(section),
-                strict=True,
-            )
-        ]
+        entries = [entry for section in newest(golden, partition).of("retained") for entry in settled_ids(section)]
+        found = [[*entry[:4], entry.kept is not None] for entry in entries]
         assert found == expected["then"]["retained"]
 
 
