@@ -10,17 +10,24 @@ from typing import Any
 import numpy as np
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from stream.audit import Finding, audit_partition
-from stream.broker import EmbeddedBroker, VirtualClock, partition_for
-from stream.checkpoint import JournalStep, Recovered, last_step, read_partition, rebuild, state_digest
-from stream.codec import HEADERS
-from stream.engine import TaskSettings
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.partitioner import partition_for
+from stream.brokers.reading import read_partition
+from stream.joining.task import TaskSettings
 from stream.learners import create
-from stream.models import Model as Model
-from stream.models import Replay, compare_models, export_model, read_model, replay_journal
-from stream.records import Record, TopicPartition
-from stream.snapshot import FORMAT, task_digest
-from stream.topics import Topics
+from stream.recovery.digests import state_digest, task_digest
+from stream.recovery.journal import JournalStep, last_step
+from stream.recovery.recover import Recovered, rebuild
+from stream.recovery.snapshot_format import FORMAT
+from stream.verifying.audit import Finding, audit_partition
+from stream.verifying.model_files import Model as Model
+from stream.verifying.model_files import compare_models, read_model
+from stream.verifying.models import export_model
+from stream.verifying.reapply import Replay, replay_journal
+from stream.wire.codec import HEADERS
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
 from tests.golden.stored import Golden
 
 

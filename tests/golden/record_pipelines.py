@@ -26,17 +26,21 @@ from typing import Any
 import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.feedback import FeedbackOptions, FeedbackProgram
-from stream.broker import Broker, BrokerError, EmbeddedBroker, VirtualClock, partition_for
-from stream.codec import HEADERS
-from stream.delays import FeedbackPlan, parse_delay
-from stream.engine import TaskSettings
-from stream.join import JoinSettings
-from stream.kafka_broker import KafkaBroker
-from stream.local_kafka import local_kafka
-from stream.models import export_model, import_model, read_model, write_model
-from stream.records import Headers, TopicPartition
-from stream.snapshot import FORMAT, Stored
-from stream.topics import Topics
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import local_kafka
+from stream.brokers.partitioner import partition_for
+from stream.brokers.port import Broker, BrokerError
+from stream.joining.join import JoinSettings
+from stream.joining.task import TaskSettings
+from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.recovery.snapshot_format import FORMAT, Stored
+from stream.verifying.model_files import read_model, write_model
+from stream.verifying.models import export_model, import_model
+from stream.wire.codec import HEADERS
+from stream.wire.records import Headers, TopicPartition
+from stream.wire.topics import Topics
 from tests.golden.pipelines import Loaded, facts, overflows
 from tests.golden.stored import EXPECTED, FOLDER, RECORDS, Golden, GoldenRecord, encoded, machine
 
