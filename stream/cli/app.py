@@ -2,12 +2,12 @@
 
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
-from rich.markup import escape
 
 from producers.datasets.base import DatasetError
 from stream.brokers.local_kafka import LocalKafkaError
@@ -52,7 +52,7 @@ app.add_typer(model.model_app, name="model")
 app.command(name="learners")(admin.learners)
 app.command(name="simulate")(simulate)
 
-DEFAULT_REPORT = Path("reports/run.html")
+REPORTS = Path("reports")
 DEFAULT_BOOTSTRAP = "localhost:9092"
 
 
@@ -98,7 +98,12 @@ def run(
     config: options.Config = None,
     report: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=options.OUTPUT_PANEL, show_default=str(DEFAULT_REPORT), help="The page."),
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=options.OUTPUT_PANEL,
+            show_default=f"a new one in {REPORTS}/, listed by {REPORTS}/index.html",
+            help="The page.",
+        ),
     ] = None,
     no_report: Annotated[
         bool, typer.Option("--no-report", rich_help_panel=options.OUTPUT_PANEL, help="Write no page.")
@@ -126,23 +131,28 @@ def run(
     else:
         stop = StopRequest()
         reports = [run_on_kafka(settings, name, dataset, command, stop) for name in settings.learner]
-    _publish(reports, None if no_report else report or DEFAULT_REPORT, json=json)
+    if no_report:
+        _print_results(reports, None, json=json)
+    else:
+        _publish(reports, report, json=json)
     if not all(result.ledger_ok for result in reports):
         raise typer.Exit(EXIT_DIFFERS)
 
 
 def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
-    """Write the page, and print the results."""
-    if path is not None:
-        from stream.reporting.page import write_report
+    """Write the page, to the given file or under a name of its own, and print the results."""
+    from stream.reporting.pages import add_page, write_page
 
-        try:
-            written = write_report(path, reports)
-        except OSError as error:  # the results are printed all the same
-            err.print(f"[bold red]error:[/] --report {escape(str(path))}: {escape(str(error))}", highlight=False)
-            _publish(reports, None, json=json)
-            raise typer.Exit(EXIT_USAGE) from error
-        reports = [replace(report, report=str(written)) for report in reports]
+    at = datetime.now(UTC)
+    try:
+        written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
+    except OSError as error:  # the results are printed all the same
+        _print_results(reports, None, json=json)
+        raise fail(f"--report {path or REPORTS}: the page cannot be written: {error}", EXIT_USAGE) from error
+    _print_results([replace(report, report=str(written)) for report in reports], written, json=json)
+
+
+def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -> None:
     if json:
         objects = [report.as_json() for report in reports]
         sys.stdout.write(orjson.dumps(objects[0] if len(objects) == 1 else {"runs": objects}).decode() + "\n")
@@ -151,8 +161,8 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
     for report in reports:
         if not report.ledger_ok:
             out.print(f"[bold red]✗ the ledger of {report.learner} does not add up")
-    if path is not None:
-        out.print(f"error curves and ledger: {reports[0].report}", highlight=False, soft_wrap=True)
+    if page is not None:
+        out.print(f"error curves and ledger: {page}", highlight=False, soft_wrap=True)
 
 
 @app.command(epilog=examples("onebit replay --data synsep --events 100000 --rate 500", "onebit replay --resume"))

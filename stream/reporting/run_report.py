@@ -57,31 +57,6 @@ class RunReport:
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
-    def decided(self) -> int:
-        """Contexts that got an answer."""
-        return self.ledger.decided
-
-    @property
-    def matched(self) -> int:
-        """Decisions whose feedback came in time."""
-        return self.ledger.matched
-
-    @property
-    def expired(self) -> int:
-        """Decisions whose feedback did not come in time."""
-        return self.ledger.expired
-
-    @property
-    def pending(self) -> int:
-        """Decisions that still wait."""
-        return self.ledger.pending
-
-    @property
-    def late(self) -> int:
-        """Feedback that came after its decision had expired."""
-        return self.ledger.late
-
-    @property
     def duplicates(self) -> int:
         """Contexts and feedback that came again."""
         return self.ledger.context_duplicates + self.ledger.feedback_duplicates
@@ -92,34 +67,9 @@ class RunReport:
         return self.ledger.orphans_waiting + self.ledger.orphans_dropped
 
     @property
-    def conflicts(self) -> int:
-        """Duplicate feedback that said otherwise than the first."""
-        return self.ledger.conflicts
-
-    @property
     def malformed(self) -> int:
         """Contexts and feedback that could not be read."""
         return self.ledger.context_malformed + self.ledger.feedback_malformed
-
-    @property
-    def mistakes(self) -> int:
-        """Decisions whose action was wrong."""
-        return self.errors.mistakes
-
-    @property
-    def error_rate(self) -> float:
-        """Mistakes per decision."""
-        return self.errors.error_rate
-
-    @property
-    def error_rate_last_fifth(self) -> float:
-        """Mistakes per decision over the last fifth of the decisions."""
-        return self.errors.error_rate_last_fifth
-
-    @property
-    def greedy_error_rate(self) -> float:
-        """The error had the class with the highest score always been played."""
-        return self.errors.greedy_error_rate
 
     @property
     def ledger_ok(self) -> bool:
@@ -133,46 +83,42 @@ class RunReport:
 
     def as_json(self) -> dict[str, object]:
         """The report as plain values for JSON, in a fixed order; a rate that is not defined is None."""
-        summary: dict[str, object] = {key: _plain(getattr(self, key)) for key in JSON_KEYS}
-        return summary | {
+        ledger, errors = self.ledger, self.errors
+        fields: dict[str, object] = {
+            "data": self.data,
+            "learner": self.learner,
+            "params": self.params,
+            "seed": self.seed,
+            "events": self.events,
+            "classes": self.classes,
+            "features": self.features,
+            "decided": ledger.decided,
+            "matched": ledger.matched,
+            "expired": ledger.expired,
+            "pending": ledger.pending,
+            "late": ledger.late,
+            "duplicates": self.duplicates,
+            "orphans": self.orphans,
+            "conflicts": ledger.conflicts,
+            "malformed": self.malformed,
+            "mistakes": errors.mistakes,
+            "error_rate": errors.error_rate,
+            "error_rate_last_fifth": errors.error_rate_last_fifth,
+            "greedy_error_rate": errors.greedy_error_rate,
+            "updates": self.updates,
+            "ledger_ok": self.ledger_ok,
+            "state_sha256": self.state_sha256,
+            "virtual_s": self.virtual_s,
+            "wall_s": self.wall_s,
+            "events_per_s": self.events_per_s,
+            "report": self.report,
             "full_information": self.full_information,
-            "settings": _plain(self.settings),
-            "ledger": self.ledger._asdict(),
-            "delays": _plain(self.delays._asdict()) if self.delays else None,
-            "constant_error_rate": _plain(self.constant_error_rate),
+            "settings": self.settings,
+            "ledger": ledger._asdict(),
+            "delays": self.delays._asdict() if self.delays else None,
+            "constant_error_rate": self.constant_error_rate,
         }
-
-
-JSON_KEYS = (
-    "data",
-    "learner",
-    "params",
-    "seed",
-    "events",
-    "classes",
-    "features",
-    "decided",
-    "matched",
-    "expired",
-    "pending",
-    "late",
-    "duplicates",
-    "orphans",
-    "conflicts",
-    "malformed",
-    "mistakes",
-    "error_rate",
-    "error_rate_last_fifth",
-    "greedy_error_rate",
-    "updates",
-    "ledger_ok",
-    "state_sha256",
-    "virtual_s",
-    "wall_s",
-    "events_per_s",
-    "report",
-)
-"""The keys that scripts may rely on, in their order; more follow them."""
+        return {key: _plain(value) for key, value in fields.items()}
 
 
 def _plain(value: object) -> object:

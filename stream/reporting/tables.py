@@ -21,12 +21,12 @@ def comparison(reports: Sequence[RunReport]) -> Table:
         tuple(
             (
                 label,
-                percent(report.error_rate),
-                percent(report.error_rate_last_fifth),
-                percent(report.greedy_error_rate),
-                f"{report.matched:,}",
-                f"{report.expired:,}",
-                f"{report.late:,}",
+                percent(report.errors.error_rate),
+                percent(report.errors.error_rate_last_fifth),
+                percent(report.errors.greedy_error_rate),
+                f"{report.ledger.matched:,}",
+                f"{report.ledger.expired:,}",
+                f"{report.ledger.late:,}",
                 f"{report.duplicates:,}",
                 duration(report.wall_s),
             )

@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.reporting import page as report_module
+from stream.reporting import figures, words
 from stream.reporting.errors import ErrorCurve
-from stream.reporting.page import page, write_report
+from stream.reporting.page import page
+from stream.reporting.pages import INDEX, add_page, write_page
 from stream.reporting.run_report import Delays, RunReport
 from stream.wire.ledger import Ledger
 
@@ -302,11 +304,14 @@ def test_no_report_is_refused() -> None:
         page([])
 
 
+AT = datetime(2026, 3, 1, 12, 30, 5, tzinfo=UTC)
+
+
 def test_written_page_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "new" / "run.html"
-    assert write_report(path, THREE) == path
-    assert write_report(str(path), THREE[:1]) == path
-    assert path.read_text(encoding="utf-8") == page(THREE[:1])
+    assert write_page(path, THREE, AT) == path
+    assert write_page(path, THREE[:1], AT) == path
+    assert Reader(path.read_text(encoding="utf-8")).text == Reader(page(THREE[:1])).text
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -319,14 +324,51 @@ def test_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="no space left"):
-        write_report(path, THREE)
+        write_page(path, THREE, AT)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text(encoding="utf-8") == "old"
 
 
+def test_each_run_has_a_page_of_its_own_and_the_index_lists_them_newest_first(tmp_path: Path) -> None:
+    hostile = run_report("<b>&\"'", data="dir/<i>.svm", ledger=Ledger(contexts=1))
+    paths = [
+        add_page(tmp_path, THREE, AT),
+        add_page(tmp_path, THREE, AT),
+        add_page(tmp_path, [hostile], AT + timedelta(seconds=1)),
+    ]
+    assert [path.name for path in paths] == [
+        "20260301-123005-optdigits-3-learners.html",
+        "20260301-123005-optdigits-3-learners-2.html",
+        "20260301-123006-i-svm-b.html",
+    ]
+    index = Reader((tmp_path / INDEX).read_text(encoding="utf-8"))
+    assert [link["href"] for link in index.all("a")] == [paths[2].name, paths[0].name, paths[1].name]
+    assert "<b>&\"' " in index.text
+    assert "✗ does not add up" in index.text
+    assert index.text.count("✓ adds up") == 2
+    paths[0].unlink()
+    add_page(tmp_path, THREE, AT + timedelta(seconds=2))
+    assert paths[0].name not in (tmp_path / INDEX).read_text(encoding="utf-8")
+
+
+def test_files_in_the_folder_that_are_no_pages_of_runs_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "other.html").write_bytes(b"<p>\xff something else</p>")
+    (tmp_path / "notes.txt").write_text("kept", encoding="utf-8")
+    path = add_page(tmp_path, THREE, AT)
+    assert [link["href"] for link in Reader((tmp_path / INDEX).read_text(encoding="utf-8")).all("a")] == [path.name]
+    assert (tmp_path / "other.html").read_bytes() == b"<p>\xff something else</p>"
+
+
+def test_many_parameters_wrap_one_by_one_so_that_the_digest_stays_in_sight() -> None:
+    many = {f"parameter_{number}": "theory" for number in range(12)}
+    content = page([run_report(params=many)])
+    assert "<span>parameter_0 = theory,</span> <span>parameter_1 = theory,</span>" in content
+    assert "<span>parameter_11 = theory</span></td>" in content
+
+
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=12))
 def test_labels_keep_their_order_and_distance_and_stay_inside(wanted: list[float]) -> None:
-    placed = report_module._spread(wanted, gap=16, low=5, high=300)
+    placed = figures._spread(wanted, gap=16, low=5, high=300)
     by_height = sorted(range(len(wanted)), key=lambda i: wanted[i])
     heights = [placed[i] for i in by_height]
     assert all(high - low >= 16 - 1e-6 for low, high in pairwise(heights))
@@ -334,8 +376,8 @@ def test_labels_keep_their_order_and_distance_and_stay_inside(wanted: list[float
 
 
 def test_labels_with_room_stay_where_they_belong() -> None:
-    assert report_module._spread([200.0, 20.0, 100.0], gap=16, low=5, high=300) == [200.0, 20.0, 100.0]
+    assert figures._spread([200.0, 20.0, 100.0], gap=16, low=5, high=300) == [200.0, 20.0, 100.0]
 
 
 def test_numbers_that_are_not_known_are_dashes() -> None:
-    assert report_module._number(math.nan) == "–"
+    assert words.number_text(math.nan) == "–"

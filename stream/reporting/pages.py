@@ -1,0 +1,106 @@
+"""The folder of pages: each run its own, and an index that lists them.
+
+What the index says of a run stands in the head of the run's page, so that the pages in the folder are all there is: one
+that is deleted, or brought from elsewhere, is missing from the list, or in it, after the next run.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import unescape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stream.reporting.page import environment, page
+from stream.reporting.run_report import RunReport
+from stream.reporting.tables import labels, percent
+
+INDEX = "index.html"
+_HEAD_BYTES = 20_000  # in which the entry stands
+_ENTRY = re.compile(r'<meta name="onebit-run" content="([^"]*)">')
+
+
+class _Entry(NamedTuple):
+    """What the index says of a page."""
+
+    href: str
+    at: str
+    data: str
+    events: int
+    learners: list[tuple[str, str]]  # with the error of each
+    ledger_ok: bool
+
+
+def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
+    """Write the page of runs to a file, in the place of what was there.
+
+    Raises:
+        ValueError: there is no report to write about.
+        OSError: the page cannot be written.
+    """
+    _write_whole(path, page(reports, _entry(reports, at)))
+    return path
+
+
+def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
+    """Write the page of runs into a folder under a name of its own, and the folder's index; where the page is.
+
+    Raises:
+        ValueError: there is no report to write about.
+        OSError: the page or the index cannot be written.
+    """
+    content = page(reports, _entry(reports, at))
+    path = _free_name(folder, reports, at)
+    _write_whole(path, content)
+    runs = sorted(_entries(folder), key=lambda entry: (entry.at, entry.href), reverse=True)
+    _write_whole(folder / INDEX, environment().get_template("index.html").render(title="Runs", runs=runs))
+    return path
+
+
+def _free_name(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
+    """A name that no page of the folder has: the time, and what was run."""
+    learner = reports[0].learner if len(reports) == 1 else f"{len(reports)}-learners"
+    words = re.sub(r"[^A-Za-z0-9]+", "-", f"{Path(reports[0].data).name}-{learner}").strip("-").lower()
+    stem = f"{at:%Y%m%d-%H%M%S}-{words[:60]}"
+    number, path = 1, folder / f"{stem}.html"
+    while path.exists():
+        number += 1
+        path = folder / f"{stem}-{number}.html"
+    return path
+
+
+def _entry(reports: Sequence[RunReport], at: datetime) -> str:
+    learners = [
+        (name, percent(report.errors.error_rate)) for name, report in zip(labels(reports), reports, strict=True)
+    ]
+    fields: dict[str, Any] = {
+        "at": f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",
+        "data": reports[0].data if reports else "",
+        "events": reports[0].events if reports else 0,
+        "learners": learners,
+        "ledger_ok": all(report.ledger_ok for report in reports),
+    }
+    return json.dumps(fields)
+
+
+def _entries(folder: Path) -> list[_Entry]:
+    entries = []
+    for path in folder.glob("*.html"):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            found = _ENTRY.search(file.read(_HEAD_BYTES))
+        if found is not None and found[1]:
+            entries.append(_Entry(path.name, **json.loads(unescape(found[1]))))
+    return entries
+
+
+def _write_whole(path: Path, content: str) -> None:
+    """Write a file so that its readers see the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

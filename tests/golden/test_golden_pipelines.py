@@ -1,0 +1,246 @@
+"""What an earlier version wrote is read, recovered, audited, applied again, exported, and gone on from.
+
+The bytes that are read must come out as they were written, on every machine: counts, ids, states in snapshots and
+model files. Arithmetic that is done again gives the same bits on the machine of the recording (the same kind of
+processor, numpy and numba); elsewhere the states must be equal to rounding.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.golden import format_reader
+from tests.golden.pipelines import Loaded, Model, facts, model_file, overflows, same_facts, same_state
+from tests.golden.stored import Golden, machine, names, read
+
+NAMES = names()
+
+
+@pytest.fixture(params=NAMES)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return read(request.param)
+
+
+@pytest.fixture
+def loaded(golden: Golden) -> Loaded:
+    return Loaded(golden)
+
+
+def partitions(golden: Golden) -> Iterator[int]:
+    assert len(golden.expected["partitions"]) == golden.partitions
+    yield from range(golden.partitions)
+
+
+def test_there_are_golden_pipelines_of_version_0_1_0() -> None:
+    assert {name.removeprefix("0.1.0/") for name in NAMES if name.startswith("0.1.0/")} == {
+        "banditron-correct", "confidit-variant-2", "kafka", "perceptron-labels", "pnewtron", "pnewtron-imported",
+        "soba-diag-two-partitions", "soba-small-chunks",
+    }  # fmt: skip
+
+
+def test_records_stand_in_the_broker_where_they_stood_and_gaps_are_left_out(golden: Golden, loaded: Loaded) -> None:
+    found = [
+        tuple(record)
+        for topic in loaded.topics
+        for partition in partitions(golden)
+        for record in loaded.records(topic, partition)
+    ]
+    assert sorted(found, key=lambda record: record[:3]) == sorted(map(tuple, golden.records), key=lambda r: r[:3])
+
+
+@pytest.mark.parametrize("snapshots", [True, False], ids=["with snapshots", "without"])
+def test_recovery_gives_the_recorded_state(golden: Golden, loaded: Loaded, snapshots: bool) -> None:
+    for partition in partitions(golden):
+        expected = golden.expected["partitions"][partition]
+        recovered = loaded.rebuild(partition, snapshots=snapshots)
+        newest = recovered.stored.newest
+        assert (newest.number if newest else 0) == (expected["generation"] if snapshots else 0)
+        same_facts(golden, facts(recovered), expected["final"])
+        assert overflows(recovered) == expected["overflows"]
+
+
+def test_settings_of_the_journal_are_those_of_the_task(golden: Golden, loaded: Loaded) -> None:
+    for partition in partitions(golden):
+        begun = json.loads(golden.expected["partitions"][partition]["opening"])["settings"]
+        found = loaded.export(partition).meta["settings"]
+        join, parameters = begun.pop("join"), begun.pop("parameters")
+        assert {name: found[name] for name in begun} == begun
+        assert {name: found["join"][name] for name in join} == join
+        assert {name: found["parameters"][name] for name in parameters} == parameters
+
+
+def test_last_step_is_the_recorded_one(golden: Golden, loaded: Loaded) -> None:
+    for partition in partitions(golden):
+        final = golden.expected["partitions"][partition]["final"]
+        step = loaded.last_step(partition)
+        assert step is not None
+        assert (step.number, step.contexts[1], step.feedback[1]) == (
+            final["step"], final["contexts_offset"], final["feedback_offset"],
+        )  # fmt: skip
+        assert step.updates == final["updates"]
+
+
+def test_audit_finds_the_recorded_ledger_and_no_fault(golden: Golden, loaded: Loaded) -> None:
+    for partition in partitions(golden):
+        ledger = golden.expected["partitions"][partition]["final"]["ledger"]
+        finding = loaded.audit(partition)
+        assert finding.faults == ()
+        assert finding.gone == ()
+        for found in (finding.learner, finding.audited):
+            assert {name: found._asdict()[name] for name in ledger} == ledger
+            assert sum(found) == sum(ledger.values()), "a count that came later is 0"
+
+
+def test_journal_applied_again_publishes_what_stands_in_the_topics(golden: Golden, loaded: Loaded) -> None:
+    for partition in partitions(golden):
+        expected = golden.expected["partitions"][partition]
+        replay = loaded.replay(partition)
+        if not golden.to_the_bit:  # then a score may differ in its last digit, and is named
+            assert not replay.fault or "applied again publishes" in replay.fault
+            continue
+        assert replay.ok, replay.fault
+        assert (replay.steps, replay.snapshot) == (expected["final"]["step"], expected["generation"])
+        assert replay.state == expected["final"]["state_digest"]
+
+
+def test_model_file_is_read_as_written_and_is_what_is_exported_now(golden: Golden, loaded: Loaded) -> None:
+    for partition in partitions(golden):
+        final = golden.expected["partitions"][partition]["final"]
+        recorded = model_file(golden, partition)
+        assert recorded.meta["digest"] == final["state_digest"]
+        assert (recorded.meta["format"], recorded.meta["updates"]) == (1, final["updates"])
+        assert recorded.meta["ledger"] == final["ledger"]
+        exported = loaded.export(partition)
+        assert exported.meta["updates"] == final["updates"]
+        assert exported.meta["position"] == recorded.meta["position"]
+        same_state(golden, exported, recorded)
+
+
+def test_model_of_an_earlier_step_is_the_recorded_one(golden: Golden, loaded: Loaded) -> None:
+    for partition in partitions(golden):
+        earlier = golden.expected["partitions"][partition]["earlier"]
+        model = loaded.export(partition, earlier["step"])
+        assert model.meta["position"]["journal"] == earlier["step"]
+        if golden.to_the_bit:
+            assert model.meta["digest"] == earlier["state_digest"]
+
+
+class GoneOn(NamedTuple):
+    """What a learner was given after a recording."""
+
+    recorded: list[dict[str, Any]]  # for each partition
+    answered: int  # decisions that had waited
+    orphans: int  # feedback that had waited
+    new: int  # contexts, all but one of them answered
+
+
+def go_on(golden: Golden, loaded: Loaded) -> GoneOn:
+    """Answer what waits, decide a few more, let one of those expire, and take a snapshot."""
+    recorded = [golden.expected["partitions"][partition]["final"] for partition in partitions(golden)]
+    pending = [event_id for final in recorded for event_id, *_ in final["pending"]]
+    orphans = [event_id for final in recorded for event_id, *_ in final["orphans"]]
+    assert pending, "a pipeline is recorded while decisions wait"
+    assert orphans, "a pipeline is recorded while feedback waits"
+    label = {"label": 1} if any(orphan[2] is not None for final in recorded for orphan in final["orphans"]) else {}
+    settings = loaded.rebuild(0).task.settings
+    program = loaded.learner(settings)
+    new = [f"after-{number}" for number in range(4)]  # fewer than the limits take
+
+    def work(wait_ms: int) -> None:
+        loaded.clock.advance_to(loaded.clock.now_ms + wait_ms)
+        while program.step(0):
+            pass
+
+    work(1)
+    for event_id in pending:
+        loaded.send(loaded.topics.feedback, event_id, {"reward": 1, **label})
+    work(1)
+    for event_id in orphans + new:
+        loaded.send(loaded.topics.contexts, event_id, {"x": {"i": [0, 2], "v": [1.0, 0.5]}})
+    work(1)
+    for event_id in new[1:]:
+        loaded.send(loaded.topics.feedback, event_id, {"reward": 0, **label})
+    work(1)
+    work(settings.join.window_ms + 1)
+    work(1_000)
+    program.close()
+    return GoneOn(recorded, len(pending), len(orphans), len(new))
+
+
+def test_learner_goes_on_from_there_and_its_books_balance(golden: Golden, loaded: Loaded) -> None:
+    recorded, answered, orphans, new = go_on(golden, loaded)
+    steps = [loaded.last_step(partition) for partition in partitions(golden)]
+    found = [step.ledger for step in steps if step is not None]
+    assert [ledger.imbalances() for ledger in found] == [()] * golden.partitions
+
+    def more(name: str) -> int:
+        return int(sum(getattr(ledger, name) for ledger in found) - sum(final["ledger"][name] for final in recorded))
+
+    assert more("contexts") == more("decided") == new + orphans
+    assert more("feedback") == answered + new - 1
+    assert more("matched") == answered + orphans + new - 1
+    assert more("expired") == 1
+    for partition in partitions(golden):
+        assert loaded.audit(partition).faults == ()
+        newest = loaded.rebuild(partition).stored.newest
+        assert newest is not None
+        assert newest.number > golden.expected["partitions"][partition]["generation"], "no snapshot was taken"
+        with_snapshots, without = (loaded.rebuild(partition, snapshots=choice) for choice in (True, False))
+        if golden.to_the_bit:
+            assert facts(with_snapshots) == facts(without)
+
+
+def test_what_is_written_now_is_read_by_the_reader_of_the_formats_page(golden: Golden, loaded: Loaded) -> None:
+    go_on(golden, loaded)
+    for partition in partitions(golden):
+        chunks = ((record.key, record.value) for record in loaded.records(loaded.topics.snapshots, partition))
+        found = [each for each in format_reader.whole_generations(chunks) if each.slot != "import"]
+        newest = max(found, key=lambda each: each.number)
+        restored = facts(loaded.rebuild(partition, until=newest.number))
+        now = facts(loaded.rebuild(partition, until=newest.number, snapshots=False))
+        assert newest.number > golden.expected["partitions"][partition]["generation"]
+        assert format_reader.state_digest(newest.learner()) == restored["state_digest"]
+        assert newest.state["ledger"] == now["ledger"]
+        entries = [entry for section in newest.of("retained") for entry in format_reader.settled_ids(section)]
+        assert [[*entry[:4], entry.kept is not None] for entry in entries] == now["retained"]
+        (*_, last) = (json.loads(record.value or b"") for record in loaded.records(loaded.topics.journal, partition))
+        step = loaded.last_step(partition)
+        assert step is not None
+        assert (last["n"], last["updates"]) == (step.number, step.updates)
+        assert dict(zip(format_reader.LEDGER, last["ledger"], strict=True)) == step.ledger._asdict()
+
+
+def test_state_that_is_off_by_rounding_is_one_elsewhere_and_not_on_the_machine_of_the_recording() -> None:
+    golden = read("0.1.0/soba-small-chunks")
+    model = model_file(golden, 0)
+    here = golden._replace(expected={**golden.expected, "machine": machine()})
+    elsewhere = golden._replace(expected={**golden.expected, "machine": {**machine(), "cpu": "another"}})
+
+    def off_by(factor: float) -> Model:
+        return model._replace(state={**model.state, "W": np.asarray(model.state["W"]) * factor})
+
+    for place in (here, elsewhere):
+        same_state(place, off_by(1.0), model)
+        with pytest.raises(AssertionError):
+            same_state(place, off_by(1.0 + 1e-6), model)
+    same_state(elsewhere, off_by(1.0 + 1e-12), model)
+    with pytest.raises(AssertionError):
+        same_state(here, off_by(1.0 + 1e-12), model)
+
+
+def test_offsets_are_left_out_by_aborted_steps_and_by_the_markers_of_a_kafka() -> None:
+    def left_out(name: str) -> dict[str, int]:
+        golden = read(f"0.1.0/{name}")
+        missing = {topic.removeprefix(golden.prefix): 0 for topic, _ in golden.ends}
+        for (topic, partition), end in golden.ends.items():
+            found = len(golden.of(topic.removeprefix(golden.prefix), partition))
+            missing[topic.removeprefix(golden.prefix)] += end - found
+        return missing
+
+    assert left_out("banditron-correct")["journal"] == 0
+    assert left_out("soba-diag-two-partitions")["journal"] > 0
+    steps = [partition["final"]["step"] for partition in read("0.1.0/kafka").expected["partitions"]]
+    assert left_out("kafka")["journal"] >= sum(steps), "a marker for each commit"
