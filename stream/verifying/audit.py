@@ -195,6 +195,8 @@ class _Audit:
         )
         judge = Judge(evidence, rules, max(self.watermark_ms, self.books.feedback_end_ms), self.books.fault)
         self.progress("judging each event id")
+        if evidence.examples > rules.retained_max:
+            evidence.index_settlements()
         for life in evidence.lives():
             judge.judge(life)
         counts = judge.counts

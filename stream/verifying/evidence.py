@@ -5,6 +5,7 @@ SQLite database, which SQLite keeps in memory as long as it is small and on disk
 by event id: the audit then judges the life of one id after the other.
 """
 
+import re
 import sqlite3
 from array import array
 from bisect import bisect_right
@@ -200,6 +201,36 @@ class Evidence:
         query = f"SELECT t.id, t.offset, t.append_ms, t.reward, {_DEAD} FROM feedback AS t WHERE t.offset = ?"  # noqa: S608
         found = self._rows.execute(query, (FEEDBACK, offset)).fetchone()
         return None if found is None or found[0] is None else FeedbackSeen(*found)
+
+    def index_settlements(self) -> None:
+        """Make `settlement_place` fast, which is asked only where settled ids were forgotten to make room."""
+        for index in ("example (number)", "example (id, number)", "prediction (id, offset)"):
+            name = re.sub(r"\W+", "_", index)
+            self._rows.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {index}")
+
+    def settlement_place(self, number: int) -> Place:
+        """When the decision of an example, given by its number, was settled.
+
+        One with feedback was, when the later of its two records was applied; one without, when time had passed. See
+        `index_settlements`.
+        """
+        query = """
+            SELECT e.step, e.settled_at_ms, e.id, f.offset, f.append_ms,
+                (SELECT count(*) FROM example AS before WHERE before.id = e.id AND before.number < e.number)
+            FROM example AS e LEFT JOIN feedback AS f ON f.offset = e.feedback_offset WHERE e.number = ?
+        """
+        step, settled_at_ms, event_id, feedback_offset, feedback_ms, nth = self._rows.execute(
+            query, (number,)
+        ).fetchone()
+        if feedback_ms is None:
+            return Place(step - 1, settled_at_ms, CONTEXTS, -1)
+        by_feedback = self.place(FEEDBACK, feedback_offset, feedback_ms)
+        query = """
+            SELECT c.offset, c.append_ms FROM prediction AS p JOIN context AS c ON c.offset = p.context_offset
+            WHERE p.id = ? ORDER BY p.offset LIMIT 1 OFFSET ?
+        """
+        context = self._rows.execute(query, (event_id, nth)).fetchone()
+        return by_feedback if context is None else max(by_feedback, self.place(CONTEXTS, *context))
 
     def lives(self) -> Iterator[Life]:
         """The life of each event id, in the order of the ids."""

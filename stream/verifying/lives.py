@@ -158,7 +158,9 @@ class Judge:
             waited = _Orphan(decisions, feedback.append_ms, feedback.reward)
             if feedback.dead_letter == DEAD_LETTER_ORPHAN:
                 self.counts["orphans_dropped"] += 1
-                if decisions and not self._is_forgotten(settled, decisions, feedback.append_ms):
+                if decisions and not (
+                    len(settled) >= decisions and self._is_forgotten(settled[decisions - 1], feedback)
+                ):
                     self.fault(
                         f"feedback at offset {feedback.offset} was dropped as an orphan; {life.id!r} was decided"
                     )
@@ -191,12 +193,16 @@ class Judge:
                 f"offset {feedback.offset} is of {expected[0]!r} with {expected[1]} after {expected[2]} ms"
             )
 
-    def _is_forgotten(self, settled: list[_Settled], decisions: int, append_ms: int) -> bool:
-        """Whether the latest of an id's decisions was settled, and no longer remembered at some time."""
-        if len(settled) < decisions:
+    def _is_forgotten(self, settled: _Settled, feedback: FeedbackSeen) -> bool:
+        """Whether a settled decision was no longer remembered when a feedback came: for its age, or to make room."""
+        example, rules = settled.example, self.rules
+        if feedback.append_ms > example.settled_at_ms + rules.retain_ms:
+            return True
+        made_room_for = example.number + rules.retained_max
+        if made_room_for > self.evidence.examples:
             return False
-        made_room = self.evidence.examples > self.rules.retained_max
-        return made_room or append_ms > settled[decisions - 1].example.settled_at_ms + self.rules.retain_ms
+        place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
+        return self.evidence.settlement_place(made_room_for) < place
 
     def _is_orphan(
         self, feedback: FeedbackSeen, decisions: int, settled: list[_Settled], latest: _Orphan | None
@@ -215,7 +221,7 @@ class Judge:
                     f"feedback at offset {feedback.offset} did not settle {feedback.id!r}; offset "
                     f"{example.feedback_offset} did"
                 )
-            if feedback.append_ms <= example.settled_at_ms + rules.retain_ms:
+            if not self._is_forgotten(settled[decisions - 1], feedback):
                 if example.outcome is Outcome.EXPIRED:
                     self.counts["late"] += 1
                     self._check_late(feedback, example, decided_at_ms + rules.window_ms)

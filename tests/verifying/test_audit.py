@@ -1,6 +1,7 @@
 """The audit can fail: whatever is changed in the topics of a good run, it finds, and says where."""
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any, NamedTuple
 
 import orjson
@@ -392,6 +393,29 @@ def test_id_that_was_forgotten_may_be_decided_again() -> None:
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.ok, finding
     assert (finding.audited.decided, finding.audited.matched) == (3, 3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_feedback_of_an_id_that_was_forgotten_to_make_room_waits_as_an_orphan_would(seed: int) -> None:
+    luck = Random(seed)
+    limits = JoinSettings(window_ms=1_000, orphan_ms=1_000, retain_ms=60_000, retained_max=luck.choice((1, 2, 5)))
+    pipeline = Pipeline(small_task(join=limits))
+    learner = pipeline.learner()
+    for number in range(60):
+        event = luck.randrange(max(1, number // 3), number + 2)
+        if luck.random() < 0.4:
+            pipeline.context(f"e{event}")
+        for _ in range(luck.choice((0, 1, 2))):
+            pipeline.answer(f"e{luck.randrange(event + 1)}", luck.randrange(2))
+        if luck.random() < 0.5:
+            pipeline.clock.advance_to(pipeline.clock.now_ms + luck.choice((0, 1, 400)))
+        if luck.random() < 0.7:
+            learner.step(0)
+    while learner.step(0):
+        pass
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.ok, finding
+    assert finding.audited.orphans_waiting + finding.audited.orphans_dropped > 0
 
 
 def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> None:
