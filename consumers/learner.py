@@ -134,6 +134,11 @@ class LearnerProgram:
         """The tasks that run in this process, by partition."""
         return {partition: running.task for partition, running in self._running.items()}
 
+    @property
+    def ready(self) -> bool:
+        """Whether this process has partitions, and all of them are recovered and run."""
+        return bool(self._assigned) and self._assigned <= self._running.keys()
+
     def next_due_ms(self) -> int | None:
         """The broker's time at which something will be due although no record comes."""
         deadlines = [running.task.join.next_deadline_ms() for running in self._running.values()]

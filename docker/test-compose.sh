@@ -1,61 +1,30 @@
 #!/usr/bin/env bash
 # Run docker/compose.test.yaml to its end, and kill the learner three times on the way: it must come back, decide every
 # event exactly once, and leave topics whose ledger adds up.
+# Then run docker/compose.yaml as users do: as it stands, whose last line must be the verdict, and Kafka's log not among
+# the lines; and without the simulated environment, for examples/own_service.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+test_name=test-compose
+compose_file=docker/compose.test.yaml
+logs_of="" # all
+. docker/under-test.sh
 
 events=${ONEBIT_TEST_EVENTS:-6000}
-export ONEBIT_TEST_EVENTS=$events COMPOSE_ANSI=never COMPOSE_PROGRESS=plain
-started_s=$SECONDS
+image=${ONEBIT_IMAGE:-onebit}
+kafka_image=${ONEBIT_KAFKA_IMAGE:-apache/kafka:4.1.1}
+port=${ONEBIT_KAFKA_PORT:-19192} # so that this can run beside another Kafka
+unset "${!ONEBIT_@}" # so that this run is always the same
+export ONEBIT_TEST_EVENTS=$events ONEBIT_IMAGE=$image ONEBIT_KAFKA_IMAGE=$kafka_image ONEBIT_KAFKA_PORT=$port
 
-say() { echo "test-compose [$((SECONDS - started_s)) s]: $*"; }
-compose() { docker compose -f docker/compose.test.yaml "$@"; }
-end() {
-  local code=$?
-  trap - EXIT INT TERM
-  if ((code)); then
-    say "FAILED with exit code $code; what the containers said last:"
-    compose ps --all || true
-    compose logs --no-color --tail 40 || true
-  fi
-  say "removing the containers, their network and their volume"
-  compose down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1 || say "compose down failed"
-  exit "$code"
-}
-fail() { say "$*"; exit 1; }
-
-docker info >/dev/null || { echo "test-compose: no Docker engine answers; start one" >&2; exit 1; }
-docker compose version >/dev/null || { echo "test-compose: needs Docker Compose v2 (docker compose)" >&2; exit 1; }
-trap end EXIT
-trap 'exit 130' INT TERM
-
-compose down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1 || true # what an earlier run may have left
+begin
 say "building the image"
 compose build
 say "starting Kafka, topics, learner, feedback, replay and verify: $events events"
 compose up --detach --no-build
 
 learner=$(compose ps --all --quiet learner)
-verify=$(compose ps --all --quiet verify)
-state() { docker inspect --format "{{.State.$2}}" "$1"; }
-
-# The number of decisions, as verify says every few seconds while it waits.
-decided() {
-  local line
-  line=$(docker logs "$verify" 2>&1 | grep -o 'decided [0-9,]*' | tail -1 || true)
-  line=${line#decided }
-  echo "${line//,/}"
-}
-wait_until_decided() {
-  local now
-  for _ in $(seq 120); do
-    now=$(decided)
-    if ((${now:-0} >= $1)); then return; fi
-    [[ $(state "$verify" Running) == true ]] || fail "verify ended before $1 events were decided"
-    sleep 1
-  done
-  fail "after 2 minutes ${now:-0} events are decided, not $1"
-}
+watcher=$(compose ps --all --quiet verify)
 wait_until_running() { # a start later than $1
   for _ in $(seq 30); do
     if [[ $(state "$learner" Running) == true && $(state "$learner" StartedAt) != "$1" ]]; then return; fi
@@ -78,20 +47,48 @@ for kill in 1 2 3; do
     compose up --detach --no-build --no-deps learner
   fi
   wait_until_running "$before"
-  say "the learner runs again"
+  wait_until_healthy "$learner"
+  say "the learner has its partitions again"
 done
 
 say "waiting for verify"
-code=$(timeout 300 docker wait "$verify") || fail "verify did not end within 5 minutes"
-docker logs "$verify" 2>/dev/null # the ledger; progress went to stderr
+code=$(timeout 300 docker wait "$watcher") || fail "verify did not end within 5 minutes"
+docker logs "$watcher" 2>/dev/null # the ledgers and the verdict; progress went to stderr
 ((code == 0)) || fail "onebit verify ended with exit code $code"
+expect_one_prediction_each "$events" kafka kafka:19092
+remove
 
-say "counting the predictions with Kafka's own consumer, committed records only"
-ids=$(compose exec -T kafka /opt/kafka/bin/kafka-console-consumer.sh --bootstrap-server kafka:19092 \
-  --topic onebit.predictions --from-beginning --isolation-level read_committed --timeout-ms 8000 2>/dev/null |
-  sed -n 's/^{"id":"\([^"]*\)".*/\1/p')
-records=$(wc -l <<<"$ids")
-distinct=$(sort -u <<<"$ids" | wc -l)
-say "events $events, predictions $records, distinct ids $distinct, learner killed 3 times"
-((records == events && distinct == events)) || fail "expected one prediction for each of $events events"
+compose_file=docker/compose.yaml
+export COMPOSE_PROJECT_NAME=onebit-test # not that of a user's own run
+log=$(mktemp)
+say "docker compose up, as a user sees it"
+ONEBIT_EVENTS=1000 docker compose -f "$compose_file" up --no-build >"$log" 2>&1 & # not by a function, to be signalled
+up=$!
+for _ in $(seq 120); do
+  if grep -q '^verify-1 .*the ledger' "$log"; then break; fi
+  sleep 1
+done
+kill -INT "$up"
+wait "$up" || true
+grep '^verify-1' "$log" | tail -1
+grep -q '^verify-1 .*✓ the ledger adds up in all 1 partitions; error [0-9.]* %, last fifth' "$log" || { cat "$log"; fail "there is no verdict"; }
+first=$(grep -n -m1 '^learner-1 ' "$log" | cut -d: -f1)
+say "$first lines up to the learner's first; Kafka's own log has $(compose logs --no-log-prefix kafka | wc -l)"
+((first < 60)) || { head -100 "$log"; fail "too much is shown before the learner's first line"; }
+if grep -q '^kafka-1 ' "$log"; then fail "Kafka's log is shown"; fi
+(($(compose logs --no-log-prefix kafka | wc -l) > 100)) || fail "Kafka's log is not to be had"
+rm "$log"
+remove
+
+export ONEBIT_TOPIC_PREFIX=own. ONEBIT_N_CLASSES=3 ONEBIT_N_FEATURES=4 ONEBIT_LEARNER=banditron ONEBIT_WINDOW=5s
+say "Kafka, topics and a learner for examples/own_service.py"
+compose up --no-build --detach --wait --wait-timeout 120 kafka topics learner
+[[ $(state "$(compose ps --quiet learner)" Health.Status) == healthy ]] || fail "--wait came back before the learner was healthy"
+own_service() { # DOCKER-RUN-ARGUMENTS...
+  docker run --rm --env ONEBIT_TOPIC_PREFIX --volume "$PWD/examples:/examples:ro" --entrypoint python "$@" "$ONEBIT_IMAGE" /examples/own_service.py
+}
+say "own_service.py as another container, and as a program of this machine"
+own_service --network "${COMPOSE_PROJECT_NAME}_default" --env ONEBIT_BOOTSTRAP=kafka:19092
+own_service --network host --env ONEBIT_BOOTSTRAP="localhost:$port"
+compose run --rm --no-deps -T verify verify --wait-events 600 --timeout 1m 2>/dev/null | tail -1
 say "passed"

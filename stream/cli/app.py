@@ -216,6 +216,7 @@ def learn(
     orphans_max: options.OrphansMax = None,
     retained_max: options.RetainedMax = None,
     instance: options.Instance = None,
+    ready_file: options.ReadyFile = None,
     snapshot_interval: options.SnapshotInterval = None,
     bootstrap: options.Bootstrap = None,
     topic_prefix: options.TopicPrefix = None,
@@ -231,7 +232,7 @@ def learn(
         config, learner=learner, param=param, data=data, n_classes=n_classes, n_features=n_features, seed=seed,
         window=window, on_expiry=on_expiry, late=late, orphan_window=orphan_window, retain=retain,
         pending_max=pending_max, orphans_max=orphans_max, retained_max=retained_max,
-        instance=instance, snapshot_interval=snapshot_interval,
+        instance=instance, ready_file=ready_file, snapshot_interval=snapshot_interval,
         bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout,
     )  # fmt: skip
     programs.learn(settings)
@@ -274,11 +275,18 @@ def verify(
     wait_events: Annotated[
         int | None, typer.Option(help="First wait until so many events are decided and none is pending.")
     ] = None,
+    wait_replay: Annotated[
+        bool,
+        typer.Option("--wait-replay", help="First wait for all events of `onebit replay` with the same settings."),
+    ] = False,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for that.")] = "10m",
     replay: Annotated[
         bool,
         typer.Option("--replay", help="Apply the whole journal again too, and compare the state with a recovery's."),
     ] = False,
+    data: options.Data = None,
+    events: options.Events = None,
+    epochs: options.Epochs = None,
     bootstrap: options.Bootstrap = None,
     topic_prefix: options.TopicPrefix = None,
     connect_timeout: options.ConnectTimeout = None,
@@ -292,18 +300,28 @@ def verify(
     when records that the ledger is counted from have been deleted, by retention or otherwise.
     """
     settings = options.settings_from(
-        config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
-    )
+        config, data=data, events=events, epochs=epochs, bootstrap=bootstrap, topic_prefix=topic_prefix,
+        connect_timeout=connect_timeout,
+    )  # fmt: skip
+    if wait_replay and wait_events is None:
+        wait_events = programs.events_of_replay(settings)
     findings = programs.verify(settings, wait_events=wait_events, timeout_ms=parse_duration(timeout))
     replays = model.replay(settings) if replay else []
+    error = programs.matched_error_of(settings)
     ok = all(finding.ok for finding in findings) and all(found.ok for found in replays)
     if json:
-        result = {"ok": ok, "partitions": [finding.as_json() for finding in findings]}
+        result = {
+            "ok": ok,
+            "matched": error.matched,
+            "error": error.error_rate,
+            "error_last_fifth": error.error_rate_last_fifth,
+            "partitions": [finding.as_json() for finding in findings],
+        }
         if replay:
             result["replay"] = [found._asdict() | {"ok": found.ok} for found in replays]
         sys.stdout.write(orjson.dumps(result).decode() + "\n")
     else:
-        programs.print_findings(findings)
+        programs.print_findings(findings, error)
         model.print_replays(replays)
     if not ok:
         gone = {finding.partition for finding in findings if finding.gone}

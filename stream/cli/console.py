@@ -144,6 +144,20 @@ def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
     return act
 
 
+class Status:
+    """Announces lines when they have changed: a program with nothing to do says nothing."""
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+
+    def show(self, lines: list[str]) -> None:
+        """Announce the lines, unless they are those of the last time."""
+        if lines != self._said:
+            for line in lines:
+                announce(line)
+        self._said = lines
+
+
 def fail(message: str, code: int) -> SystemExit:
     """Say what went wrong, and the exception that ends the process."""
     err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)

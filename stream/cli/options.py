@@ -166,6 +166,14 @@ Instance = Annotated[
         help="The name of this process across restarts; each of several needs its own.",
     ),
 ]  # fmt: skip
+ReadyFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", rich_help_panel=KAFKA_PANEL, show_default="none",
+        help="Touched every second while the partitions of this process are recovered and run, else removed; for "
+        "health checks, which should ask for its age too.",
+    ),
+]  # fmt: skip
 Retention = Annotated[
     str | None,
     typer.Option(

@@ -1,8 +1,10 @@
 """`onebit replay`, `learn`, `feedback`, `verify`: each program on its own, against Kafka."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
@@ -13,10 +15,12 @@ from producers.replay import ReplayProgram, resume_position
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.brokers.reading import OPEN_MS, read_partition
 from stream.cli.console import (
     EXIT_DIFFERS,
     EXIT_FENCED,
     EXIT_UNAVAILABLE,
+    Status,
     StopRequest,
     announce,
     every,
@@ -25,11 +29,17 @@ from stream.cli.console import (
     out,
     run_progress,
 )
-from stream.cli.options import dataset_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.options import dataset_of, events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.readiness import ReadyFile
 from stream.cli.settings import Settings, SettingsError
 from stream.recovery.journal import JournalError, JournalFollower
+from stream.reporting.errors import MatchedError, matched_error
+from stream.reporting.tables import percent
 from stream.verifying.audit import Finding, audit_partition
+from stream.wire import codec
+from stream.wire.events import Example
 from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 POLL_MS = 100
@@ -133,6 +143,7 @@ def learn(settings: Settings) -> None:
     topics = topics_of(settings)
     task = task_settings(settings, settings.learner[0], n_classes, n_features)
     task.warm_up()
+    ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
 
     def work(broker: KafkaBroker) -> None:
         require_topics(broker, topics)
@@ -144,17 +155,25 @@ def learn(settings: Settings) -> None:
         program = LearnerProgram(broker, topics, task, options, monotonic_ms, announce)
         announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
 
+        said = Status()
+
         def status() -> None:
-            for partition, running in sorted(program.tasks.items()):
-                announce(f"partition {partition}: {_status(running.join.ledger())}, {running.updates:,} updates")
+            said.show(
+                [
+                    f"partition {partition}: {_status(running.join.ledger())}, {running.updates:,} updates"
+                    for partition, running in sorted(program.tasks.items())
+                ]
+            )
 
         show = every(STATUS_INTERVAL_MS, status)
         try:
             while not stop():
                 program.step(POLL_MS)
+                ready_file.show(program.ready)
                 show()
             status()
         finally:
+            ready_file.show(ready=False)
             program.close()
 
     keep_running(settings, stop, work)
@@ -186,8 +205,8 @@ def feedback(settings: Settings) -> None:
             broker, topics, dataset.label_of, plan, options, clock.now_ms, clock.heard, announce=announce
         )
         announce(f"feedback on {topics.predictions}: delay {settings.delay}; Ctrl-C stops it")
-        sent = 0
-        show = every(STATUS_INTERVAL_MS, lambda: announce(f"{sent:,} sent, {program.waiting:,} waiting"))
+        sent, said = 0, Status()
+        show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
         try:
             while not stop():
                 sent += program.step(_until(program.next_due_ms(), clock.now_ms()))
@@ -236,6 +255,11 @@ def replay(settings: Settings, *, resume: bool) -> None:
     keep_running(settings, stop, work)
 
 
+def events_of_replay(settings: Settings) -> int:
+    """How many events the replay program writes with these settings."""
+    return events_of(settings, dataset_of(settings))
+
+
 def verify(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> list[Finding]:
     """Audit every partition; before that, if asked, wait until a number of events is settled."""
     broker = connect(settings)
@@ -266,8 +290,28 @@ def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_
     follower.close()
 
 
-def print_findings(findings: list[Finding]) -> None:
-    """Show the learner's ledger beside the audited one, for each partition, and all that is wrong."""
+def matched_error_of(settings: Settings) -> MatchedError:
+    """The error that the examples tell; the audit names those that cannot be read."""
+    broker = connect(settings)
+    try:
+        examples = topics_of(settings).examples
+        partitions = require_topics(broker, topics_of(settings))
+        return matched_error(_examples(broker, TopicPartition(examples, number)) for number in range(partitions))
+    finally:
+        broker.close()
+
+
+def _examples(broker: Broker, tp: TopicPartition) -> Iterator[Example]:
+    for record in read_partition(broker, tp, open_ms=OPEN_MS):
+        with suppress(codec.MalformedError):
+            yield codec.decode_example(record)[0]
+
+
+def print_findings(findings: list[Finding], error: MatchedError) -> None:
+    """Show the learner's ledger beside the audited one, for each partition, and all that is wrong.
+
+    The last line is for those who read no other: whether the ledger adds up, and how often the learner was wrong.
+    """
     for finding in findings:
         if finding.gone:
             out.print(f"partition {finding.partition}: the ledger cannot be recomputed")
@@ -290,6 +334,21 @@ def print_findings(findings: list[Finding]) -> None:
     if gone:
         out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(gone)} of {len(findings)} partitions")
     if wrong:
-        out.print(f"[bold red]✗ the ledger does not add up in {len(wrong)} of {len(findings)} partitions")
+        out.print(
+            f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {len(findings)} partitions; {_error(error)}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
     elif not gone:
-        out.print(f"[bold green]✓ the ledger adds up[/] in all {len(findings)} partitions")
+        out.print(
+            f"[bold green]✓ the ledger adds up[/] in all {len(findings)} partitions; {_error(error)}",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def _error(error: MatchedError) -> str:
+    if not error.matched:
+        return "no feedback has been matched, so that the error is not known"
+    return (
+        f"error {percent(error.error_rate)}, last fifth {percent(error.error_rate_last_fifth)} (reward 0 among the "
+        f"{error.matched:,} decisions with feedback in time)"
+    )

@@ -112,6 +112,7 @@ class Settings(BaseSettings):
     retention: Retention = -1
     bootstrap: str = "localhost:9092"
     topic_prefix: str = Field(default=DEFAULT_PREFIX, pattern=r"^[A-Za-z0-9._-]{1,200}$")
+    ready_file: str | None = Field(default=None, min_length=1)
     connect_timeout: Duration = 30_000
     session_timeout: Duration = 10_000
     transaction_timeout: Duration = 20_000

@@ -1,11 +1,13 @@
 """The progressive error of a run, as numbers. Nothing here draws, prints or reads."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stream.wire.events import Example, Outcome
 
 CURVE_POINTS_MAX = 400
 """Points kept for drawing: a figure is some 700 px wide, and every point costs 15 bytes of the page."""
@@ -100,6 +102,46 @@ def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[Cur
     window = (mistakes_before[at] - mistakes_before[window_starts_at]) / window_events
     window[at < window_events] = np.nan
     return tuple(map(CurvePoint, at.tolist(), overall.tolist(), window.tolist()))
+
+
+class MatchedError(NamedTuple):
+    """The error as feedback tells it: the share of reward 0 among the decisions whose feedback came in time.
+
+    Where the true classes are not known, no more can be said. Decisions without feedback in time are not in it.
+    """
+
+    matched: int
+    mistakes: int  # those of them with reward 0
+    last_fifth: int  # how many the last fifth of them are, rounded up
+    last_fifth_mistakes: int
+
+    @property
+    def error_rate(self) -> float:
+        """Of all of them; nan without any."""
+        return _rate(self.mistakes, self.matched)
+
+    @property
+    def error_rate_last_fifth(self) -> float:
+        """Of the last fifth of them; nan without any."""
+        return _rate(self.last_fifth_mistakes, self.last_fifth)
+
+
+def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
+    """The error over all examples, those of each partition in the order in which they were settled.
+
+    One byte is kept for each example of a partition. The last fifth is that of every partition.
+
+    >>> wrong, right = (Example("id", Outcome.MATCHED, 1, 0.5, reward, 10, 20) for reward in (0, 1))
+    >>> error = matched_error([[wrong, wrong, wrong, wrong, right], [right] * 4 + [wrong]])
+    >>> error, error.error_rate, error.error_rate_last_fifth
+    (MatchedError(matched=10, mistakes=5, last_fifth=2, last_fifth_mistakes=1), 0.5, 0.5)
+    """
+    parts = []
+    for examples in partitions:
+        rewards = bytes(example.reward or 0 for example in examples if example.outcome is Outcome.MATCHED)
+        last = rewards[len(rewards) * 4 // 5 :]
+        parts.append(MatchedError(len(rewards), rewards.count(0), len(last), last.count(0)))
+    return MatchedError(*map(sum, zip(*parts, strict=True)))
 
 
 def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float:

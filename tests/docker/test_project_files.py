@@ -28,8 +28,9 @@ def _name(requirement: str) -> str:
 
 def test_compose_passes_every_setting_on_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
-    # One learner in one place: what tells several apart, and copies on several brokers, have no place there.
-    elsewhere = {"INSTANCE", "REPLICATION"}
+    # One learner in one place: what tells several apart, and copies on several brokers, have no place there. The ready
+    # file is the learner's alone.
+    elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE"}
 
     assert passed == {name.upper() for name in Settings.model_fields} - elsewhere
 

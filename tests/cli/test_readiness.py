@@ -1,0 +1,96 @@
+"""Readiness: a learner is ready while it has partitions and runs them, and a file tells so to health checks."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stream.cli.readiness import RENEWAL_MS, ReadyFile
+from stream.cli.settings import SettingsError
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+
+def test_learner_is_ready_from_its_recovery_on_until_its_last_partition_is_taken_away() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    first = pipeline.learner("learner-1")
+    was_ready = [first.ready]
+    first._read(0)  # partitions are assigned, and not recovered
+    was_ready.append(first.ready)
+    first.step(0)
+    was_ready.append(first.ready)
+    assert was_ready == [False, False, True]
+    others = [pipeline.learner(f"learner-{number}") for number in (2, 3)]
+    for _ in range(4):
+        for learner in (first, *others):
+            learner.step(0)
+    held = [len(learner.tasks) for learner in (first, *others)]
+    assert sorted(held) == [0, 1, 1]
+    assert [learner.ready for learner in (first, *others)] == [bool(count) for count in held]
+
+
+def test_learner_that_waits_for_the_transaction_of_another_is_not_ready() -> None:
+    pipeline = Pipeline(small_task())
+    other = pipeline.broker.transactional_producer("the one that had it before")
+    other.begin()
+    other.send(TOPICS.journal, 0, None, b"{}")
+    other.flush()
+    learner = pipeline.learner()
+    learner.step(0)
+    was_ready = [learner.ready]
+    other.abort()
+    learner.step(0)
+    assert [*was_ready, learner.ready] == [False, True]
+
+
+def test_file_is_there_while_the_learner_is_ready_and_its_time_is_renewed(tmp_path: Path) -> None:
+    path, now_ms = tmp_path / "ready", 0
+    path.write_text("of a process that was killed")
+    ready_file = ReadyFile(path, lambda: now_ms)
+    assert not path.exists()
+    ready_file.show(ready=True)
+    os.utime(path, (0, 0))
+    now_ms = RENEWAL_MS - 1
+    ready_file.show(ready=True)
+    assert path.stat().st_mtime == 0
+    now_ms = RENEWAL_MS
+    ready_file.show(ready=True)
+    assert path.stat().st_mtime > 0
+    ready_file.show(ready=False)
+    assert not path.exists()
+    ready_file.show(ready=True)
+    assert path.exists()
+
+
+def test_file_that_cannot_be_made_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"--ready-file .*nowhere/ready: expected a file in a folder"):
+        ReadyFile(tmp_path / "nowhere" / "ready")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SettingsError, match=r"--ready-file .* cannot be removed"):
+        ReadyFile(tmp_path / "folder")
+
+
+def test_file_that_cannot_be_made_later_on_is_told_once_and_stops_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    ready_file = ReadyFile(folder / "ready")
+    folder.rmdir()
+    ready_file.show(ready=True)
+    ready_file.show(ready=True)
+    assert capsys.readouterr().err.count("health checks cannot be told") == 1
+
+
+@pytest.mark.parametrize(("age_s", "healthy"), [(None, False), (1, True), (60, False)])
+def test_health_check_of_compose_wants_a_fresh_file(tmp_path: Path, age_s: int | None, healthy: bool) -> None:
+    compose = (Path(__file__).parents[1] / "docker/compose.yaml").read_text()
+    (test,) = (line for line in compose.splitlines() if "$$ONEBIT_READY_FILE" in line)
+    command = test.split('"CMD-SHELL", ', 1)[1].rstrip("]").strip("'").replace("$$", "$")
+    path = tmp_path / "ready"
+    if age_s is not None:
+        path.touch()
+        then_s = path.stat().st_mtime - age_s
+        os.utime(path, (then_s, then_s))
+    done = subprocess.run(["sh", "-c", command], env={**os.environ, "ONEBIT_READY_FILE": str(path)}, check=False)
+    assert (done.returncode == 0) == healthy, command

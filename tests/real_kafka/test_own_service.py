@@ -1,0 +1,65 @@
+"""examples/own_service.py, a service that is not ours, against programs that are started by hand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stream.brokers.local_kafka import LocalKafka
+from tests.processes import Pipeline
+
+EXAMPLE = Path(__file__).parents[2] / "examples/own_service.py"
+
+
+def own_service(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ONEBIT_", "PYTHONPATH"))}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLE), *arguments],
+        env=environment | variables, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_own_service_gets_a_prediction_for_every_visitor_and_its_learner_learns(
+    kafka: LocalKafka, prefix: str, tmp_path: Path, partitions: int
+) -> None:
+    pipeline = Pipeline(
+        kafka.bootstrap, prefix, tmp_path, n_classes=3, n_features=4, learner="banditron", partitions=partitions,
+        window="5s",
+    )  # fmt: skip
+    try:
+        pipeline.create_topics()
+        pipeline.start("learn")
+        for _ in range(2):  # a second time on the same topics, too
+            done = own_service(ONEBIT_BOOTSTRAP=kafka.bootstrap, ONEBIT_TOPIC_PREFIX=prefix)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was the right one .*\n", done.stdout)
+        shares = [int(share) for share in re.findall(r"(\d+) %", done.stdout)]
+        assert shares[1] >= 45  # 33 % by chance; of 2,000 simulated services none was below 56 %
+        found = pipeline.verify("--wait-events", "600", "--timeout", "60s")
+        assert [sum(one["learner"][name] for one in found["partitions"]) for name in ("matched", "expired")] == [600, 0]
+    finally:
+        pipeline.close()
+
+
+def test_own_service_without_topics_or_without_a_learner_says_so_and_exits_with_1(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    where = ("--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--timeout-s", "2")
+    nowhere = own_service(*where)
+    assert (nowhere.returncode, nowhere.stdout) == (1, "")
+    assert f"there is no topic {prefix}predictions; create it: " in nowhere.stderr
+    Pipeline(kafka.bootstrap, prefix, tmp_path).create_topics()
+    alone = own_service(*where)
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert "got 0 of 20 predictions within 2 s; does a learner run on the same topics" in alone.stderr
+
+
+def test_own_service_without_a_broker_exits_with_1() -> None:
+    done = own_service("--bootstrap", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert "own_service on onebit.* at 127.0.0.1:1: " in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,50 @@
+"""The ready file of a learner that is a process of its own: started, frozen, thrown awake, stopped, killed."""
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from stream.brokers.local_kafka import LocalKafka
+from tests.processes import Pipeline, wait_for
+
+STALE_S = 4.0
+
+
+def age_s(path: Path) -> float:
+    """How long ago the file was touched; infinite when it is not there."""
+    with suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime
+    return float("inf")
+
+
+def test_ready_file_is_fresh_while_the_learner_runs_its_partitions_and_only_then(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ready"
+    path.touch()  # by an earlier process
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, n_classes=3, n_features=4, ready_file=path)
+    try:
+        pipeline.create_topics()
+        learner = pipeline.start("learn")
+        wait_for(lambda: not path.exists(), "what an earlier process has left is removed")
+        wait_for(lambda: age_s(path) < STALE_S, "the learner is ready")
+        touched_s = path.stat().st_mtime
+        wait_for(lambda: path.stat().st_mtime > touched_s, "the file is renewed")
+        learner.signal(signal.SIGSTOP)
+        wait_for(lambda: age_s(path) > STALE_S, "a frozen learner is not ready any more")
+        learner.signal(signal.SIGCONT)  # its session of 3 s is over: it is fenced
+        assert learner.wait() == 3, learner.said()
+        assert not path.exists()
+
+        again = pipeline.start("learn")
+        wait_for(lambda: age_s(path) < STALE_S, "the learner that is started again is ready")
+        assert again.stop() == 0
+        assert not path.exists()
+
+        killed = pipeline.start("learn")
+        wait_for(lambda: age_s(path) < STALE_S, "the learner is ready once more")
+        killed.kill()
+        wait_for(lambda: age_s(path) > STALE_S, "the file of a killed one does not count for long")
+    finally:
+        pipeline.close()

@@ -1,0 +1,59 @@
+"""What `onebit verify` says in its last line: whether the ledger adds up, and how often the learner was wrong."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from stream.brokers.local_kafka import LocalKafka
+from tests.processes import Pipeline
+
+EVENTS = 300
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
+    kafka: LocalKafka, prefix: str, tmp_path: Path, partitions: int
+) -> None:
+    pipeline = Pipeline(
+        kafka.bootstrap, prefix, tmp_path, data="synsep", events=EVENTS, partitions=partitions,
+        delay="exponential:200ms", window="2s", loss=0.1, duplicates=0.1, on_expiry="negative",
+    )  # fmt: skip
+    try:
+        pipeline.create_topics()
+        verify = pipeline.start("verify", "--wait-replay", "--timeout", "90s")
+        for program in ("learn", "feedback", "replay"):
+            pipeline.start(program)
+        assert verify.wait() == 0, verify.said()
+        examples = [json.loads(record.value) for record in pipeline.committed_records(pipeline.topics.examples)]
+        rewards = [example["reward"] for example in examples if example["outcome"] == "matched"]
+        assert len(examples) == EVENTS
+        assert 0 < len(rewards) < EVENTS  # those that expired with an assumed 0 are not judged
+        said = verify.said().splitlines()[-1]
+        assert said.startswith(f"✓ the ledger adds up in all {partitions} partitions; error ")
+        assert said.endswith(f"(reward 0 among the {len(rewards)} decisions with feedback in time)")
+        found = pipeline.verify()
+        assert found["matched"] == len(rewards)
+        assert found["error"] == pytest.approx(rewards.count(0) / len(rewards))
+        (shown,) = re.findall(r"; error ([0-9.]+) %, last fifth", said)
+        assert float(shown) == pytest.approx(100 * found["error"], abs=0.06)
+    finally:
+        pipeline.close()
+
+
+def test_verify_without_any_feedback_says_that_the_error_is_not_known(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="synsep", events=5, window="1s")
+    try:
+        pipeline.create_topics()
+        for program in ("learn", "replay"):
+            pipeline.start(program)
+        verify = pipeline.start("verify", "--wait-replay")
+        assert verify.wait() == 0, verify.said()
+        assert verify.said().endswith("partitions; no feedback has been matched, so that the error is not known\n")
+        found = pipeline.verify()
+        assert (found["matched"], found["error"], found["error_last_fifth"]) == (0, None, None)
+    finally:
+        pipeline.close()
