@@ -84,7 +84,7 @@ def test_file_that_cannot_be_made_later_on_is_told_once_and_stops_nothing(
 
 @pytest.mark.parametrize(("age_s", "healthy"), [(None, False), (1, True), (60, False)])
 def test_health_check_of_compose_wants_a_fresh_file(tmp_path: Path, age_s: int | None, healthy: bool) -> None:
-    compose = (Path(__file__).parents[1] / "docker/compose.yaml").read_text()
+    compose = (Path(__file__).parents[2] / "docker/compose.yaml").read_text()
     (test,) = (line for line in compose.splitlines() if "$$ONEBIT_READY_FILE" in line)
     command = test.split('"CMD-SHELL", ', 1)[1].rstrip("]").strip("'").replace("$$", "$")
     path = tmp_path / "ready"
