@@ -380,6 +380,48 @@ def test_a_commit_tells_the_append_time_of_its_last_record(broker: Broker, prefi
     producer.close()
 
 
+def test_a_flush_tells_the_latest_append_time_of_each_partition_written_to(broker: Broker, prefix: str) -> None:
+    names = topic(broker, prefix, 2, "a"), topic(broker, prefix, 1, "b")
+    tps = [TopicPartition(names[0], 0), TopicPartition(names[0], 1), TopicPartition(names[1], 0)]
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    assert producer.flush() == {}
+    producer.send(*tps[0], b"key", b"1")
+    producer.send(*tps[1], b"key", b"2")
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(2_000)
+    producer.send(*tps[1], b"key", b"3")
+    first = producer.flush()
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(3_000)
+    producer.send(*tps[2], b"key", b"4")
+    second = producer.flush()
+    assert producer.flush() == {}
+    latest_ms = producer.commit()
+    reader = broker.reader(tps)
+    append_ms = {(record.topic, record.partition): record.append_ms for record in read(reader, 4)}
+    assert first == {tp: append_ms[tp] for tp in tps[:2]}
+    assert second == {tps[2]: append_ms[tps[2]]}
+    assert latest_ms == append_ms[tps[2]]
+    producer.begin()
+    producer.send(*tps[0], b"key", b"aborted")
+    producer.abort()
+    producer.begin()
+    assert producer.flush() == {}
+    producer.close()
+
+
+def test_a_flush_of_more_records_than_are_queued_at_once_tells_of_all_partitions(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"first")
+    for _ in range(21_000):  # the adapter waits for its queue on the way
+        producer.send(name, 1, b"key", b"")
+    assert producer.flush().keys() == {TopicPartition(name, 0), TopicPartition(name, 1)}
+    producer.close()
+
+
 def test_a_second_begin_is_an_error(broker: Broker, prefix: str) -> None:
     producer = broker.transactional_producer(prefix)
     producer.begin()

@@ -458,13 +458,13 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]
 class _Sent:
     """Records that were queued and not yet acknowledged."""
 
-    __slots__ = ("_append_ms", "_broker", "_bytes", "_futures")
+    __slots__ = ("_appended_ms", "_broker", "_bytes", "_futures")
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._futures: list[Any] = []
         self._bytes = 0
-        self._append_ms = -1
+        self._appended_ms: dict[TopicPartition, int] = {}
 
     def send(
         self, client: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -476,26 +476,30 @@ class _Sent:
             self._broker.refuse(f"send a record of {len(value or b'')} bytes to {topic}/{partition}", error)
         self._bytes += len(value or b"")
         if len(self._futures) >= _QUEUED_RECORDS_MAX or self._bytes >= _QUEUED_BYTES_MAX:
-            self._append_ms = self.settle()
+            self._appended_ms = self.settle()
 
-    def settle(self, *, wait: bool = True) -> int:
-        """Wait until each record is acknowledged; the latest append time since the last time it was asked for."""
+    def settle(self, *, wait: bool = True) -> dict[TopicPartition, int]:
+        """Wait until each record is acknowledged; each partition's latest append time since this was last asked for."""
         futures, self._futures, self._bytes = self._futures, [], 0
-        append_ms, self._append_ms = self._append_ms, -1
+        appended_ms, self._appended_ms = self._appended_ms, {}
         deadline_s = time.monotonic() + (self._broker.patience_s if wait else 0)
         failed: tuple[int, Exception | None] = (0, None)
         for future in futures:
             try:
-                append_ms = max(append_ms, future.get(max(0.0, deadline_s - time.monotonic())).timestamp)
+                written = future.get(max(0.0, deadline_s - time.monotonic()))
             except kafka_errors.KafkaError as error:
                 failed = (failed[0] + 1, failed[1] or error)
+                continue
+            tp = TopicPartition(written.topic, written.partition)
+            if written.timestamp > appended_ms.get(tp, -1):
+                appended_ms[tp] = written.timestamp
         if failed[1] is not None:
             self._broker.refuse(f"write {failed[0]} of {len(futures)} records", failed[1])
-        return append_ms
+        return appended_ms
 
     def drop(self) -> None:
         """Forget all: their transaction was aborted."""
-        self._futures, self._bytes, self._append_ms = [], 0, -1
+        self._futures, self._bytes, self._appended_ms = [], 0, {}
 
 
 class _KafkaProducer:
@@ -519,7 +523,7 @@ class _KafkaProducer:
         with suppress(kafka_errors.KafkaTimeoutError):  # then the records themselves say what became of them
             self._client.flush(self._broker.patience_s)
         try:
-            return self._sent.settle(wait=False)
+            return max(self._sent.settle(wait=False).values(), default=-1)
         except BrokerError:
             self._failed = True
             raise
@@ -578,10 +582,12 @@ class _KafkaTransactionalProducer:
         self._check_open()
         self._sent.send(self._client, topic, partition, key, value, headers)
 
-    def flush(self) -> None:
+    def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer."""
         self._check_open()
-        self._append_ms = max(self._append_ms, self._settle())
+        appended_ms = self._settle()
+        self._append_ms = max(self._append_ms, *appended_ms.values(), -1)
+        return appended_ms
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         """See TransactionalProducer."""
@@ -626,7 +632,7 @@ class _KafkaTransactionalProducer:
     def _manager(self) -> Any:
         return self._client._transaction_manager
 
-    def _settle(self) -> int:
+    def _settle(self) -> dict[TopicPartition, int]:
         try:
             return self._sent.settle()
         except BrokerError:
