@@ -11,7 +11,7 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram, resume_position
 from stream.brokers.clocks import EstimatedClock
-from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.connecting import connect as connect_to_kafka
 from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.cli.console import (
     EXIT_DIFFERS,
@@ -40,7 +40,7 @@ REFUSED_WITHIN_MS = 60_000
 """A broker that has just come back may refuse what it soon allows; what it refuses again and again will not change."""
 
 
-def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> KafkaBroker:
+def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Broker:
     """Connect to Kafka, waiting for it as long as the settings say.
 
     Raises:
@@ -53,7 +53,7 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Kaf
         announce(message)
 
     try:
-        return KafkaBroker(
+        return connect_to_kafka(
             settings.bootstrap,
             connect_timeout_ms=settings.connect_timeout,
             session_timeout_ms=settings.session_timeout,
@@ -82,7 +82,7 @@ def require_topics(broker: Broker, topics: Topics) -> int:
     return counts[topics.contexts]
 
 
-def keep_running(settings: Settings, stop: StopRequest, work: Callable[[KafkaBroker], None]) -> None:
+def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker], None]) -> None:
     """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
 
     Raises:
@@ -134,7 +134,7 @@ def learn(settings: Settings) -> None:
     task = task_settings(settings, settings.learner[0], n_classes, n_features)
     task.warm_up()
 
-    def work(broker: KafkaBroker) -> None:
+    def work(broker: Broker) -> None:
         require_topics(broker, topics)
         options = LearnerOptions(
             group=f"{settings.topic_prefix}learner",
@@ -174,7 +174,7 @@ def feedback(settings: Settings) -> None:
     topics = topics_of(settings)
     plan = feedback_plan(settings, dataset)
 
-    def work(broker: KafkaBroker) -> None:
+    def work(broker: Broker) -> None:
         require_topics(broker, topics)
         clock = EstimatedClock(monotonic_ms)
         options = FeedbackOptions(
@@ -210,7 +210,7 @@ def replay(settings: Settings, *, resume: bool) -> None:
     topics = topics_of(settings)
     reached = 0
 
-    def work(broker: KafkaBroker) -> None:
+    def work(broker: Broker) -> None:
         nonlocal reached
         partitions = require_topics(broker, topics)
         options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)

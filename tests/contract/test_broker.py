@@ -119,7 +119,7 @@ def expel(broker: Broker, group: str, member: str) -> None:
         broker.expel(group, member)
     else:
         assert isinstance(broker, KafkaBroker)
-        broker.leave(group, "", member)
+        broker.admin.leave(group, "", member)
 
 
 # Topics

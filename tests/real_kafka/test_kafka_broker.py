@@ -237,7 +237,7 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka:
     wait_for(lambda: bool(consumer.poll(100, 10)))
     consumer.commit({tp: 1})
     consumer.close()
-    broker._admin.delete_records({tp: 3})  # as retention does
+    broker.admin.client.delete_records({tp: 3})  # as retention does
     assert broker.beginnings([tp]) == {tp: 3}
 
     reader = broker.reader([tp])
