@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 Headers = tuple[tuple[str, bytes], ...]
+"""Names and contents. A byte of a name that is not UTF-8 stands as a lone surrogate (`surrogateescape`)."""
 
 
 class TopicPartition(NamedTuple):
