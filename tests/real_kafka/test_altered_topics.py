@@ -4,16 +4,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    ResourceType,
-)
+from confluent_kafka import admin as confluent_admin
 
 from stream.brokers.connecting import connect
 from stream.brokers.local_kafka import LocalKafka
@@ -23,18 +17,22 @@ from stream.wire.topics import Topics
 
 INTERVAL_MS = 300
 
-Alter = Callable[[AdminClient, Topics], None]
+confluent: Any = confluent_admin  # its names are exported, but not so that mypy sees it
+
+Alter = Callable[[Any, Topics], None]
 
 
-def create_time(admin: AdminClient, topics: Topics) -> None:
-    entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topics.feedback, incremental_configs=[entry])
+def create_time(admin: Any, topics: Topics) -> None:
+    entry = confluent.ConfigEntry(
+        "message.timestamp.type", "CreateTime", incremental_operation=confluent.AlterConfigOpType.SET
+    )
+    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topics.feedback, incremental_configs=[entry])
     for done in admin.incremental_alter_configs([resource]).values():
         done.result(20)
 
 
-def more_partitions(admin: AdminClient, names: tuple[str, ...]) -> None:
-    for done in admin.create_partitions([NewPartitions(name, 3) for name in names]).values():
+def more_partitions(admin: Any, names: tuple[str, ...]) -> None:
+    for done in admin.create_partitions([confluent.NewPartitions(name, 3) for name in names]).values():
         done.result(20)
 
 
@@ -81,7 +79,7 @@ def test_program_ends_when_its_topics_are_altered(
     altered_s: list[float] = []
 
     def change() -> None:
-        alter(AdminClient({"bootstrap.servers": kafka.bootstrap}), topics)
+        alter(confluent.AdminClient({"bootstrap.servers": kafka.bootstrap}), topics)
         altered_s.append(time.monotonic())
 
     later = threading.Timer(2.0, change)
