@@ -8,8 +8,8 @@ import pytest
 
 import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
 from stream.brokers.clocks import VirtualClock
+from stream.brokers.connecting import ADAPTERS, connect
 from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka, local_kafka
 from stream.brokers.port import Broker
 
@@ -29,13 +29,13 @@ def prefix() -> str:
     return f"test{os.getpid()}.{next(_numbers)}."
 
 
-@pytest.fixture(params=["embedded", "kafka"])
+@pytest.fixture(params=["embedded", *ADAPTERS])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Each of the brokers in turn."""
+    """Each of the brokers in turn: the embedded one, and a real Kafka by each of the clients."""
     if request.param == "embedded":
         yield EmbeddedBroker(VirtualClock(1_000))
         return
     running: LocalKafka = request.getfixturevalue("kafka")
-    made = KafkaBroker(running.bootstrap)
+    made = connect(running.bootstrap, client=request.param)
     yield made
     made.close()

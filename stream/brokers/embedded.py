@@ -25,10 +25,11 @@ from stream.wire.topics import TopicDescription, TopicSpec
 class _Transaction:
     """An open transaction: what it has appended where."""
 
-    __slots__ = ("last_ms", "offsets", "touched")
+    __slots__ = ("appended_ms", "last_ms", "offsets", "touched")
 
     def __init__(self) -> None:
         self.touched: dict[_Log, list[int]] = {}
+        self.appended_ms: dict[tuple[str, int], int] = {}  # since the last flush, the latest append time of each
         self.last_ms = -1  # the append time of its last record
         self.offsets: dict[tuple[str, TopicPartition], int] = {}  # (group, partition) -> next offset
 
@@ -188,7 +189,7 @@ class EmbeddedBroker:
                 transaction.touched[log] = [offset]
             else:
                 offsets.append(offset)
-            transaction.last_ms = self.clock.now_ms
+            transaction.last_ms = transaction.appended_ms[topic, partition] = self.clock.now_ms
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:
         """Refuse a producer that a later one of the same id has replaced."""
@@ -341,9 +342,12 @@ class EmbeddedTransactionalProducer:
         self._broker.check_epoch(self._id, self._epoch)
         self._broker.append(topic, partition, key, value, headers, self._current())
 
-    def flush(self) -> None:
+    def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer."""
         self._broker.check_epoch(self._id, self._epoch)
+        transaction = self._current()
+        appended_ms, transaction.appended_ms = transaction.appended_ms, {}
+        return {TopicPartition(*tp): latest_ms for tp, latest_ms in appended_ms.items()}
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         """See TransactionalProducer."""

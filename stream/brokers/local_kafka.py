@@ -22,10 +22,12 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import platformdirs
 
 KAFKA_VERSION = "4.1.1"
 LOG4J_VERSION = "2.24.3"
@@ -75,7 +77,13 @@ class LocalKafka(NamedTuple):
 
 def default_home() -> Path:
     """The home used when none is given: onebit/kafka in the user's data directory."""
-    return _xdg("XDG_DATA_HOME", ".local/share") / "kafka"
+    return platformdirs.user_data_path("onebit", appauthor=False) / "kafka"
+
+
+def jars_cache() -> Path:
+    """Where the paths of Kafka's jars are remembered."""
+    name = f"kafka-{KAFKA_VERSION}-log4j-{LOG4J_VERSION}.json"
+    return platformdirs.user_cache_path("onebit", appauthor=False) / name
 
 
 def log_path(home: Path | None = None) -> Path:
@@ -89,6 +97,7 @@ def start(
     *,
     ephemeral: bool = False,
     timeout_s: float = 60.0,
+    settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LocalKafka:
     """Start the broker of a home and wait until it answers; one that runs already is returned as it is.
@@ -98,6 +107,7 @@ def start(
         data_dir: The broker's home; `default_home()` when left out.
         ephemeral: Keep the records in a temporary directory, which is removed when the broker stops.
         timeout_s: How long the broker may take until it answers.
+        settings: More of the broker's settings, which win over those chosen here.
         progress: Is told what is being done, a line at a time.
 
     Raises:
@@ -120,7 +130,7 @@ def start(
         class_path = _class_path(say)
         chosen = port or _free_port()
         storage = Path(tempfile.mkdtemp(prefix="onebit-kafka-")) if ephemeral else home / "storage"
-        _write_settings(home, storage, chosen, _free_port(chosen))
+        _write_settings(home, storage, chosen, _free_port(chosen), settings or {})
         if not (storage / "meta.properties").exists():
             say(f"formatting {storage}")
             _format(home, class_path)
@@ -168,11 +178,6 @@ def local_kafka(port: int = 0, progress: Progress | None = None) -> Iterator[Loc
     finally:
         stop(home)
         shutil.rmtree(home, ignore_errors=True)
-
-
-def _xdg(variable: str, fallback: str) -> Path:
-    base = os.environ.get(variable)
-    return (Path(base) if base else Path.home() / fallback) / "onebit"
 
 
 def _require_packages() -> None:
@@ -255,7 +260,7 @@ def _class_path(say: Progress) -> list[str]:
     Kafka and its logging are resolved in two calls: in one, the resolver picks an older kafka-clients, and the broker
     dies with NoSuchMethodError.
     """
-    cache = _xdg("XDG_CACHE_HOME", ".cache") / f"kafka-{KAFKA_VERSION}-log4j-{LOG4J_VERSION}.json"
+    cache = jars_cache()
     with _locked(cache.with_suffix(".lock")):
         with suppress(FileNotFoundError, ValueError):
             jars: list[str] = json.loads(cache.read_text())
@@ -289,7 +294,7 @@ def _write_whole(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def _write_settings(home: Path, storage: Path, port: int, controller_port: int) -> None:
+def _write_settings(home: Path, storage: Path, port: int, controller_port: int, more: Mapping[str, str]) -> None:
     """Settings of one node for one user.
 
     The quorum is the static one, because with it the controller's port is not stored and may be another at each start.
@@ -322,6 +327,7 @@ def _write_settings(home: Path, storage: Path, port: int, controller_port: int) 
         "num.network.threads": "2",
         "num.io.threads": "2",
         "log.cleaner.dedupe.buffer.size": str(16 << 20),  # the default is 128 MB of a heap of 384 MB
+        **more,
     }
     (home / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     (home / "log4j2.properties").write_text(

@@ -60,8 +60,12 @@ class TransactionalProducer(Protocol):
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record in the open transaction."""
 
-    def flush(self) -> None:
-        """Wait until all queued records are in the log, where the transaction shows as an open one."""
+    def flush(self) -> Mapping[TopicPartition, int]:
+        """Wait until all queued records are in the log, where the transaction shows as an open one.
+
+        Returns the latest append time of each partition that was written to since the transaction began, or since the
+        last flush of it.
+        """
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Consumer") -> None:
         """Make the consumer's next offsets part of the transaction, under its group membership.

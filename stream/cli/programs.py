@@ -13,7 +13,7 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram, resume_position
 from stream.brokers.clocks import EstimatedClock
-from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.connecting import connect as connect_to_kafka
 from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.cli.console import (
@@ -45,12 +45,15 @@ from stream.wire.topics import Topics
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
 
+WATCH_INTERVAL_MS = 30_000
+"""So often a program that runs looks whether its topics are still what it began with."""
+
 REFUSALS_MAX = 5
 REFUSED_WITHIN_MS = 60_000
 """A broker that has just come back may refuse what it soon allows; what it refuses again and again will not change."""
 
 
-def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> KafkaBroker:
+def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Broker:
     """Connect to Kafka, waiting for it as long as the settings say.
 
     Raises:
@@ -63,7 +66,7 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Kaf
         announce(message)
 
     try:
-        return KafkaBroker(
+        return connect_to_kafka(
             settings.bootstrap,
             connect_timeout_ms=settings.connect_timeout,
             session_timeout_ms=settings.session_timeout,
@@ -87,12 +90,39 @@ def require_topics(broker: Broker, topics: Topics) -> int:
     if wrong:
         raise SettingsError(
             f"topic {wrong[0]}: expected message.timestamp.type LogAppendTime; got CreateTime: no clock but the "
-            "broker's may count; delete it and run onebit topics create"
+            "broker's may count; set it to LogAppendTime (kafka-configs --alter), or delete it and run onebit topics "
+            "create"
         )
     return counts[topics.contexts]
 
 
-def keep_running(settings: Settings, stop: StopRequest, work: Callable[[KafkaBroker], None]) -> None:
+def watch_topics(broker: Broker, topics: Topics, partitions: int) -> Callable[[], None]:
+    """A function to be called often, which looks now and then whether the topics are still what they were.
+
+    It raises SettingsError when they are not: with other partitions an event's records do not meet any more, and
+    without the broker's append time nothing is in order.
+    """
+
+    def look() -> None:
+        try:
+            found = require_topics(broker, topics)
+        except BrokerUnavailableError:
+            return  # what the program itself asks will tell
+        except SettingsError as error:
+            raise SettingsError(
+                f"the topics were altered while this program ran, and it goes no further: {error}"
+            ) from error
+        if found != partitions:
+            raise SettingsError(
+                f"the topics were altered while this program ran, and it goes no further: they had {partitions} "
+                f"partitions, now they have {found}; an event's key belongs to another partition now. Begin anew with "
+                "another prefix, and bring the model along (onebit model export, import)"
+            )
+
+    return every(WATCH_INTERVAL_MS, look)
+
+
+def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker], None]) -> None:
     """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
 
     Raises:
@@ -145,8 +175,8 @@ def learn(settings: Settings) -> None:
     task.warm_up()
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
 
-    def work(broker: KafkaBroker) -> None:
-        require_topics(broker, topics)
+    def work(broker: Broker) -> None:
+        watch = watch_topics(broker, topics, require_topics(broker, topics))
         options = LearnerOptions(
             group=f"{settings.topic_prefix}learner",
             instance=f"learner-{settings.instance}",
@@ -168,6 +198,7 @@ def learn(settings: Settings) -> None:
         show = every(STATUS_INTERVAL_MS, status)
         try:
             while not stop():
+                watch()
                 program.step(POLL_MS)
                 ready_file.show(program.ready)
                 show()
@@ -193,8 +224,8 @@ def feedback(settings: Settings) -> None:
     topics = topics_of(settings)
     plan = feedback_plan(settings, dataset)
 
-    def work(broker: KafkaBroker) -> None:
-        require_topics(broker, topics)
+    def work(broker: Broker) -> None:
+        watch = watch_topics(broker, topics, require_topics(broker, topics))
         clock = EstimatedClock(monotonic_ms)
         options = FeedbackOptions(
             group=f"{settings.topic_prefix}feedback",
@@ -209,6 +240,7 @@ def feedback(settings: Settings) -> None:
         show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
         try:
             while not stop():
+                watch()
                 sent += program.step(_until(program.next_due_ms(), clock.now_ms()))
                 show()
         finally:
@@ -229,9 +261,10 @@ def replay(settings: Settings, *, resume: bool) -> None:
     topics = topics_of(settings)
     reached = 0
 
-    def work(broker: KafkaBroker) -> None:
+    def work(broker: Broker) -> None:
         nonlocal reached
         partitions = require_topics(broker, topics)
+        watch = watch_topics(broker, topics, partitions)
         options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
         if resume or reached:
             announce(f"looking for the last event in {topics.contexts}")
@@ -241,6 +274,7 @@ def replay(settings: Settings, *, resume: bool) -> None:
         with run_progress("replay", options.events) as progress:
             try:
                 while not program.finished and not stop():
+                    watch()
                     sent = program.step(0)
                     reached = program.position
                     if progress.due():

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
-from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.connecting import connect
 from stream.brokers.port import Broker, BrokerError
 from stream.brokers.reading import read_partition
 from stream.cli.console import EXIT_FENCED, StopRequest, announce, fail, run_progress
@@ -46,7 +46,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
     topics = topics_of(settings)
     started_s = time.perf_counter()
-    broker = KafkaBroker(settings.bootstrap, connect_timeout_ms=settings.connect_timeout, progress=announce)
+    broker = connect(settings.bootstrap, connect_timeout_ms=settings.connect_timeout, progress=announce)
     try:
         broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention))
         _refuse_used(broker, topics, settings)

@@ -32,6 +32,7 @@ A column of texts or bytes is two arrays: `NAME.lengths` (-1: none) and `NAME.by
 later format is refused.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import accumulate
@@ -295,7 +296,11 @@ def _orphan_columns(entries: Sequence[Orphan]) -> dict[str, NDArray[Any]]:
 
 
 def _headers(record: Record) -> bytes:
-    return orjson.dumps([(name, value.hex()) for name, value in record.headers])
+    headers = [(name, value.hex()) for name, value in record.headers]
+    try:
+        return orjson.dumps(headers)
+    except TypeError:  # a name that is not UTF-8 has lone surrogates, which the library escapes and orjson refuses
+        return json.dumps(headers).encode()
 
 
 def _orphan_entries(ids: Sequence[str], columns: Mapping[str, NDArray[Any]]) -> list[Orphan]:
@@ -308,7 +313,7 @@ def _orphan_entries(ids: Sequence[str], columns: Mapping[str, NDArray[Any]]) -> 
             columns["append_ms"].tolist(),
             _blobs_of("key", columns),
             _blobs_of("value", columns),
-            [tuple((n, bytes.fromhex(v)) for n, v in orjson.loads(h or b"")) for h in _blobs_of("headers", columns)],
+            [tuple((n, bytes.fromhex(v)) for n, v in json.loads(h or b"")) for h in _blobs_of("headers", columns)],
             strict=True,
         )
     ]

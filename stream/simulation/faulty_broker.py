@@ -213,12 +213,12 @@ class FaultyTransactionalProducer:
                 transaction.records.append((tp, offset))
         del self._queue[:count]
 
-    def flush(self) -> None:
+    def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer; a crash may come when half of the records are in the log."""
         self._drain(len(self._queue) // 2)
         self._broker.consult("flush")
         self._drain(len(self._queue))
-        self._inner.flush()
+        return self._inner.flush()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         """See TransactionalProducer."""

@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 Headers = tuple[tuple[str, bytes], ...]
+"""Names and contents. A byte of a name that is not UTF-8 stands as a lone surrogate (`surrogateescape`); a
+content that is null is read as an empty one."""
 
 
 class TopicPartition(NamedTuple):

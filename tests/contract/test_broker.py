@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterable
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import MemberToRemove
 
 from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import (
     RECORD_BYTES_MAX,
     Broker,
@@ -113,13 +115,23 @@ def joined(*consumers: Consumer, partitions: int) -> list[Record]:
     return records
 
 
-def expel(broker: Broker, group: str, member: str) -> None:
-    """Throw a member out of its group, as happens when its session has ended."""
-    if isinstance(broker, EmbeddedBroker):
-        broker.expel(group, member)
-    else:
-        assert isinstance(broker, KafkaBroker)
-        broker.leave(group, "", member)
+Expel = Callable[[str, str], None]
+
+
+@pytest.fixture
+def expel(request: pytest.FixtureRequest, broker: Broker) -> Expel:
+    """Throws a member out of its group, as happens when its session has ended; not by the broker that is tested."""
+
+    def throw_out(group: str, member: str) -> None:
+        if isinstance(broker, EmbeddedBroker):
+            broker.expel(group, member)
+            return
+        running: LocalKafka = request.getfixturevalue("kafka")
+        admin = KafkaAdminClient(bootstrap_servers=running.bootstrap)
+        admin.remove_group_members(group, [MemberToRemove(member_id="", group_instance_id=member, reason="expelled")])
+        admin.close()
+
+    return throw_out
 
 
 # Topics
@@ -377,6 +389,48 @@ def test_a_commit_tells_the_append_time_of_its_last_record(broker: Broker, prefi
     assert record.append_ms == append_ms
     producer.begin()
     assert producer.commit() == -1
+    producer.close()
+
+
+def test_a_flush_tells_the_latest_append_time_of_each_partition_written_to(broker: Broker, prefix: str) -> None:
+    names = topic(broker, prefix, 2, "a"), topic(broker, prefix, 1, "b")
+    tps = [TopicPartition(names[0], 0), TopicPartition(names[0], 1), TopicPartition(names[1], 0)]
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    assert producer.flush() == {}
+    producer.send(*tps[0], b"key", b"1")
+    producer.send(*tps[1], b"key", b"2")
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(2_000)
+    producer.send(*tps[1], b"key", b"3")
+    first = producer.flush()
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(3_000)
+    producer.send(*tps[2], b"key", b"4")
+    second = producer.flush()
+    assert producer.flush() == {}
+    latest_ms = producer.commit()
+    reader = broker.reader(tps)
+    append_ms = {(record.topic, record.partition): record.append_ms for record in read(reader, 4)}
+    assert first == {tp: append_ms[tp] for tp in tps[:2]}
+    assert second == {tps[2]: append_ms[tps[2]]}
+    assert latest_ms == append_ms[tps[2]]
+    producer.begin()
+    producer.send(*tps[0], b"key", b"aborted")
+    producer.abort()
+    producer.begin()
+    assert producer.flush() == {}
+    producer.close()
+
+
+def test_a_flush_of_more_records_than_are_queued_at_once_tells_of_all_partitions(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"first")
+    for _ in range(21_000):  # the adapter waits for its queue on the way
+        producer.send(name, 1, b"key", b"")
+    assert producer.flush().keys() == {TopicPartition(name, 0), TopicPartition(name, 1)}
     producer.close()
 
 
@@ -698,14 +752,14 @@ def test_a_replaced_member_leaves_the_others_undisturbed(broker: Broker, prefix:
         consumer.close()
 
 
-def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, prefix: str) -> None:
+def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, prefix: str, expel: Expel) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
     heard = Heard()
     consumer = broker.group_consumer(prefix, "m0", [name], heard)
     read(consumer, 1)
-    expel(broker, prefix, "m0")
+    expel(prefix, "m0")
     producer = broker.transactional_producer(prefix)
     producer.begin()
     with pytest.raises(StaleMemberError):
@@ -724,14 +778,16 @@ def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, pre
     consumer.close()
 
 
-def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(broker: Broker, prefix: str) -> None:
+def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(
+    broker: Broker, prefix: str, expel: Expel
+) -> None:
     name = topic(broker, prefix)
     tp = TopicPartition(name, 0)
     write(broker, name, "a")
     consumer = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
     read(consumer, 1)
     consumer.check_place()
-    expel(broker, prefix, "m0")
+    expel(prefix, "m0")
     producer = broker.transactional_producer(prefix)
     producer.begin()
     with pytest.raises(FencedError, match="was thrown out"):
@@ -754,14 +810,14 @@ def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(broker:
 
 @pytest.mark.parametrize("rejoins", [True, False])
 def test_a_member_hears_that_it_was_thrown_out_without_being_told_by_a_commit(
-    broker: Broker, prefix: str, *, rejoins: bool
+    broker: Broker, prefix: str, expel: Expel, *, rejoins: bool
 ) -> None:
     name = topic(broker, prefix, 2)
     heard = Heard()
     first = broker.group_consumer(prefix, "m0", [name], heard, rejoins=rejoins)
     second = broker.group_consumer(prefix, "m1", [name], Heard(), rejoins=False)
     joined(first, second, partitions=2)
-    expel(broker, prefix, "m0")
+    expel(prefix, "m0")
     if rejoins:
         first.check_place()
         joined(first, second, partitions=2)

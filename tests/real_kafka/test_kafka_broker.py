@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer
 from kafka.partitioner.default import DefaultPartitioner
 
 from stream.brokers import local_kafka
@@ -237,7 +238,7 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka:
     wait_for(lambda: bool(consumer.poll(100, 10)))
     consumer.commit({tp: 1})
     consumer.close()
-    broker._admin.delete_records({tp: 3})  # as retention does
+    broker.admin.client.delete_records({tp: 3})  # as retention does
     assert broker.beginnings([tp]) == {tp: 3}
 
     reader = broker.reader([tp])
@@ -258,6 +259,73 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka:
     skipping = broker.group_consumer(prefix, "m", [prefix], Skips())
     wait_for(lambda: bool(skipping.poll(100, 10)))
     broker.close()
+
+
+def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_again(own_kafka: LocalKafka) -> None:
+    broker = KafkaBroker(own_kafka.bootstrap)
+    broker.create_topics([TopicSpec("topic", 2)])
+    damaged, whole = TopicPartition("topic", 0), TopicPartition("topic", 1)
+    producer = broker.producer()
+    for value in (b"first", b"second", b"third"):
+        producer.send("topic", 0, b"key", value)
+        producer.flush()  # a batch for each
+    (log,) = (own_kafka.storage / "topic-0").glob("*.log")
+    content = log.read_bytes()
+    with log.open("r+b") as file:
+        file.seek(content.index(b"second"))
+        file.write(b"S")
+    reader = broker.reader([damaged, whole])
+    producer.send("topic", 1, b"key", b"other")
+    producer.flush()
+    read: list[bytes | None] = []
+
+    def poll() -> bool:
+        read.extend(record.value for record in reader.poll(100, 10))
+        return False
+
+    for _ in range(2):
+        with pytest.raises(
+            BrokerError, match=r"topic/0 cannot be read from offset 1 on \(CorruptRecord.*another replica"
+        ):
+            wait_for(poll)
+    assert sorted(filter(None, read)) in ([b"first"], [b"first", b"other"])
+    reader.pause([damaged])
+    wait_for(lambda: b"other" in read or poll())
+    reader.resume([damaged])
+    with pytest.raises(BrokerError, match=r"topic/0 cannot be read from offset 1 on"):
+        wait_for(poll)
+    broker.close()
+
+
+def test_batch_of_a_codec_that_is_not_installed_is_named_with_its_place(
+    kafka: LocalKafka, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = KafkaBroker(kafka.bootstrap)
+    broker.create_topics([TopicSpec(prefix, 1)])
+    theirs = KafkaProducer(bootstrap_servers=kafka.bootstrap, compression_type="lz4")
+    theirs.send(prefix, b"value" * 1_000, partition=0)
+    theirs.close()
+    monkeypatch.setattr("kafka.codec.has_lz4", lambda: False)
+    reader = broker.reader([TopicPartition(prefix, 0)])
+    with pytest.raises(BrokerError, match=r"/0 cannot be read from offset 0 on \(UnsupportedCodec.*lz4.*install"):
+        wait_for(lambda: bool(reader.poll(100, 10)))
+    broker.close()
+
+
+def test_refusal_to_delete_topics_is_told_for_each_of_them(tmp_path: Path, unused_port: int) -> None:
+    kafka = local_kafka.start(unused_port, tmp_path, settings={"delete.topic.enable": "false"})
+    try:
+        broker = KafkaBroker(kafka.bootstrap)
+        broker.create_topics([TopicSpec("a", 1), TopicSpec("b", 1)])
+        started_s = time.monotonic()
+        with pytest.raises(
+            BrokerError, match=r"refused to delete topics: a: TopicDeletionDisabled.*; b: TopicDeletion"
+        ):
+            broker.delete_topics(["a", "b", "none"])
+        assert time.monotonic() - started_s < 5
+        broker.close()
+    finally:
+        local_kafka.stop(tmp_path)
 
 
 def wait_for(claim: Callable[[], bool]) -> None:

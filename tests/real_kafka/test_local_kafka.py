@@ -90,6 +90,20 @@ def test_a_package_that_is_missing_is_named_with_what_to_do(
         local_kafka.start(0, tmp_path)
 
 
+def test_home_and_jars_are_where_earlier_versions_put_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert local_kafka.default_home() == tmp_path / ".local/share/onebit/kafka"
+    assert local_kafka.jars_cache().parent == tmp_path / ".cache/onebit"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert local_kafka.default_home() == tmp_path / "data/onebit/kafka"
+    assert local_kafka.jars_cache().parent == tmp_path / "cache/onebit"
+    monkeypatch.setenv("XDG_DATA_HOME", "")
+    assert local_kafka.default_home() == tmp_path / ".local/share/onebit/kafka"
+
+
 def test_what_the_broker_logs_is_in_its_log_and_not_on_our_output(kafka: LocalKafka) -> None:
     assert "Kafka Server started" in kafka.log_path.read_text()
     assert kafka.log_path == local_kafka.log_path(kafka.home)

@@ -204,6 +204,15 @@ def test_state_copied_into_an_earlier_one_is_the_state(learner: str) -> None:
     assert not any(np.shares_memory(copied[name], array) for name, array in getattr(task.learner, "arrays", {}).items())
 
 
+def test_snapshot_keeps_headers_of_any_names_in_orphans() -> None:
+    headers = (("trace", b"\xff"), (b"\xff\xfe name".decode(errors="surrogateescape"), b""), ("ä", b"1"))
+    task = used_task(small_task())
+    record = Record(TOPICS.feedback, 0, 1, 5, None, b"value", headers)
+    task.join.orphans["of another client"] = Orphan(Feedback("of another client", 1), record, 5)
+    again = restore(decode(whole(stored(*encode(take(task, POSITION))))), small_task(), TOPICS.contexts)
+    assert again.join.orphans["of another client"].record == record
+
+
 def large() -> Snapshot:
     """A snapshot of five chunks."""
     state: State = {"W": np.arange(250_000.0), "sums": np.ones(3)}

@@ -61,9 +61,8 @@ class Skipping:
         if topic not in left_out.get(self._step, ()):
             self._producer.send(topic, *rest)
 
-    def flush(self) -> None:
-        if self._step != 4:
-            self._producer.flush()
+    def flush(self) -> Any:
+        return {} if self._step == 4 else self._producer.flush()
 
     def send_offsets(self, *arguments: Any) -> None:
         if self._step != 5:

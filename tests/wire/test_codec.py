@@ -122,6 +122,68 @@ def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offse
     assert codec.decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
 
 
+def letter_of(wrong: Record) -> Record:
+    """The dead letter of a record, as it is read."""
+    key, value, headers = codec.encode_dead_letter(wrong, "malformed", "why")
+    return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
+
+
+OUR_NAMES = ("onebit-version", "onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind", "onebit-reason")
+HEADER_NAMES = st.sampled_from(OUR_NAMES) | TEXTS | st.binary().map(lambda name: name.decode(errors="surrogateescape"))
+
+
+@given(st.lists(st.tuples(HEADER_NAMES, st.binary()), max_size=8).map(tuple))
+def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Headers) -> None:
+    letter = letter_of(record(None, None, own))
+    assert codec.decode_dead_letter(letter) == ("topic", 0, 7, "malformed")
+    assert (letter.key, letter.value) == (None, None)
+    ours, kept = letter.headers[:6], letter.headers[6:]
+    assert tuple(name for name, _ in ours) == OUR_NAMES
+    assert tuple((name.removeprefix("original-"), content) for name, content in kept) == tuple(
+        (name.removeprefix("original-"), content) for name, content in own
+    )
+    assert not {name for name, _ in kept} & set(OUR_NAMES)
+    assert all(name == given for (name, _), (given, _) in zip(kept, own, strict=True) if not given.startswith("o"))
+
+
+def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
+    own = (("onebit-offset", b"5"), ("original-onebit-offset", b"6"), ("original-", b"7"), ("trace", b"8"))
+    assert letter_of(record(b"", headers=own)).headers[6:] == (
+        ("original-onebit-offset", b"5"), ("original-original-onebit-offset", b"6"), ("original-", b"7"),
+        ("trace", b"8"),
+    )  # fmt: skip
+
+
+def test_dead_letter_of_an_earlier_version_is_still_read() -> None:
+    lines = (GOLDEN / "dead-letter.headers").read_text().splitlines()
+    headers = tuple((name, content.encode()) for name, content in (line.split(": ", 1) for line in lines))
+    assert codec.decode_dead_letter(record(b"", headers=headers)) == ("onebit.contexts", 2, 41, "malformed")
+
+
+@pytest.mark.parametrize(
+    ("key_bytes", "value_bytes", "large_bytes"), [(0, 0, 5_000_000), (400_000, 5_000_000, 300_000), (10**6, 10**6, 1)]
+)
+def test_dead_letter_of_too_many_headers_keeps_those_that_fit_and_says_so(
+    key_bytes: int, value_bytes: int, large_bytes: int
+) -> None:
+    own = (("large", b"x" * large_bytes), *((f"small-{number}", b"y") for number in range(2_000)))
+    letter = letter_of(record(b"v" * value_bytes, b"k" * key_bytes, own))
+    size = len(letter.key or b"") + len(letter.value or b"")
+    size += sum(len(name) + len(content) + 10 for name, content in letter.headers)
+    assert size < 1_048_576 - 1_000
+    kept = [header for header in own if header in letter.headers]
+    assert ("small-0", b"y") in kept
+    assert len(kept) < len(own)
+    assert dict(letter.headers)["onebit-headers"] == b"2001"
+
+
+def test_dead_letter_with_room_for_a_megabyte_of_headers_keeps_them() -> None:
+    own = (("large", b"x" * 1_000_000),)
+    headers = letter_of(record(b"", headers=own)).headers
+    assert headers[6:] == own
+    assert "onebit-headers" not in dict(headers)
+
+
 class Bad(NamedTuple):
     """A bad record, and what the message about it says."""
 

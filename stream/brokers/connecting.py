@@ -1,0 +1,76 @@
+"""Connecting to a Kafka, by the client that was chosen; none is imported before that."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Protocol, cast
+
+from stream.brokers.port import Broker
+
+CONNECT_TIMEOUT_MS = 30_000
+REQUEST_TIMEOUT_MS = 15_000
+SESSION_TIMEOUT_MS = 10_000
+TRANSACTION_TIMEOUT_MS = 60_000
+
+ADAPTERS = {
+    "kafka-python": "stream.brokers.kafka_python.broker:KafkaBroker",
+}
+"""The clients behind the port, each with its module and its Broker: a new one is its folder and its line here."""
+
+DEFAULT_CLIENT = "kafka-python"
+
+
+class Adapter(Protocol):
+    """What makes a Broker of an address: see `connect`."""
+
+    def __call__(
+        self,
+        bootstrap: str,
+        *,
+        connect_timeout_ms: int,
+        request_timeout_ms: int,
+        session_timeout_ms: int,
+        transaction_timeout_ms: int,
+        progress: Callable[[str], None] | None,
+    ) -> Broker:
+        """Connect."""
+
+
+def adapter(client: str) -> Adapter:
+    """The adapter of a client, imported now."""
+    module, _, name = ADAPTERS[client].partition(":")
+    return cast(Adapter, getattr(import_module(module), name))
+
+
+def connect(
+    bootstrap: str,
+    *,
+    client: str = DEFAULT_CLIENT,
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    progress: Callable[[str], None] | None = None,
+) -> Broker:
+    """Connect to a Kafka, and wait for one that is not up yet.
+
+    Args:
+        bootstrap: HOST:PORT of a broker, or several with commas between.
+        client: One of ADAPTERS.
+        connect_timeout_ms: How long to wait for the first answer.
+        request_timeout_ms: How long any other operation may take.
+        session_timeout_ms: After so long without a sign of life a group member's partitions go to the others.
+        transaction_timeout_ms: After so long the broker aborts a transaction that is still open.
+        progress: Is told what is waited for, a line at a time.
+
+    Raises:
+        BootstrapError: `bootstrap` is no such address.
+        BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
+    """
+    return adapter(client)(
+        bootstrap,
+        connect_timeout_ms=connect_timeout_ms,
+        request_timeout_ms=request_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        transaction_timeout_ms=transaction_timeout_ms,
+        progress=progress,
+    )

@@ -1,0 +1,172 @@
+"""Connecting to Kafka, asking it, and its answers and errors in the words of the port.
+
+What kafka-python leaves to its caller:
+
+- A client whose constructor cannot connect leaves its thread and its sockets behind. `Connection.make` closes them, and
+  `_Socket` the socket of each attempt that failed.
+- A connection to a broker that froze is given 10 s, later 30 s, before another is tried. Here it is given less.
+- For a moment after an outage a partition has no leader, and the client asks "broker -1": such errors are transient,
+  though the client does not call them retriable.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from kafka import errors as kafka_errors
+from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
+
+from stream.brokers.bootstrap import servers_of
+from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+
+Result = TypeVar("Result")
+
+RETRY_S = 0.1
+CLOSE_S = 5.0
+
+_SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
+_CONNECTION_MS_MAX = 5_000
+
+FENCED = (
+    kafka_errors.ProducerFencedError,
+    kafka_errors.InvalidProducerEpochError,
+    kafka_errors.FencedInstanceIdError,
+)
+STALE = (
+    kafka_errors.CommitFailedError,
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.RebalanceInProgressError,
+)
+TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
+
+
+class Client(Protocol):
+    """A producer or consumer that is open."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+Opened = TypeVar("Opened", bound=Client)
+
+
+class Connection:
+    """How a Kafka is reached, and the clients that are open there."""
+
+    def __init__(self, bootstrap: str, request_timeout_ms: int) -> None:
+        self.bootstrap = bootstrap
+        self.request_timeout_ms = request_timeout_ms
+        self.patience_s = request_timeout_ms / 1000 + _SLACK_S
+        self.clients: list[Client] = []
+        self._servers = servers_of(bootstrap)
+        _quieten()
+
+    def opened(self, client: Opened) -> Opened:
+        """Remember a client, to close it at the end."""
+        self.clients.append(client)
+        return client
+
+    def forget(self, client: Client) -> None:
+        """A client was closed."""
+        if client in self.clients:
+            self.clients.remove(client)
+
+    def deadline_s(self) -> float:
+        """When a request that begins now must be answered, by this host's monotonic clock."""
+        return time.monotonic() + self.request_timeout_ms / 1000
+
+    def ask(self, what: str, question: Callable[[], Result]) -> Result:
+        """Put a question to the broker, and again while it cannot answer, for the time that a request may take."""
+        deadline_s = self.deadline_s()
+        while True:
+            try:
+                return question()
+            except kafka_errors.UnknownTopicOrPartitionError as error:
+                raise BrokerError(
+                    f"cannot {what} at {self.bootstrap}: a topic or partition does not exist ({error}); "
+                    f"create the topics first"
+                ) from error
+            except kafka_errors.KafkaError as error:
+                if not isinstance(error, TRANSIENT) or time.monotonic() > deadline_s:
+                    self.refuse(what, error)
+            time.sleep(RETRY_S)
+
+    def refuse(self, what: str, error: BaseException) -> NoReturn:
+        """Raise the port's error for one of the client's."""
+        chain = [error, error.__cause__, *error.args]  # kafka-python hands the reason on as a second argument
+        reason = next((one for one in chain if isinstance(one, (*FENCED, *STALE))), error)
+        said = f"{type(reason).__name__}: {reason}"
+        if isinstance(reason, FENCED):
+            raise FencedError(f"could not {what}: another process has taken over ({said})") from error
+        if isinstance(reason, STALE):
+            raise StaleMemberError(f"could not {what}: the group has moved on without this member ({said})") from error
+        if isinstance(reason, TRANSIENT):
+            raise BrokerUnavailableError(
+                f"could not {what}: Kafka at {self.bootstrap} did not answer as expected within "
+                f"{self.request_timeout_ms} ms ({said}); see that it runs and is reachable"
+            ) from error
+        raise BrokerError(f"could not {what} at {self.bootstrap} ({said})") from error
+
+    @contextmanager
+    def translating(self, what: str) -> Iterator[None]:
+        """Raise the port's errors for the client's."""
+        try:
+            yield
+        except (kafka_errors.KafkaError, ValueError, TypeError) as error:
+            self.refuse(what, error)
+
+    def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
+        """Make a client of kafka-python; one that cannot connect leaves nothing open."""
+        made: list[Any] = []
+
+        def network(**configs: Any) -> Any:
+            setup_ms = min(self.request_timeout_ms, _CONNECTION_MS_MAX)
+            made.append(
+                KafkaNetClient(
+                    socket_connection_setup_timeout_ms=setup_ms,
+                    socket_connection_setup_timeout_max_ms=setup_ms,
+                    **configs,
+                )
+            )
+            return made[-1]
+
+        try:
+            return kind(
+                **{
+                    "bootstrap_servers": self._servers,
+                    "bootstrap_timeout_ms": self.request_timeout_ms,
+                    "request_timeout_ms": self.request_timeout_ms,
+                    "reconnect_backoff_max_ms": 1000,
+                    "kafka_client": network,
+                    "proxy_url": "direct://",  # no proxy: see _Socket
+                    **settings,
+                }
+            )
+        except BaseException:
+            for client in made:
+                client.close()
+            raise
+
+
+class _Socket(KafkaNetSocket):  # type: ignore[misc]
+    """Closes the socket of a failed attempt, which kafka-python leaves open; chosen by the scheme of `proxy_url`."""
+
+    SCHEMES = ("direct",)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _quieten() -> None:
+    """kafka-python logs as errors what it then retries; what is final is raised. A level set by the user stands."""
+    logger = logging.getLogger("kafka")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)

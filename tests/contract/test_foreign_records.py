@@ -1,0 +1,131 @@
+"""Records as other clients write them: every broker behind the port reads them, and writes them as dead letters."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+from kafka import KafkaProducer
+
+from stream.brokers.connecting import ADAPTERS, connect
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
+from stream.wire.records import Headers, TopicPartition
+from stream.wire.topics import TopicSpec
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+NOT_UTF_8 = b"\xff\xfe na\xefve \x80"
+"""The name of a header as a client of another encoding sends it."""
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
+    """A real Kafka by each of the clients."""
+    made = connect(kafka.bootstrap, client=request.param)
+    yield made
+    made.close()
+
+
+def one_partition(broker: Broker, name: str) -> TopicPartition:
+    broker.create_topics([TopicSpec(name, 1)])
+    return TopicPartition(name, 0)
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_record_without_key_and_value_is_written_and_read(broker: Broker, prefix: str, *, in_transaction: bool) -> None:
+    tp = one_partition(broker, prefix + "nothing")
+    headers = (("trace", b"1"),)
+    if in_transaction:
+        transactions = broker.transactional_producer(prefix)
+        transactions.begin()
+        transactions.send(*tp, None, None, headers)
+        transactions.send(*tp, None, b"", ())
+        transactions.commit()
+        transactions.close()
+    else:
+        producer = broker.producer()
+        producer.send(*tp, None, None, headers)
+        producer.send(*tp, None, b"", ())
+        producer.close()
+    found = [(record.key, record.value, record.headers) for record in read_partition(broker, tp, open_ms=20_000)]
+    assert found == [(None, None, headers), (None, b"", ())]
+
+
+@pytest.mark.parametrize("name", [NOT_UTF_8.decode(errors="surrogateescape"), "ünï", "", "\udc80"])
+def test_header_of_any_name_is_written_and_read(broker: Broker, prefix: str, name: str) -> None:
+    tp = one_partition(broker, prefix + "headers")
+    headers: Headers = (("before", b"\xff"), (name, b""), (name, b"twice"))
+    producer = broker.producer()
+    producer.send(*tp, b"key", b"value", headers)
+    producer.close()
+    (record,) = read_partition(broker, tp)
+    assert record.headers == headers
+    assert {type(found) for found, _ in record.headers} == {str}
+
+
+@pytest.mark.parametrize("client", ["confluent", "kafka-python"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_compressed_batches_of_other_clients_are_read(
+    adapted: Broker, kafka: LocalKafka, prefix: str, codec: str, client: str
+) -> None:
+    tp = one_partition(adapted, prefix + codec)
+    sent = [b"compressible " * 100 + b"%d" % number for number in range(500)]
+    if client == "confluent":
+        ours: Any = ConfluentProducer(
+            {"bootstrap.servers": kafka.bootstrap, "compression.type": codec, "linger.ms": 50}
+        )
+        for value in sent:
+            ours.produce(tp.topic, value, b"key", tp.partition)
+        assert ours.flush(30) == 0
+    else:
+        theirs = KafkaProducer(bootstrap_servers=kafka.bootstrap, compression_type=codec, linger_ms=50)
+        for value in sent:
+            theirs.send(tp.topic, value, b"key", partition=tp.partition)
+        theirs.close()
+    assert stored_bytes(kafka, tp) < sum(map(len, sent)) / 5, "nothing was compressed"
+    assert [record.value for record in read_partition(adapted, tp)] == sent
+
+
+def stored_bytes(kafka: LocalKafka, tp: TopicPartition) -> int:
+    """What a partition takes on the broker's disk."""
+    (log,) = (kafka.storage / f"{tp.topic}-{tp.partition}").glob("*.log")
+    return log.stat().st_size
+
+
+class Name(str):
+    """A header's name that any client of this process sends as bytes that are not UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return NOT_UTF_8
+
+
+def test_records_around_a_header_that_is_not_utf_8_are_read_and_so_is_its_name(
+    adapted: Broker, kafka: LocalKafka, prefix: str
+) -> None:
+    tp = one_partition(adapted, prefix + "latin")
+    theirs = KafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=1_000, compression_type="gzip")
+    for number in range(6):  # all in one batch, of which two records have such a name
+        headers = [("plain", b"1"), (Name("ignored"), b"2")] if number in (2, 4) else [("plain", b"1")]
+        theirs.send(tp.topic, b"%d" % number, b"key", headers=headers, partition=0)
+    theirs.close()
+    records = list(read_partition(adapted, tp))
+    assert [record.value for record in records] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert [len(record.headers) for record in records] == [1, 1, 2, 1, 2, 1]
+    name, content = records[2].headers[1]
+    assert (name.encode(errors="surrogateescape"), content) == (NOT_UTF_8, b"2")
+    reader = adapted.reader([tp])
+    reader.seek(tp, 3)  # in the middle of the batch
+    assert next(iter(reader.poll(5_000, 1))).value == b"3"
+
+
+def test_header_without_a_value_is_read_as_an_empty_one(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
+    tp = one_partition(adapted, prefix + "null")
+    theirs = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
+    theirs.produce(tp.topic, b"value", b"key", 0, headers=[("onebit-step", None), ("given", b"1")])
+    assert theirs.flush(30) == 0
+    (record,) = read_partition(adapted, tp)
+    assert record.headers == (("onebit-step", b""), ("given", b"1"))

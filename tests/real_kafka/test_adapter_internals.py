@@ -1,0 +1,143 @@
+"""What the adapter needs of kafka-python beyond its public names: a version that lacks one is named by it."""
+
+import ast
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.net.inet import KafkaNetSocket
+
+from stream.brokers import kafka_python
+from stream.brokers.kafka_python import connection
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.kafka_python.foreign import PartitionRecords
+from stream.brokers.local_kafka import LocalKafka
+from stream.wire.records import TopicPartition
+from stream.wire.topics import TopicSpec
+
+CONSUMER = (
+    "_fetcher.PartitionRecords",
+    "_fetcher._next_partition_records",
+    "_fetcher._paused_partition_records",
+    "_coordinator._do_join_and_sync_async",
+    "_coordinator._generation.member_id",
+    "_coordinator._heartbeat_enabled",
+    "_coordinator.heartbeat.last_receive",
+    "_coordinator.heartbeat.poll_timeout_expired",
+    "_coordinator.rebalance_in_progress",
+    "_coordinator.rejoining",
+    "_coordinator.reset_generation",
+    "_coordinator.stable",
+    "_net.run",
+    "_manager.wait_for",
+    "_cluster.request_update",
+)
+PRODUCER = (
+    "_sender.force_close",
+    "_sender.join",
+    "_sender.wakeup",
+    "_transaction_manager.begin_abort",
+    "_transaction_manager.begin_commit",
+    "_transaction_manager.has_fatal_error",
+    "_transaction_manager.last_error",
+    "_transaction_manager.send_offsets_to_transaction",
+)
+IMPORTED = (
+    "kafka.consumer.fetcher:Fetcher.PartitionRecords.take",
+    "kafka.consumer.fetcher:Fetcher._parse_fetched_data",
+    "kafka.net.compat:KafkaNetClient.close",
+    "kafka.net.inet:KafkaNetSocket.sock_connect",
+    "kafka.record.default_records:DefaultRecordBatch._buffer",
+    "kafka.record.default_records:DefaultRecordBatch._read_msg",
+    "kafka.record.memory_records:MemoryRecords.next_batch",
+)
+
+
+class Deaf:
+    def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
+        pass
+
+    def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
+    """A consumer that has joined its group, and a producer of transactions, as kafka-python has them."""
+    broker = KafkaBroker(kafka.bootstrap)
+    broker.create_topics([TopicSpec("internals", 1)])
+    consumer = broker.group_consumer("internals", "m", ["internals"], Deaf())
+    while not consumer.assignment():
+        consumer.poll(100, 1)
+    yield {"consumer": consumer._client, "producer": broker.transactional_producer("internals")._client}
+    broker.close()
+
+
+@pytest.mark.parametrize("name", CONSUMER)
+def test_consumer_of_kafka_python_has(clients: dict[str, Any], name: str) -> None:
+    assert_has(clients["consumer"], name)
+
+
+@pytest.mark.parametrize("name", PRODUCER)
+def test_producer_of_kafka_python_has(clients: dict[str, Any], name: str) -> None:
+    assert_has(clients["producer"], name)
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_module_of_kafka_python_has(name: str) -> None:
+    module, _, path = name.partition(":")
+    first, *rest = path.split(".")
+    assert_has(getattr(__import__(module, fromlist=[first]), first), ".".join(rest))
+
+
+def assert_has(start: Any, path: str) -> None:
+    def follow(owner: Any, attribute: str) -> Any:
+        of = getattr(owner, "__name__", type(owner).__name__)
+        assert hasattr(owner, attribute), (
+            f"this version of kafka-python has no {attribute!r} in {of}, which the adapter needs "
+            f"({path}): bound the version, or mend stream/brokers/kafka_python"
+        )
+        return getattr(owner, attribute)
+
+    reduce(follow, path.split("."), start)
+
+
+def test_fetcher_reads_by_the_adapters_records(clients: dict[str, Any]) -> None:
+    assert clients["consumer"]._fetcher.PartitionRecords is PartitionRecords
+
+
+def test_sockets_of_kafka_python_are_the_adapters() -> None:
+    assert type(KafkaNetSocket("direct://")) is connection._Socket, (
+        "this version of kafka-python does not choose its sockets by the scheme of proxy_url, which the adapter needs"
+    )
+
+
+def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
+    listed = {part for name in (*CONSUMER, *PRODUCER, *IMPORTED) for part in name.partition(":")[2].split(".")}
+    listed |= {part for name in (*CONSUMER, *PRODUCER) for part in name.split(".")}
+    used: set[str] = set()
+    for path in sorted(Path(kafka_python.__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = {  # defined here: methods, and what is set on self
+            node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value))
+        }
+        used |= {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+            and not (is_self(node.value) and node.attr in own)
+        }
+    assert {"_coordinator", "_fetcher", "_sender", "_transaction_manager"} <= used
+    # A reader's own client and connection, which a group's consumer inherits.
+    assert used - {"_client", "_connection"} - listed == set()
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"

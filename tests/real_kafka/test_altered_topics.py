@@ -1,0 +1,96 @@
+"""Topics that are altered while the programs run: the programs notice, say so, and go no further."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import admin as confluent_admin
+
+from stream.brokers.connecting import connect
+from stream.brokers.local_kafka import LocalKafka
+from stream.cli import programs
+from stream.cli.settings import Settings, SettingsError
+from stream.wire.topics import Topics
+
+INTERVAL_MS = 300
+
+confluent: Any = confluent_admin  # its names are exported, but not so that mypy sees it
+
+Alter = Callable[[Any, Topics], None]
+
+
+def create_time(admin: Any, topics: Topics) -> None:
+    entry = confluent.ConfigEntry(
+        "message.timestamp.type", "CreateTime", incremental_operation=confluent.AlterConfigOpType.SET
+    )
+    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topics.feedback, incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(20)
+
+
+def more_partitions(admin: Any, names: tuple[str, ...]) -> None:
+    for done in admin.create_partitions([confluent.NewPartitions(name, 3) for name in names]).values():
+        done.result(20)
+
+
+ALTERATIONS: dict[str, tuple[Alter, str]] = {
+    "create time": (create_time, r"{feedback}: expected message\.timestamp\.type LogAppendTime; got CreateTime"),
+    "one has more partitions": (
+        lambda admin, topics: more_partitions(admin, (topics.examples,)),
+        r"same number of partitions; got .*{examples}': 3",
+    ),
+    "all have more partitions": (
+        lambda admin, topics: more_partitions(admin, tuple(topics)), r"had 2 partitions, now they have 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """The programs listen to signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+@pytest.mark.parametrize("program", ["learn", "feedback", "replay"])
+def test_program_ends_when_its_topics_are_altered(
+    kafka: LocalKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, program: str, name: str
+) -> None:
+    alter, says = ALTERATIONS[name]
+    monkeypatch.setattr(programs, "WATCH_INTERVAL_MS", INTERVAL_MS)
+    topics = Topics.with_prefix(prefix)
+    broker = connect(kafka.bootstrap)
+    broker.create_topics(topics.specs(2))
+    broker.close()
+    settings = Settings(
+        bootstrap=kafka.bootstrap, topic_prefix=prefix, data="optdigits", learner=["banditron"], rate=20.0, events=5_000
+    )
+    run: dict[str, Callable[[], None]] = {
+        "learn": lambda: programs.learn(settings),
+        "feedback": lambda: programs.feedback(settings),
+        "replay": lambda: programs.replay(settings, resume=False),
+    }
+    altered_s: list[float] = []
+
+    def change() -> None:
+        alter(confluent.AdminClient({"bootstrap.servers": kafka.bootstrap}), topics)
+        altered_s.append(time.monotonic())
+
+    later = threading.Timer(2.0, change)
+    later.start()
+    try:
+        with pytest.raises(SettingsError, match=r"altered while this program ran.*" + says.format(**topics._asdict())):
+            run[program]()
+    finally:
+        later.join()
+    assert time.monotonic() - altered_s[0] < 10
+
+
+def test_topics_are_looked_at_often_enough_to_notice_within_a_minute() -> None:
+    assert programs.WATCH_INTERVAL_MS <= 30_000
