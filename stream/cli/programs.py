@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.markup import escape
 from rich.table import Table
 
-from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.learner import LearnerOptions, LearnerProgram, RecoveryStoppedError
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram, resume_position
 from stream.brokers.clocks import EstimatedClock
@@ -19,6 +19,7 @@ from stream.cli.console import (
     EXIT_UNAVAILABLE,
     StopRequest,
     announce,
+    boot_ms,
     every,
     fail,
     monotonic_ms,
@@ -141,12 +142,17 @@ def learn(settings: Settings) -> None:
             instance=f"learner-{settings.instance}",
             snapshot_interval_ms=settings.snapshot_interval,
         )
-        program = LearnerProgram(broker, topics, task, options, monotonic_ms, announce)
+        program = LearnerProgram(broker, topics, task, options, boot_ms, announce, stop=stop)
         announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
 
         def status() -> None:
             for partition, running in sorted(program.tasks.items()):
                 announce(f"partition {partition}: {_status(running.join.ledger())}, {running.updates:,} updates")
+            if program.outdated:
+                announce(
+                    f"{program.outdated:,} decisions are dated too long before their predictions, and wait for less "
+                    "than their window: the broker, or the learner, is slow; a longer --window allows for more"
+                )
 
         show = every(STATUS_INTERVAL_MS, status)
         try:
@@ -154,6 +160,8 @@ def learn(settings: Settings) -> None:
                 program.step(POLL_MS)
                 show()
             status()
+        except RecoveryStoppedError as error:
+            announce(f"stopped in a recovery, which wrote nothing: {error}")
         finally:
             program.close()
 

@@ -175,6 +175,11 @@ class FaultyBroker:
         self.consult("committed")
         return self.broker.committed(group, tps)
 
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """See Broker."""
+        self.consult("members")
+        return self.broker.members(group)
+
     def close(self) -> None:
         """See Broker."""
 

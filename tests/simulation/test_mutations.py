@@ -184,7 +184,7 @@ def ends_without_open_transactions(
 
 def starts_as_if_it_knew_the_time(self: LearnerProgram, *arguments: Any, original: Any = LearnerProgram._start) -> None:
     original(self, *arguments)
-    self._knows_time = True
+    self._time.is_known = True
 
 
 def recovers_without(attribute: str) -> Mutation:

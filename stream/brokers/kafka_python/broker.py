@@ -289,6 +289,20 @@ class KafkaBroker:
                 offsets[tp] = offset
         return offsets
 
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """See Broker."""
+        found = self.ask(f"describe group {group}", lambda: self._admin.describe_groups([group]))
+        members: dict[str, frozenset[TopicPartition]] = {}
+        for member in found[group]["members"]:
+            name = member["group_instance_id"] or member["member_id"]
+            dealt = member["member_assignment"] or {"assigned_partitions": []}  # no bytes: it is being dealt anew
+            members[name] = frozenset(
+                TopicPartition(of_topic["topic"], partition)
+                for of_topic in dealt["assigned_partitions"]
+                for partition in of_topic["partitions"]
+            )
+        return members
+
     def close(self) -> None:
         """See Broker."""
         for client in list(self._open):
