@@ -4,13 +4,14 @@ It moves records and time to and fro; what is decided, learned or expired is the
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
 from stream.joining.task import Task, TaskSettings, merge
 from stream.learners import State
-from stream.recovery.commit import Commit, CrashPoint, commit
+from stream.recovery.broker_time import BrokerTime, tolerance_ms
+from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
 from stream.recovery.journal import JournalStep
 from stream.recovery.recover import Progress, Recovered, recover
 from stream.recovery.snapshot import take
@@ -32,11 +33,19 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
     snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
+    dates_by_contexts: bool = False  # in virtual time: a learner that polls seldom stands for one that always polls
 
 
 REPORT_INTERVAL_MS = 5_000
 RECOVERY_POLL_MS = 2_000
 """So often a learner polls while it recovers: well within any session."""
+
+STANDBY_MS = 10_000
+"""After so long without a partition a learner says who holds them."""
+
+
+class RecoveryStoppedError(Exception):
+    """The learner was asked to stop while it recovered a task; nothing was written."""
 
 
 @dataclass(slots=True)
@@ -89,25 +98,41 @@ class LearnerProgram:
         topics: Topics,
         settings: TaskSettings,
         options: LearnerOptions,
-        monotonic_ms: Callable[[], int],
+        host_ms: Callable[[], int],
         announce: Callable[[str], None] = lambda message: None,
         crash_point: CrashPoint = lambda number: None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Join the group.
+
+        Args:
+            broker: where the topics are.
+            topics: the topics.
+            settings: what the tasks' states depend on.
+            options: how the program runs.
+            host_ms: a clock of this host, for intervals; it must run on while the machine is suspended.
+            announce: is told what people should know, a line at a time.
+            crash_point: see CrashPoint.
+            stop: whether to stop: it is asked during a recovery, which may take long.
+        """
         settings.make_learner()  # refuses what cannot work before anything is read
         self._broker = broker
         self._topics = topics
         self._settings = settings
         self._options = options
-        self._monotonic_ms = monotonic_ms
+        self._host_ms = host_ms
         self._announce = announce
         self._crash_point = crash_point
+        self._stop = stop
         self._running: dict[int, _RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
         self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
-        self._broker_ms = 0  # the broker's time in its last acknowledgement
-        self._knows_time = False  # whether that was after the last recovery: before, it may be any time ago
-        self._committed_at_ms = monotonic_ms()
+        self._time = BrokerTime(
+            host_ms, None if options.dates_by_contexts else tolerance_ms(options.idle_ms, settings.join.window_ms)
+        )
+        self._asks = False  # whether the step that is being made is to tell the time
+        self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._writer: tuple[int, Writer] | None = None  # the snapshot that is being written, one at a time, and whose
         self._spare: State | None = None  # memory for the next snapshot's copy of a learner's state
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
@@ -139,11 +164,16 @@ class LearnerProgram:
         """Whether this process has partitions, and all of them are recovered and run."""
         return bool(self._assigned) and self._assigned <= self._running.keys()
 
+    @property
+    def outdated(self) -> int:
+        """Decisions that stand although they are dated too long before their predictions: the broker is slow."""
+        return self._time.outdated
+
     def next_due_ms(self) -> int | None:
         """The broker's time at which something will be due although no record comes."""
         deadlines = [running.task.join.next_deadline_ms() for running in self._running.values()]
         due = [deadline + 1 for deadline in deadlines if deadline is not None]
-        return max(min(due), self._committed_at_ms + self._options.idle_ms) if due else None
+        return max(min(due), self._time.heard_at_ms + self._options.idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
         """Poll once and apply what can be applied, in one transaction; how much was done.
@@ -162,6 +192,8 @@ class LearnerProgram:
 
     def _step(self, timeout_ms: int) -> int:
         self._read(timeout_ms)
+        self._tell_standby()
+        self._asks = False
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         ends = self._ends()
         commits = []
@@ -169,33 +201,66 @@ class LearnerProgram:
             step = self._apply(partition, running, ends)
             if step is not None:
                 commits.append(step)
-        if any(part.settings is not None and self._is_overtaken(part.partition) for part in commits):
-            self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
-            self._running.clear()
-            self._writer = None
+        if commits and not self._commit(commits):
             return 1
-        if commits:
-            try:
-                self._broker_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
-            except StaleMemberError as error:
-                self._announce(f"the group has moved on, this step is given up and its tasks recovered: {error}")
-                self._producer.abort()
-                self._running.clear()
-                self._writer = None
-                return 1
-            self._finish_snapshot()
-            self._committed_at_ms = self._monotonic_ms()
-            self._knows_time = True
         for running in self._running.values():
             self._pace(running.paused, running.contexts_tp, running.contexts)
             self._pace(running.paused, running.feedback_tp, running.feedback)
         return len(commits) + recovered
+
+    def _commit(self, commits: Sequence[Commit]) -> bool:
+        """Publish a step; or give it up, and have its tasks recovered."""
+        if any(part.settings is not None and self._is_overtaken(part.partition) for part in commits):
+            self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
+            self._give_up(self._running)
+            return False
+        try:
+            append_ms = commit(
+                self._producer, self._consumer, self._topics, commits, self._after_commit_step, self._time.accepts
+            )
+        except StaleMemberError as error:
+            self._announce(f"the group has moved on, this step is given up and its tasks recovered: {error}")
+            self._producer.abort()
+            self._give_up(self._running)
+            return False
+        except OutdatedError as error:
+            self._announce(f"{error}; this step is given up, its tasks are recovered, and it is made again")
+            self._give_up(part.partition for part in commits)
+            return False
+        self._finish_snapshot()
+        self._time.hears(append_ms, has_asked=self._asks)
+        return True
+
+    def _after_commit_step(self, number: int) -> None:
+        self._crash_point(number)
+        if number == 2:  # what a step sends last follows
+            self._time.sends()
+
+    def _give_up(self, partitions: Iterable[int]) -> None:
+        """Let tasks be recovered, which are ahead of their journals."""
+        for partition in list(partitions):
+            del self._running[partition]
+            if self._is_writing_snapshot(partition):
+                self._writer = None
 
     def _read(self, timeout_ms: int) -> None:
         for record in self._consumer.poll(timeout_ms, self._options.records_max):
             running = self._running.get(record.partition)
             if running is not None:  # else: of a task that is not recovered yet, and read again when it is
                 (running.contexts if record.topic == self._topics.contexts else running.feedback).append(record)
+
+    def _tell_standby(self) -> None:
+        """Say who holds the partitions, when this member has been without one for a while."""
+        if self._assigned:
+            self._standby_since_ms = self._host_ms()
+        elif self._standby_since_ms is not None and self._host_ms() - self._standby_since_ms >= STANDBY_MS:
+            self._standby_since_ms = None
+            members = self._broker.members(self._options.group)
+            holders = ", ".join(sorted(name for name, tps in members.items() if tps)) or "nobody"
+            self._announce(
+                f"no partition is assigned: {holders} {'holds' if len(holders.split(', ')) == 1 else 'hold'} them; "
+                f"{self._options.instance} waits for one to be free"
+            )
 
     def _pace(self, paused: set[TopicPartition], tp: TopicPartition, waiting: deque[Record]) -> None:
         """Read an input on only while little of it waits: else a backlog of one fills the memory before the other."""
@@ -221,22 +286,28 @@ class LearnerProgram:
             running.feedback,
             contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
             feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
-            records_max=self._options.records_max if self._knows_time else 0,
+            records_max=self._options.records_max if self._time.is_known else 0,
         )
+        if self._time.may_be_old() and any(record.topic == self._topics.contexts for record in records):
+            for record in reversed(records):
+                (running.contexts if record.topic == self._topics.contexts else running.feedback).appendleft(record)
+            records = []
+            asks = True
+        else:
+            asks = self._time_is_asked_for(running)
         # The stable end may stand before records of open transactions; up to the high watermark there are none left.
         all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
-        feedback_end_ms = min(self._broker_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
-        # After a recovery the first step applies nothing: its acknowledgement tells the time. A decision dated by the
-        # append time of a context that has waited since an outage would expire before its feedback can come.
+        feedback_end_ms = min(self._time.now_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
         if not records and not (
-            self._time_is_due(running.task, feedback_end_ms)
-            or self._time_is_asked_for(running)
+            asks
+            or self._time_is_due(running.task, feedback_end_ms)
             or self._is_writing_snapshot(partition)
             or self._snapshot_waits(running)
         ):
             return None
+        self._asks |= asks
         first_step = running.number == 0
-        effects = running.task.step(records, self._broker_ms, feedback_end_ms)
+        effects = running.task.step(records, self._time.now_ms, feedback_end_ms)
         contexts_from, feedback_from = running.contexts_offset, running.feedback_offset
         for record in records:
             if record.topic == self._topics.contexts:
@@ -249,7 +320,7 @@ class LearnerProgram:
             running.number,
             (contexts_from, running.contexts_offset),
             (feedback_from, running.feedback_offset),
-            self._broker_ms,
+            self._time.now_ms,
             feedback_end_ms,
             running.task.updates,
             running.task.join.ledger(),
@@ -264,7 +335,7 @@ class LearnerProgram:
             # This step's record is not in the journal yet: it stands here or later, and the next step after it.
             journal_offset = self._broker.ends([journal])[journal].high_watermark
             position = Position(
-                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._broker_ms
+                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._time.now_ms
             )
             taken = take(running.task, position, self._spare)
             self._spare = taken.learner
@@ -277,11 +348,11 @@ class LearnerProgram:
 
     def _snapshot_is_due(self, running: _RunningTask) -> bool:
         snapshots = running.snapshots
-        if not self._options.snapshot_interval_ms or not self._knows_time:
+        if not self._options.snapshot_interval_ms or not self._time.is_known:
             return False
         if snapshots.taken_ms < 0:
-            snapshots.taken_ms = self._broker_ms
-        has_passed = self._broker_ms - snapshots.taken_ms >= self._options.snapshot_interval_ms
+            snapshots.taken_ms = self._time.now_ms
+        has_passed = self._time.now_ms - snapshots.taken_ms >= self._options.snapshot_interval_ms
         return has_passed and running.task.join.ledger() != snapshots.ledger
 
     def _snapshot_waits(self, running: _RunningTask) -> bool:
@@ -293,7 +364,7 @@ class LearnerProgram:
         if self._writer is None and self._snapshot_is_due(running):
             return True
         interval_ms = self._options.snapshot_interval_ms
-        is_idle = interval_ms > 0 and self._monotonic_ms() - self._committed_at_ms >= interval_ms
+        is_idle = interval_ms > 0 and self._time.silent_ms >= interval_ms
         return is_idle and running.task.join.ledger() != running.snapshots.ledger
 
     def _finish_snapshot(self) -> None:
@@ -318,7 +389,7 @@ class LearnerProgram:
         if running.contexts:
             return running.contexts[0].append_ms
         all_read = self._consumer.position(running.contexts_tp) >= ends[running.contexts_tp].high_watermark
-        return self._broker_ms if all_read else running.context_ms
+        return self._time.now_ms if all_read else running.context_ms
 
     def _time_is_due(self, task: Task, feedback_end_ms: int) -> bool:
         """Whether a step without records is needed: to settle what is due, or to learn what time it is."""
@@ -327,12 +398,12 @@ class LearnerProgram:
             return False
         if deadline_ms < feedback_end_ms:
             return True
-        return self._monotonic_ms() - self._committed_at_ms >= self._options.idle_ms
+        return self._time.silent_ms >= self._options.idle_ms
 
     def _time_is_asked_for(self, running: _RunningTask) -> bool:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
         waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
-        return not self._knows_time and bool(waits)
+        return not self._time.is_known and bool(waits)
 
     def _is_overtaken(self, partition: int) -> bool:
         """Whether something was written to the snapshots of a task that waits for its first event."""
@@ -375,14 +446,17 @@ class LearnerProgram:
     def _report(self, partition: int) -> Callable[[Progress], None]:
         """What tells people how far a recovery has come: at its beginning, now and then, and at its end.
 
-        It polls too: a rebalance waits for every member to hear of it, and throws out those that do not in time.
+        It polls too: a rebalance waits for every member to hear of it, and throws out those that do not in time. And it
+        ends the recovery when the program is asked to stop.
         """
-        started_ms = told_ms = polled_ms = self._monotonic_ms()
+        started_ms = told_ms = polled_ms = self._host_ms()
 
         def report(progress: Progress) -> None:
             nonlocal told_ms, polled_ms
             number, first, last, records = progress
-            now_ms = self._monotonic_ms()
+            if self._stop():
+                raise RecoveryStoppedError(f"asked to stop at step {number:,} of {first:,} to {last:,}")
+            now_ms = self._host_ms()
             if now_ms - polled_ms >= RECOVERY_POLL_MS:
                 polled_ms = now_ms
                 self._read(0)
@@ -414,7 +488,7 @@ class LearnerProgram:
         )
         if self._options.snapshot_interval_ms and self._spare is None:
             self._spare = recovered.task.learner.state()
-        self._knows_time = False
+        self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)

@@ -149,6 +149,11 @@ class EmbeddedBroker:
         committed = self._groups[group].committed if group in self._groups else {}
         return {tp: committed[tp] for tp in tps if tp in committed}
 
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """See Broker."""
+        members = self._groups[group].members if group in self._groups else {}
+        return {name: consumer.next_assignment for name, consumer in members.items()}
+
     def close(self) -> None:
         """See Broker."""
 

@@ -195,5 +195,11 @@ class Broker(Protocol):
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The committed offsets of a group; partitions without one are left out."""
 
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """The members of a group by name, each with the partitions that it holds; empty while the group is dealt anew.
+
+        A group that does not exist has none.
+        """
+
     def close(self) -> None:
         """Release all connections."""

@@ -28,6 +28,12 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def boot_ms() -> int:
+    """This host's time since it was started, for intervals; unlike the monotonic one it runs on in suspend."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)  # of Linux; elsewhere the monotonic one may run on by itself
+    return monotonic_ms() if clock is None else time.clock_gettime_ns(clock) // 1_000_000
+
+
 def announce(message: str) -> None:
     """Tell people something on stderr, with the time of day."""
     err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(message)}", highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.learner import LearnerOptions, LearnerProgram, RecoveryStoppedError
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram, resume_position
 from stream.brokers.clocks import EstimatedClock
@@ -23,6 +23,7 @@ from stream.cli.console import (
     Status,
     StopRequest,
     announce,
+    boot_ms,
     every,
     fail,
     monotonic_ms,
@@ -182,18 +183,22 @@ def learn(settings: Settings) -> None:
             instance=f"learner-{settings.instance}",
             snapshot_interval_ms=settings.snapshot_interval,
         )
-        program = LearnerProgram(broker, topics, task, options, monotonic_ms, announce)
+        program = LearnerProgram(broker, topics, task, options, boot_ms, announce, stop=stop)
         announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
 
         said = Status()
 
         def status() -> None:
-            said.show(
-                [
-                    f"partition {partition}: {_status(running.join.ledger())}, {running.updates:,} updates"
-                    for partition, running in sorted(program.tasks.items())
-                ]
-            )
+            lines = [
+                f"partition {partition}: {_status(running.join.ledger())}, {running.updates:,} updates"
+                for partition, running in sorted(program.tasks.items())
+            ]
+            if program.outdated:
+                lines.append(
+                    f"{program.outdated:,} decisions are dated too long before their predictions, and wait for less "
+                    "than their window: the broker, or the learner, is slow; a longer --window allows for more"
+                )
+            said.show(lines)
 
         show = every(STATUS_INTERVAL_MS, status)
         try:
@@ -203,6 +208,8 @@ def learn(settings: Settings) -> None:
                 ready_file.show(program.ready)
                 show()
             status()
+        except RecoveryStoppedError as error:
+            announce(f"stopped in a recovery, which wrote nothing: {error}")
         finally:
             ready_file.show(ready=False)
             program.close()

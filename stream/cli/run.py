@@ -95,7 +95,7 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
         broker,
         ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
         FeedbackProgram(broker, topics, dataset.label_of, plan, options, now_ms, observe=judge.observe),
-        LearnerProgram(broker, topics, task, LearnerOptions(snapshot_interval_ms=0), now_ms),
+        LearnerProgram(broker, topics, task, LearnerOptions(snapshot_interval_ms=0, dates_by_contexts=True), now_ms),
         judge,
     )
 

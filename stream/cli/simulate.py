@@ -23,10 +23,10 @@ from stream.simulation.campaign import (
     run_campaign,
     shrink,
     trace,
-    trace_digest,
 )
+from stream.simulation.processes import LearnerSetup
 from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
-from stream.simulation.world import Happened, LearnerSetup
+from stream.simulation.tracing import Happened, trace_digest
 
 SHOWN_MAX = 3
 """So many failing seeds are shrunk and shown; the others are named."""

@@ -1,6 +1,6 @@
 """The numbered commit: one step's outputs, journal record and offsets, in one transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from stream.brokers.port import Consumer, TransactionalProducer
@@ -26,6 +26,14 @@ class Commit(NamedTuple):
 CrashPoint = Callable[[int], None]
 """Called with the number of each commit step when it is done; a test lets it raise."""
 
+Accepts = Callable[[int, int, int], bool]
+"""Told a partition, how many decisions are made in it, and how many milliseconds before the append time of its
+predictions the first of them is dated: whether they may stand."""
+
+
+class OutdatedError(Exception):
+    """The step's decisions are dated too long before their predictions were appended; its transaction is aborted."""
+
 
 def commit(
     producer: TransactionalProducer,
@@ -33,12 +41,17 @@ def commit(
     topics: Topics,
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
+    accepts: Accepts = lambda partition, decisions, age_ms: True,
 ) -> int:
     """Publish one step of some tasks in one transaction; the broker's time of it.
 
-    The numbers are those of the crash tests. The records are in the log before the offsets are sent (5), which only a
-    current member of the group can do: so whoever recovers a task either sees an open transaction in its journal, and
-    waits for it, or knows that none can come.
+    The numbers are those of the crash tests. The append times that the acknowledgements bring (4) are fixed, whenever
+    the commit comes: so the dates of the decisions are judged by them (5). The records are in the log before the
+    offsets are sent (6), which only a current member of the group can do: so whoever recovers a task either sees an
+    open transaction in its journal, and waits for it, or knows that none can come.
+
+    Raises:
+        OutdatedError: decisions are not accepted; nothing of this will be visible.
     """
     producer.begin()
     after(1)
@@ -52,20 +65,44 @@ def commit(
         for key, value in chunks:
             producer.send(topics.snapshots, partition, key, value, codec.HEADERS)
     after(3)
-    producer.flush()
+    appended_ms = producer.flush()
     after(4)
+    _judge_dates(producer, topics, commits, appended_ms, accepts)
+    after(5)
     offsets: dict[TopicPartition, int] = {}
     for part in commits:
         offsets[TopicPartition(topics.contexts, part.partition)] = part.step.contexts[1]
         offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
     producer.send_offsets(offsets, consumer)
-    after(5)
-    append_ms = producer.commit()
     after(6)
+    append_ms = producer.commit()
+    after(7)
     return append_ms
 
 
-COMMIT_STEPS = range(1, 7)
+COMMIT_STEPS = range(1, 8)
+
+
+def _judge_dates(
+    producer: TransactionalProducer,
+    topics: Topics,
+    commits: Sequence[Commit],
+    appended_ms: Mapping[TopicPartition, int],
+    accepts: Accepts,
+) -> None:
+    outdated: list[str] = []
+    for part in commits:
+        if part.effects.predictions:
+            decided_at_ms = part.effects.predictions[0][0].decided_at_ms  # the others are later
+            tp = TopicPartition(topics.predictions, part.partition)
+            age_ms = appended_ms.get(tp, decided_at_ms) - decided_at_ms
+            if not accepts(part.partition, len(part.effects.predictions), age_ms):
+                outdated.append(f"partition {part.partition}, step {part.step.number}: {age_ms:,} ms")
+    if outdated:
+        producer.abort()
+        raise OutdatedError(
+            f"decisions are dated too long before their predictions were appended: {'; '.join(outdated)}"
+        )
 
 
 def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:

@@ -2,8 +2,15 @@
 
 schedule.py       seed -> what happens when: contexts and feedback of every kind, and faults
 faulty_broker.py  a process's connection to the embedded broker; it asks before every operation what goes wrong
-world.py          runs a schedule: processes that crash, pause, come and go, and the broker's time-outs
+outside.py        contexts, feedback and what other clients write
+processes.py      learner processes that come and go, and the broker's time-outs
+faults.py         what goes wrong with which of their calls
+timers.py         what falls due by itself
+tracing.py        what happened
+world.py          runs a schedule with all of these
 oracle.py         what must have become of every record, from what was sent and from times alone
-checks.py         what must hold after every run
+checks.py         what must hold after every run, with
+dates.py            when decisions are dated, and
+faultless.py        what a run has in common with the one without faults
 campaign.py       seeds by the thousand: coverage, shrinking, processes
 """

@@ -1,6 +1,5 @@
 """Seeds by the thousand: each is run and checked; what failed is cut down to what it takes to fail."""
 
-import hashlib
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +8,14 @@ from functools import partial
 from typing import NamedTuple
 
 from stream.joining.join import TRANSITIONS, Input, State
-from stream.simulation.checks import check, equal_faultless
+from stream.recovery.commit import COMMIT_STEPS
+from stream.simulation.checks import check
+from stream.simulation.dates import OUTDATED
+from stream.simulation.faultless import equal_faultless
+from stream.simulation.processes import MakeLearner, UnexpectedError
 from stream.simulation.schedule import EVENTS, IN_COMMIT, TIMED_FAULTS, Kind, Schedule, draw_schedule
-from stream.simulation.world import Happened, MakeLearner, UnexpectedError, World
+from stream.simulation.tracing import GIVEN_UP_FOR_ITS_DATES, Happened
+from stream.simulation.world import World
 
 
 class Result(NamedTuple):
@@ -42,10 +46,10 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
             faultless.run()
             wrong += equal_faultless(world, faultless)
     except UnexpectedError as error:
-        return [str(error)], world.fired
+        return [str(error)], world.trace.fired
     except Exception as error:  # it is this seed's finding, and ends no campaign
-        return [f"{type(error).__name__}: {error}"], world.fired
-    coverage = world.fired
+        return [f"{type(error).__name__}: {error}"], world.trace.fired
+    coverage = world.trace.fired
     if schedule.clock_stands:
         coverage[CLOCK_STANDS] += 1
     for oracle in checked.oracles:
@@ -73,10 +77,11 @@ def expected_coverage() -> list[str]:
     ]  # fmt: skip
     faults: list[str] = []
     for kind in dict.fromkeys(TIMED_FAULTS):
-        faults += [f"{kind} {step}" for step in range(1, 7)] if kind in IN_COMMIT else [str(kind)]
+        faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
     others = [
         "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
-        "held up by a transaction", "stale member gives up its step", "transaction time-out", CLOCK_STANDS, *OVERFLOWS,
+        "held up by a transaction", "stale member gives up its step", "transaction time-out",
+        GIVEN_UP_FOR_ITS_DATES, OUTDATED, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     return [*outside, *faults, *others, *(row_name(state, happened) for state, happened in TRANSITIONS)]
 
@@ -153,8 +158,8 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
     try:
         world.run()
     except Exception as error:  # the trace ends with it
-        world.trace.append(Happened(world.clock.now_ms, "!", f"{type(error).__name__}: {error}"))
-    return world.trace
+        world.trace.note("!", f"{type(error).__name__}: {error}")
+    return world.trace.lines
 
 
 def shrink(
@@ -200,19 +205,17 @@ def ranges(indices: Sequence[int]) -> str:
 def parse_ranges(text: str) -> list[int]:
     """The inverse of `ranges`.
 
+    Raises:
+        ValueError: it is not of that form, or a range of it is empty.
+
     >>> parse_ranges("0-2,5,7-8")
     [0, 1, 2, 5, 7, 8]
     """
     indices: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        indices += range(int(first), int(last or first) + 1)
+        found = range(int(first), int(last or first) + 1)
+        if not found:
+            raise ValueError(f"{part} is empty: it ends before it begins")
+        indices += found
     return indices
-
-
-def trace_digest(happened: Sequence[Happened]) -> str:
-    """A short name of a trace: the same run has the same one, on any machine."""
-    digest = hashlib.sha256()
-    for line in happened:
-        digest.update(repr(tuple(line)).encode())
-    return digest.hexdigest()[:16]

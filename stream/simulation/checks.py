@@ -2,27 +2,8 @@
 
 Each check returns what is wrong, in words. They read the topics, and know from the world what was sent and which
 transactions were committed; they ask the learners only for their final state.
-
-**Equal to the faultless run, bit for bit.** A run whose faults take no virtual time publishes the same predictions,
-examples and dead letters, byte for byte and in the same order, and ends with the same model and join in every
-partition, as the run of the same events without faults in one process. This is promised under four conditions, without
-which the runs may rightly differ, because a learner that is started anew knows less, or more, about the time:
-
-1. a learner polls at every moment at which something is appended or due (else the one that recovers dates its decisions
-   by the time that it has just learned, and the other by the append time of the contexts);
-2. `idle_ms` is 1: time-outs are noticed in the millisecond in which they fall due (else they are noticed when a learner
-   next asks for the time, and a learner asks at its start);
-3. `retain_ms` is longer than the run, for the same reason: a context does not move the watermark, so how early a
-   settled id is found forgotten depends on when the time was last asked for;
-4. no other producer holds a transaction open on feedback, which stops the watermark until that ends.
-
-One field is left out: `settled_at_ms`, and with it the times in the list of settled ids. It is the watermark, and for a
-decision that was settled when a context came (its feedback had waited, or it had to make room) the watermark is as
-late as the time was last asked for.
 """
 
-import re
-from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from stream.brokers.reading import read_partition
@@ -31,10 +12,13 @@ from stream.randomness.draws import Purpose, uniform
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalStep, decode_step
 from stream.recovery.recover import rebuild
+from stream.simulation.dates import dated_after_the_start, dated_before_the_append
 from stream.simulation.faulty_broker import Fate
 from stream.simulation.oracle import Correction, ExpectedDeadLetter, ExpectedExample, Oracle
+from stream.simulation.outside import TOPICS, label_of
+from stream.simulation.processes import GROUP
 from stream.simulation.schedule import NEVER_MS, Kind
-from stream.simulation.world import GROUP, TOPICS, World, label_of
+from stream.simulation.world import World
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
 from stream.wire.events import Decision, Features, Outcome, Prediction
@@ -59,7 +43,9 @@ class _Partition:
         self.world = world
 
         def records(topic: str) -> list[Record]:
-            return list(read_partition(world.broker, TopicPartition(topic, partition)))
+            tp = TopicPartition(topic, partition)
+            written = read_partition(world.broker, tp)
+            return [record for record in written if (tp, record.offset) not in world.outside.foreign_outputs]
 
         self.contexts = records(TOPICS.contexts)
         self.feedback = records(TOPICS.feedback)
@@ -95,12 +81,7 @@ def check(world: World) -> Checked:
         wrong.append(f"at the end the partitions {sorted(tasks)} run; there are {world.schedule.partitions}")
     for number in range(world.schedule.partitions):
         partition = _Partition(world, number)
-        finding = audit_partition(world.broker, TOPICS, number)
-        found = [f"audit: {fault}" for fault in finding.faults]
-        if not finding.ok and not finding.faults:
-            found.append(f"audit: the learner counted {finding.learner}; the topics say {finding.audited}")
-        if finding.contexts_behind or finding.feedback_behind:
-            found.append(f"{finding.contexts_behind} contexts and {finding.feedback_behind} feedback never applied")
+        found = _audit(partition)
         oracle, disagreements = _ask_oracle(partition)
         oracles.append(oracle)
         found += disagreements
@@ -114,8 +95,24 @@ def check(world: World) -> Checked:
             found += _recovered_is_the_same(partition, tasks[number])
         wrong += [f"partition {number}: {what}" for what in found]
     wrong += _nothing_aborted_is_visible(world)
-    wrong += _dated_after_the_start(world)
+    wrong += dated_after_the_start(world)
+    wrong += dated_before_the_append(world)
+    wrong += world.processes.given_up_for_nothing
     return Checked(wrong, oracles)
+
+
+def _audit(partition: _Partition) -> list[str]:
+    """What `onebit verify` finds; it is not asked about a partition whose outputs hold foreign records."""
+    world = partition.world
+    if any(tp.partition == partition.number for tp, _ in world.outside.foreign_outputs):
+        return []
+    finding = audit_partition(world.broker, TOPICS, partition.number)
+    found = [f"audit: {fault}" for fault in finding.faults]
+    if not finding.ok and not finding.faults:
+        found.append(f"audit: the learner counted {finding.learner}; the topics say {finding.audited}")
+    if finding.contexts_behind or finding.feedback_behind:
+        found.append(f"{finding.contexts_behind} contexts and {finding.feedback_behind} feedback never applied")
+    return found
 
 
 def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
@@ -125,7 +122,9 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
     pupil = _Pupil(task)
     wrong: list[str] = []
     latest_ms = 0
-    in_order = partition.world.fired[Kind.FOREIGN_BEGIN] == 0  # what such a transaction holds shows after later records
+    in_order = (
+        partition.world.trace.fired[Kind.FOREIGN_BEGIN] == 0
+    )  # what such a transaction holds shows after later records
     for step, _ in partition.steps:
         for record in partition.applied_by(step):
             if in_order and record.append_ms < latest_ms:
@@ -144,11 +143,11 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
         ExpectedExample(e.id, e.outcome.value, e.reward, e.delay_ms, e.settled_at_ms, offset)
         for e, offset in partition.examples
     ]
-    wrong += _differences("example", oracle.examples, examples)
+    wrong += differences("example", oracle.examples, examples)
     letters = [
         ExpectedDeadLetter(topic == TOPICS.contexts, offset, kind) for topic, _, offset, kind in partition.dead_letters
     ]
-    wrong += _differences("dead letter", oracle.dead_letters, letters)
+    wrong += differences("dead letter", oracle.dead_letters, letters)
     running = partition.world.tasks().get(partition.number)
     if not wrong and running is not None:
         one, other = state_digest([pupil.learner.state()]), state_digest([running.learner.state()])
@@ -159,7 +158,7 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
 
 def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil", record: Record) -> list[str]:
     is_context = record.topic == TOPICS.contexts
-    event_id, bit = partition.world.sent[record.topic, partition.number, record.offset]
+    event_id, bit = partition.world.outside.sent[record.topic, partition.number, record.offset]
     if not is_context:
         oracle.time(record.append_ms)
         pupil.learn(oracle)
@@ -219,7 +218,8 @@ def _differing(expected: Ledger, got: Ledger) -> list[str]:
     return [f"{name} {one}; got {other}" for name, one, other in pairs if one != other]
 
 
-def _differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
+def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
+    """The first difference between two lists, in words."""
     if expected == got:
         return []
     for number, (one, other) in enumerate(zip(expected, got, strict=False)):
@@ -277,17 +277,20 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
     This asks nobody in what order and when things were read: two append times and the time of the decision.
     """
     window_ms = partition.world.schedule.task.join.window_ms
-    came_ms = {offset: record.append_ms for record in partition.contexts if (offset := record.offset) >= 0}
+    came_ms = {record.offset: record.append_ms for record in partition.contexts}
+    waited = partition.world.trace.fired[Kind.FOREIGN_CONTEXT] > 0
     of_id: dict[str, list[Record]] = {}
     for record in partition.feedback:
-        event_id = partition.world.sent[record.topic, partition.number, record.offset].event_id
+        event_id = partition.world.outside.sent[record.topic, partition.number, record.offset].event_id
         if event_id is not None:
             of_id.setdefault(event_id, []).append(record)
     settled = {example.id: (example.outcome, offset) for example, offset in partition.examples}
     wrong: list[str] = []
     for offset, prediction in partition.decided.items():
         answers = of_id.get(prediction.id, [])
-        if any(record.append_ms <= came_ms.get(offset, 0) for record in answers):
+        # A context that stood in, or behind, a transaction of another producer came when that had ended.
+        shown_ms = prediction.decided_at_ms if waited else came_ms.get(offset, 0)
+        if any(record.append_ms <= shown_ms for record in answers):
             continue  # it may have come before its context, and how long it then waits is the orphans' affair
         in_time = bool(answers) and answers[0].append_ms <= prediction.decided_at_ms + window_ms
         expected = (Outcome.MATCHED, answers[0].offset) if in_time else (Outcome.EXPIRED, None)
@@ -335,7 +338,7 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
     """What can be read of the outputs is exactly what the committed transactions wrote."""
     wrong: list[str] = []
     written: dict[TopicPartition, list[int]] = {}
-    for transaction in world.transactions.all:
+    for transaction in world.processes.transactions.all:
         if transaction.fate is Fate.COMMITTED:
             for tp, offset in transaction.records:
                 written.setdefault(tp, []).append(offset)
@@ -343,68 +346,10 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
         for partition in range(world.schedule.partitions):
             tp = TopicPartition(topic, partition)
             visible = [record.offset for record in read_partition(world.broker, tp)]
-            expected = sorted(written.get(tp, []))
+            expected = sorted(
+                written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp]
+            )
             if visible != expected:
                 odd = sorted(set(visible) ^ set(expected))
                 wrong.append(f"{topic}/{partition}: offsets {odd} are visible and were not committed, or the reverse")
     return wrong
-
-
-def _dated_after_the_start(world: World) -> list[str]:
-    """No decision is dated before the start of the process that made it: it learns the time before it decides."""
-    since_ms = {
-        place: transaction.since_ms
-        for transaction in world.transactions.all
-        if transaction.fate is Fate.COMMITTED
-        for place in transaction.records
-        if place[0].topic == TOPICS.predictions
-    }
-    wrong: list[str] = []
-    for partition in range(world.schedule.partitions):
-        tp = TopicPartition(TOPICS.predictions, partition)
-        for record in read_partition(world.broker, tp):
-            prediction, _ = codec.decode_prediction(record)
-            started_ms = since_ms.get((tp, record.offset), 0)
-            if prediction.decided_at_ms < started_ms:
-                wrong.append(
-                    f"{prediction.id} was decided at {prediction.decided_at_ms} ms by a process that was started at "
-                    f"{started_ms} ms"
-                )
-    return wrong
-
-
-def equal_faultless(world: World, faultless: World) -> list[str]:
-    """What differs from the run without faults; see above."""
-    wrong: list[str] = []
-    for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):
-        for partition in range(world.schedule.partitions):
-            tp = TopicPartition(topic, partition)
-            one = _lasting_values(read_partition(world.broker, tp))
-            other = _lasting_values(read_partition(faultless.broker, tp))
-            name = f"unlike the faultless run, {topic}/{partition}"
-            wrong += [f"{name} {difference}" for difference in _differences("record", other, one)]
-    tasks, expected = world.tasks(), faultless.tasks()
-    for partition in sorted(expected):
-        if partition in tasks:
-            one_state, other_state = _lasting(state_of(tasks[partition])), _lasting(state_of(expected[partition]))
-            wrong += [
-                f"unlike the faultless run, partition {partition}, {name}: expected {other_state[name]}; got {value}"
-                for name, value in one_state.items()
-                if value != other_state[name]
-            ]
-    return wrong
-
-
-def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """Without the watermark, and the times at which ids were settled, which are watermarks."""
-    retained = state["retained"]
-    assert isinstance(retained, list)
-    without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]
-    return {name: value for name, value in state.items() if name != "watermark"} | {"retained": without}
-
-
-def _lasting_values(records: Iterable[Record]) -> list[tuple[bytes | None, bytes | None]]:
-    return [(record.key, _SETTLED_AT.sub(b"", record.value or b"")) for record in records]
-
-
-_SETTLED_AT = re.compile(rb'"settled_at_ms":[0-9]+,')

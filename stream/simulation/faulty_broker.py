@@ -44,6 +44,9 @@ class Transaction:
     since_ms: int  # when that process was started
     fate: Fate = Fate.OPEN
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # with their offsets
+    given_up: bool = False  # by its client, for the dates of its decisions
+    append_ms: int = -1  # the latest append time among its records, as its client was told by the commit
+    ended_ms: int = -1  # when its client was told so
 
 
 @dataclass(slots=True)
@@ -120,6 +123,8 @@ class FaultyBroker:
         self.may_be_dry = True  # what polls and polls at one moment must get everything in the end
         self.moved = 0  # polls that got on, be it past records that are not visible
         self.member: EmbeddedConsumer | None = None  # its membership of the group
+        self.transaction: Transaction | None = None  # the last one that was begun here
+        self.known: Transaction | None = None  # the last one that the client knows to be committed
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
@@ -175,6 +180,11 @@ class FaultyBroker:
         self.consult("committed")
         return self.broker.committed(group, tps)
 
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """See Broker."""
+        self.consult("members")
+        return self.broker.members(group)
+
     def close(self) -> None:
         """See Broker."""
 
@@ -195,11 +205,11 @@ class FaultyTransactionalProducer:
         self._broker.consult("begin")
         self._inner.begin()
         self._transaction = self._broker.transactions.begin(self._id, self._broker.process, self._broker.since_ms)
+        self._broker.transaction = self._transaction
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        if topic.endswith("snapshots"):
-            self._broker.consult("send snapshot")
+        self._broker.consult("send snapshot" if topic.endswith("snapshots") else "send")
         self._queue.append((TopicPartition(topic, partition), key, value, headers))
         if not self._broker.lingers:
             self._drain(len(self._queue))
@@ -231,7 +241,12 @@ class FaultyTransactionalProducer:
         verdict = self._broker.consult("commit")
         self._drain(len(self._queue))
         if verdict is Verdict.PROCEEDS:
-            return self.finish()
+            known = self._transaction
+            append_ms = self.finish()
+            if known is not None:
+                known.append_ms, known.ended_ms = append_ms, self._broker.broker.clock.now_ms
+                self._broker.known = known
+            return append_ms
         if verdict is Verdict.ANSWER_IS_LOST:
             self.finish()
         elif verdict is Verdict.HANGS:

@@ -1,7 +1,7 @@
 """What happens when: a run as plain data, drawn from its seed.
 
 Half of the runs are *timeless*: their faults take no virtual time, and a learner polls at every moment at which
-something happens. Such a run must equal the one without faults, bit for bit (see `checks.equal_faultless`).
+something happens. Such a run must equal the one without faults, bit for bit (see `faultless.equal_faultless`).
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,9 @@ class Kind(StrEnum):
     FEEDBACK_LOST = "lost feedback"
     FEEDBACK_POISON = "poison feedback"
     FOREIGN_BEGIN = "another producer opens a transaction"
+    FOREIGN_CONTEXT = "context in another producer's transaction"
     FOREIGN_FEEDBACK = "feedback in another producer's transaction"
+    FOREIGN_OUTPUT = "another producer writes to a topic of the learners"
     FOREIGN_COMMIT = "another producer commits"
     FOREIGN_ABORT = "another producer aborts"
     TICK = "time passes"
@@ -55,6 +57,8 @@ class Kind(StrEnum):
     COMMIT_LOST = "commit unknown, and not committed"
     COMMIT_HANGS = "commit unknown, and committed later"
     SLEEP = "learner does not poll"
+    SLOW = "broker slow for a while"
+    PAUSE = "learner stands still before a call of the broker"
 
 
 ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TICK))
@@ -64,12 +68,20 @@ TIMELESS_FAULTS = (
     Kind.EXPELLED, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT, Kind.JOIN, Kind.LEAVE, Kind.REFUSED,
     Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST,
 )  # fmt: skip
-TIMED_FAULTS = (*TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP)
+TIMED_FAULTS = (
+    *TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP, Kind.SLOW, Kind.SLOW, Kind.PAUSE,
+)  # fmt: skip
 IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
 """Faults between two of the numbered steps of a commit."""
 
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
 """Operations of the broker in which a learner can be made to crash, or which can be refused."""
+
+PAUSED_CALLS_MAX = 30
+"""A learner stands still before one of its next so many operations: some steps, or much of a recovery."""
+
+FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
+"""The learners' topics that others may be let write to; who writes to journal or snapshots breaks the pipeline."""
 
 
 class Item(NamedTuple):
@@ -80,8 +92,8 @@ class Item(NamedTuple):
     id: str = ""
     bit: int = 0
     member: int = 0
-    number: int = 0  # the commit step, the poison, the transaction, or which call
-    call: str = ""
+    number: int = 0  # the commit step, the poison, the transaction, or which call, or how slow
+    call: str = ""  # of the broker; or the topic that is written to
     for_ms: int = 0  # how long the fault lasts, or the process is away
     polls: bool = True  # whether the learners poll before the next thing happens
 
@@ -121,6 +133,11 @@ class Schedule(NamedTuple):
     session_timeout_ms: int
     clock_stands: bool
     items: tuple[Item, ...]
+
+    @property
+    def tolerance_ms(self) -> int:
+        """How long before the append time of its prediction a decision may be dated."""
+        return max(1, min(self.idle_ms, self.task.join.window_ms // 10))
 
     def only(self, indices: Sequence[int]) -> "Schedule":
         """The same run with some of its items."""
@@ -174,15 +191,15 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
         snapshot_bytes_max=luck.choice((1, 5_000, 1_000_000)),
         snapshot_chunk_bytes=luck.choice((250, 1_000, 1_000_000)),
         lingers=luck.chance(50),
-        transaction_timeout_ms=luck.choice((20, 60)),
-        session_timeout_ms=luck.choice((10, 30)),
+        transaction_timeout_ms=luck.choice((20, 60, 200)),
+        session_timeout_ms=luck.choice((10, 30, 200)),  # the longest is longer than any pause
         clock_stands=clock_stands,
         items=tuple(items),
     )
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Limits that are met now and then; those that a timeless run must not meet are out of reach (see `checks`)."""
+    """Limits that are met now and then; those that a timeless run must not meet are out of reach (see `faultless`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
@@ -227,7 +244,7 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
             kind = luck.choice((Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT))
             copy = bit if kind is Kind.FEEDBACK_AGAIN else 1 - bit
             add(now_ms + _draw_delay(luck, limits.window_ms), kind, event_id, copy)
-    if not timeless and luck.chance(30):
+    if not timeless and luck.chance(40):
         _put_in_transactions(luck, items)
     return items
 
@@ -245,16 +262,26 @@ def _draw_delay(luck: Luck, window_ms: int) -> int:
     )
 
 
+_FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}
+
+
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
-    """Let another producer write some of the feedback in transactions, which show it late or never."""
+    """Let another producer write some contexts and feedback in transactions, which show them late or never.
+
+    It also writes to topics of the learners, which nobody should have let it do.
+    """
+    kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
     for number in range(luck.between(1, 2)):
-        chosen = [index for index, item in enumerate(items) if item.kind is Kind.FEEDBACK and luck.chance(15)]
+        chosen = [index for index, item in enumerate(items) if item.kind in kinds and luck.chance(15)]
         if not chosen:
             continue
         for index in chosen:
-            items[index] = items[index]._replace(kind=Kind.FOREIGN_FEEDBACK, number=number)
+            items[index] = items[index]._replace(kind=kinds[items[index].kind], number=number)
         first_ms = min(items[index].at_ms for index in chosen)
         last_ms = max(items[index].at_ms for index in chosen)
+        for _ in range(luck.below(3)):
+            at_ms, topic = luck.between(first_ms, last_ms), luck.choice(FOREIGN_TOPICS)
+            items.append(Item(at_ms, Kind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=topic))
         items.insert(0, Item(first_ms, Kind.FOREIGN_BEGIN, number=number))
         ends = Kind.FOREIGN_COMMIT if luck.chance(70) else Kind.FOREIGN_ABORT
         items.append(Item(last_ms + luck.between(0, 60), ends, number=number))
@@ -262,7 +289,10 @@ def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
 
 def _draw_faults(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
     kinds = TIMELESS_FAULTS if timeless else TIMED_FAULTS
-    return [_draw_fault(luck, luck.choice(kinds), end_ms, timeless=timeless) for _ in range(luck.between(0, 6))]
+    drawn = [luck.choice(kinds) for _ in range(luck.between(0, 6))]
+    if not timeless:
+        drawn += [Kind.PAUSE] * luck.choice((0, 0, 2, 10))
+    return [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in drawn]
 
 
 def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
@@ -273,9 +303,17 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
         call = luck.choice(CALLS)
     elif kind in (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT):
         number = luck.between(1, 4)
+    elif kind is Kind.PAUSE:
+        number = luck.between(1, PAUSED_CALLS_MAX)
+    elif kind is Kind.SLOW:
+        number = luck.between(1, 6)
     takes_ms = luck.choice((0, 5, 20, 80))
     if kind in (Kind.OUTAGE, Kind.SLEEP):
         takes_ms = max(takes_ms, 5)
+    elif kind is Kind.SLOW:
+        takes_ms = luck.choice((50, 200, 400))
+    elif kind is Kind.PAUSE:
+        takes_ms = max(takes_ms, luck.between(1, 12))
     return Item(
         luck.between(START_MS, end_ms),
         kind,

@@ -589,6 +589,23 @@ def test_equal_partition_numbers_go_to_the_same_member_and_every_record_to_one(b
         member.close()
 
 
+def test_members_of_a_group_are_told_with_what_they_hold(broker: Broker, prefix: str) -> None:
+    left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 2, "right")
+    assert broker.members(prefix) == {}
+    members = [broker.group_consumer(prefix, member, [left, right], Heard()) for member in ("m0", "m1", "m2")]
+
+    def dealt() -> bool:
+        for member in members:
+            member.poll(50, 100)
+        holds = {f"m{number}": member.assignment() for number, member in enumerate(members)}
+        return sorted(map(len, holds.values())) == [0, 2, 2] and broker.members(prefix) == holds
+
+    until(dealt)
+    for member in members:
+        member.close()
+    until(lambda: broker.members(prefix) == {})
+
+
 def test_topics_with_unequal_partitions_are_refused_to_a_group(broker: Broker, prefix: str) -> None:
     left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 3, "right")
     with pytest.raises(BrokerError, match="equal numbers of partitions"):

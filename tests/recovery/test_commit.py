@@ -66,7 +66,7 @@ def test_learner_that_dies_after_a_commit_step_ends_as_the_one_that_never_died(
 
 def test_learner_that_dies_again_and_again_ends_as_the_one_that_never_died(faultless: tuple[str, Ledger]) -> None:
     pipeline = Pipeline(synsep_task())
-    learner = whole_run(pipeline, {(nth, 1 + nth % 6) for nth in range(1, 100, 7)})
+    learner = whole_run(pipeline, {(nth, 1 + nth % len(COMMIT_STEPS)) for nth in range(1, 100, 7)})
     assert learner.crashed > 10
     assert (digest(learner.program), pipeline.ledger()) == faultless
     assert pipeline.audits()[0].ok
@@ -456,7 +456,7 @@ def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_
 
 def test_learner_that_died_with_an_open_transaction_holds_up_its_partitions_until_it_is_ended() -> None:
     pipeline = Pipeline(small_task())
-    dead = pipeline.learner("learner-1", crash_point=crash_at(5))
+    dead = pipeline.learner("learner-1", crash_point=crash_at(6))
     pipeline.context("a")
     with pytest.raises(CrashError):
         idle(dead)

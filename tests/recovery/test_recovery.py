@@ -384,7 +384,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     program.close()
     learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
     slow = iter(range(0, 1_000_000, 4_000))  # a recovery that takes four seconds a step
-    learner._monotonic_ms = lambda: next(slow)
+    learner._host_ms = lambda: next(slow)
     others: list[LearnerProgram] = []
 
     def announced(message: str) -> None:
@@ -399,7 +399,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     learner._announce = announced
     spoil(pipeline, *generations(pipeline)[1:])
     learner.step(0)
-    learner._monotonic_ms = pipeline.now_ms
+    learner._host_ms = pipeline.now_ms
     idle(learner)
     assert pipeline.values(TOPICS.contexts)[-1]["id"] == "meanwhile"
     assert pipeline.values(TOPICS.predictions)[-1]["id"] == "meanwhile"

@@ -23,6 +23,8 @@ from stream.joining.task import Task
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
 from stream.recovery import snapshot as snapshot_module
+from stream.recovery.broker_time import BrokerTime
+from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
 from stream.wire.records import TopicPartition
@@ -65,26 +67,29 @@ class Skipping:
         return {} if self._step == 4 else self._producer.flush()
 
     def send_offsets(self, *arguments: Any) -> None:
-        if self._step != 5:
+        if self._step != 6:
             self._producer.send_offsets(*arguments)
 
+    def abort(self) -> None:
+        self._producer.abort()
+
     def commit(self) -> int:
-        if self._step == 6:
+        if self._step == 7:
             self._producer.abort()
             return 1_000
         return int(self._producer.commit())
 
 
 def commit_without_step(step: int) -> Mutation:
-    def commit(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
+    def commit(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
         skipping: Any = Skipping(producer, topics, step)
-        return commit_module.commit(skipping, consumer, topics, commits, after)
+        return commit_module.commit(skipping, consumer, topics, commits, *rest)
 
     return replaced(f"commit step {step} is skipped", learner_module, "commit", commit)
 
 
-def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
-    """Commit steps 5 and 2 to 4 in the wrong order."""
+def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
+    """Commit steps 6 and 2 to 4 in the wrong order."""
 
     class Early(Skipping):
         def begin(self) -> None:
@@ -95,11 +100,11 @@ def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any,
                 offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
             self._producer.send_offsets(offsets, consumer)
 
-    early: Any = Early(producer, topics, 5)
-    return commit_module.commit(early, consumer, topics, commits, after)
+    early: Any = Early(producer, topics, 6)
+    return commit_module.commit(early, consumer, topics, commits, *rest)
 
 
-def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any, after: Any) -> int:
+def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
     """Predictions are sent by a producer of their own, not in the transaction."""
     plain = consumer._broker.broker.producer()
 
@@ -108,7 +113,7 @@ def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any,
             (plain if topic == topics.predictions else self._producer).send(topic, *rest)
 
     outside: Any = Outside(producer, topics, 0)
-    return commit_module.commit(outside, consumer, topics, commits, after)
+    return commit_module.commit(outside, consumer, topics, commits, *rest)
 
 
 def counts_twice(self: Join, event_id: str, original: Any = Join.receive_context) -> Any:
@@ -151,6 +156,15 @@ def no_fences() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def dates_by_the_last_commit() -> Iterator[None]:
+    """It neither asks nor looks at the append times: what was known last is taken for the time."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(BrokerTime, "accepts", lambda self, *rest: True))
+        stack.enter_context(patch.object(BrokerTime, "may_be_old", lambda self: not self.is_known))
+        yield
+
+
 def passes_time_at_contexts(self: Task, record: Any, now_ms: int, effects: Any, *rest: Any) -> None:
     self._pass_time(record.append_ms, effects)
     _apply_context(self, record, now_ms, effects, *rest)
@@ -184,7 +198,7 @@ def ends_without_open_transactions(
 
 def starts_as_if_it_knew_the_time(self: LearnerProgram, *arguments: Any, original: Any = LearnerProgram._start) -> None:
     original(self, *arguments)
-    self._knows_time = True
+    self._time.is_known = True
 
 
 def recovers_without(attribute: str) -> Mutation:
@@ -223,7 +237,10 @@ def snapshot_that_shares_the_model(task: Task, position: Any, spare: Any = None)
 
 
 MUTATIONS = [
-    *(commit_without_step(step) for step in range(1, 7)),
+    *(commit_without_step(step) for step in COMMIT_STEPS if step != 5),
+    replaced("commit step 5 is skipped", BrokerTime, "accepts", lambda self, *rest: True),
+    replaced("decides without asking for the time", BrokerTime, "may_be_old", lambda self: not self.is_known),
+    Mutation("dates by the last commit, whatever passed since", dates_by_the_last_commit),
     replaced("offsets are sent before the records", learner_module, "commit", sends_offsets_first),
     replaced("predictions outside of the transaction", learner_module, "commit", predictions_outside),
     table("dedup of contexts forgotten: pending", (State.PENDING, Input.CONTEXT), (Action.DECIDE, State.PENDING)),
@@ -277,3 +294,4 @@ def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
 def test_mistake_is_caught(mutation: Mutation) -> None:
     caught = caught_by(mutation)
     assert caught is not None
+    assert not caught[1].startswith(("TypeError", "AttributeError", "NameError"))  # of the mutation itself

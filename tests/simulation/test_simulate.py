@@ -39,8 +39,8 @@ def test_no_seed_fails_and_everything_occurs() -> None:
 
 def test_seed_is_the_same_run_in_another_process() -> None:
     code = (
-        "from stream.cli.simulate import make_learner; from stream.simulation.campaign import *;"
-        "from stream.simulation.schedule import draw_schedule;"
+        "from stream.cli.simulate import make_learner; from stream.simulation.campaign import trace;"
+        "from stream.simulation.schedule import draw_schedule; from stream.simulation.tracing import trace_digest;"
         "print(*(trace_digest(trace(make_learner, draw_schedule(seed))) for seed in range(5)))"
     )
     runs = [
@@ -127,7 +127,9 @@ def test_command_tells_what_occurred_and_that_all_held() -> None:
     assert told.returncode == 0
     found = orjson.loads(told.stdout)
     assert (found["ok"], found["seeds"], found["failures"]) == (True, 3, [])
-    assert found["coverage"]["context"] == {"times": 60, "seeds": 3}
+    coverage = found["coverage"]
+    sent = coverage["context"]["times"] + coverage["context in another producer's transaction"]["times"]
+    assert (sent, coverage["context"]["seeds"]) == (60, 3)
 
 
 def test_command_replays_some_items_of_a_seed() -> None:
@@ -135,5 +137,10 @@ def test_command_replays_some_items_of_a_seed() -> None:
     assert told.returncode == 0
     assert "learner-1    starts" in told.stdout
     assert "✓ all held" in told.stdout
-    wrong = onebit("--seed", "3", "--only", "9999")
-    assert (wrong.returncode, "--only: expected items of seed 3" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("only", ["9999", "0-9999", "3-1", "0-2,7-5", "", "x", "-1", "1-x"])
+def test_command_refuses_items_that_a_seed_does_not_have(only: str) -> None:
+    told = onebit("--seed", "3", "--only", only)
+    assert (told.returncode, "--only: expected items of seed 3, 0 to " in told.stderr) == (2, True)
+    assert "all held" not in told.stdout

@@ -165,6 +165,20 @@ class Admin:
                 offsets[tp] = offset
         return offsets
 
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """See Broker."""
+        found = self._connection.ask(f"describe group {group}", lambda: self.client.describe_groups([group]))
+        members: dict[str, frozenset[TopicPartition]] = {}
+        for member in found[group]["members"]:
+            name = member["group_instance_id"] or member["member_id"]
+            dealt = member["member_assignment"] or {"assigned_partitions": []}  # no bytes: it is being dealt anew
+            members[name] = frozenset(
+                TopicPartition(of_topic["topic"], partition)
+                for of_topic in dealt["assigned_partitions"]
+                for partition in of_topic["partitions"]
+            )
+        return members
+
     def leave(self, group: str, member_id: str, member: str) -> None:
         """Take a static member out of its group, unless another process has its place already."""
         with suppress(kafka_errors.KafkaError):

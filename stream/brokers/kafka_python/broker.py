@@ -101,6 +101,10 @@ class KafkaBroker:
         finally:
             client.close(timeout_ms=0)
 
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """See Broker."""
+        return self.admin.members(group)
+
     def close(self) -> None:
         """See Broker."""
         for client in list(self._connection.clients):

@@ -1,0 +1,97 @@
+"""What a learner knows of the broker's time, how old that may be, and whether its decisions are dated by it in time.
+
+A decision is dated by the broker's time in the learner's last acknowledgement, or later. That must lie close before the
+append time of its prediction, else its window has passed in part, or all of it, before anybody can answer:
+
+    acknowledged        asked                   decided   appended
+    ────┬─── paused, or nothing to do ───┬──────────┬─────────┬────
+        └ known: may be old              └ known ───┴─────────┘ at most tolerance_ms, looked at before the commit
+"""
+
+from collections.abc import Callable
+
+TOLERANCE_MS_MIN = 1
+"""The grain of the broker's time: two acknowledgements of one millisecond cannot be told apart."""
+
+
+def tolerance_ms(idle_ms: int, window_ms: int) -> int:
+    """How long before the append time of its prediction a decision may be dated.
+
+    Args:
+        idle_ms: how often the broker is asked for its time while decisions wait.
+        window_ms: how long a decision waits for its feedback.
+    """
+    return max(TOLERANCE_MS_MIN, min(idle_ms, window_ms // 10))
+
+
+class BrokerTime:
+    """The broker's time as a learner's own records tell it. No clock of this host tells it, only how old it may be."""
+
+    def __init__(self, host_ms: Callable[[], int], tolerance_ms: int | None) -> None:
+        """Know nothing yet.
+
+        Args:
+            host_ms: a clock of this host, for intervals; it must run on while the machine is suspended.
+            tolerance_ms: see above; None: it does not matter when predictions are appended.
+        """
+        self.now_ms = 0  # in the last acknowledgement; the broker's time is this or later
+        self.is_known = False  # whether that was after the last recovery: before, it may be any time ago
+        self.heard_at_ms = host_ms()  # by the host's clock, when the last commit was acknowledged
+        self.outdated = 0  # decisions that were dated too long before, and stand
+        self._host_ms = host_ms
+        self._tolerance_ms = tolerance_ms
+        self._sent_at_ms = self.heard_at_ms  # before the last record of that commit was sent
+        self._sending_at_ms = self.heard_at_ms  # before that of the commit that is being made
+        self._has_asked = False  # whether that commit was made to learn the time
+        self._accepted: set[int] = set()  # partitions whose decisions stand although they are outdated
+
+    def sends(self) -> None:
+        """Take note that another record follows: the time that its acknowledgement brings is of after this."""
+        self._sending_at_ms = self._host_ms()
+
+    def hears(self, append_ms: int, *, has_asked: bool) -> None:
+        """Take in the time that a commit has brought.
+
+        Args:
+            append_ms: the latest append time among its records.
+            has_asked: whether it was made for that.
+        """
+        self.now_ms = append_ms
+        self.is_known = True
+        self.heard_at_ms = self._host_ms()
+        self._sent_at_ms = self._sending_at_ms
+        self._has_asked = has_asked
+
+    def forget(self) -> None:
+        """A task was recovered, which may have taken any time."""
+        self.is_known = False
+
+    @property
+    def silent_ms(self) -> int:
+        """How long ago, by the host's clock, the last commit was acknowledged."""
+        return self._host_ms() - self.heard_at_ms
+
+    def may_be_old(self) -> bool:
+        """Whether the broker should be asked before a decision is dated by what is known.
+
+        After a question the way of its answer does not count: a slow broker does not answer the next one sooner.
+        """
+        if not self.is_known:
+            return True
+        since_ms = self.heard_at_ms if self._has_asked else self._sent_at_ms
+        return self._tolerance_ms is not None and self._host_ms() - since_ms > self._tolerance_ms
+
+    def accepts(self, partition: int, decisions: int, age_ms: int) -> bool:
+        """Whether decisions may stand that are dated so long before the append time of their predictions.
+
+        Those of a partition are refused once. When they are too old again it is not a pause, but a broker that is
+        slow: they stand and are counted, as are those that follow, until some are in time.
+        """
+        if self._tolerance_ms is None or age_ms <= self._tolerance_ms:
+            self._accepted.discard(partition)
+            return True
+        if partition not in self._accepted:
+            self._accepted.add(partition)
+            return False
+        self.outdated += decisions
+        return True

@@ -1,0 +1,205 @@
+"""The faults of a run: what is armed for which process, and what happens when a call of the broker meets it.
+
+A process that is paused in the middle of a call is a call that, before it returns, lets the rest of the world go on.
+"""
+
+from collections.abc import Callable
+
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.port import BrokerUnavailableError, FencedError
+from stream.simulation.faulty_broker import CrashError, FaultyTransactionalProducer, Verdict
+from stream.simulation.processes import Process, Processes
+from stream.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
+from stream.simulation.timers import Timers
+from stream.simulation.tracing import Trace
+
+
+class Faults:
+    """See Strikes. A fault happens at once, or is armed until its process makes the call that it is for."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        processes: Processes,
+        clock: VirtualClock,
+        timers: Timers,
+        trace: Trace,
+        run_until: Callable[[int], None],
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            schedule: of the run.
+            processes: which they befall.
+            clock: the run's.
+            timers: the run's.
+            trace: takes note of them.
+            run_until: lets the world go on until a time, from within a call of a process that stands still.
+        """
+        self._schedule = schedule
+        self._processes = processes
+        self._clock = clock
+        self._timers = timers
+        self._trace = trace
+        self._run_until = run_until
+        self._armed: dict[str, list[Item]] = {}
+        self._slow_until_ms = 0
+        self._call_ms = 0  # what an operation takes until then
+
+    def do(self, item: Item) -> None:
+        """Let a fault happen, or arm it."""
+        process = self._processes.named(item.member)
+        if item.kind is Kind.JOIN:
+            self._trace.fire(item, "world")
+            self._processes.join()
+        elif item.kind is Kind.OUTAGE:
+            self._trace.fire(item, "broker")
+            self._processes.outage_until_ms = self._clock.now_ms + item.for_ms
+            self._timers.after(item.for_ms)
+        elif item.kind is Kind.SLOW:
+            self._trace.fire(item, "broker")
+            self._slow_until_ms, self._call_ms = self._clock.now_ms + item.for_ms, item.number
+        elif process is not None:
+            self._do_to(process, item)
+
+    def end(self) -> None:
+        """From now on nothing fails."""
+        self._armed.clear()
+        self._slow_until_ms = 0
+        self._processes.outage_until_ms = 0
+        self._processes.wake_all()
+
+    def consult(self, process: Process, call: str) -> Verdict:
+        """What goes wrong with an operation of a process."""
+        if process.dead:
+            raise CrashError
+        self._refuse_in_outage(call)
+        if self._clock.now_ms < self._slow_until_ms:
+            self._run_until(self._clock.now_ms + self._call_ms)
+            if process.dead:
+                raise CrashError
+        verdict = self._meet(process, call)
+        self._refuse_in_outage(call)  # it may have begun while the process stood still
+        return verdict
+
+    def commit_step(self, process: Process, number: int) -> None:
+        """The crash point of the numbered commit."""
+        if process.dead:
+            raise CrashError
+        armed = self._armed.get(process.name, [])
+        for index, item in enumerate(armed):
+            if item.kind in IN_COMMIT and item.number == number:
+                del armed[index]
+                self._strike(process, item, f"commit step {number}")
+                return
+
+    def hang(self, process: Process, producer: FaultyTransactionalProducer) -> None:
+        """What is done with a commit that hangs: the process dies of it, and it takes place some time later."""
+
+        def finish() -> None:
+            try:
+                producer.finish()
+            except FencedError:
+                self._trace.note(process.name, "its commit that hung came too late")
+            else:
+                self._trace.note(process.name, "its commit that hung has taken place")
+
+        self._timers.after(process.away_ms // 2, finish)
+        raise CrashError
+
+    def _refuse_in_outage(self, call: str) -> None:
+        if self._clock.now_ms < self._processes.outage_until_ms:
+            self._trace.fired["operation during an outage"] += 1
+            raise BrokerUnavailableError(f"{call}: no answer")
+
+    def _do_to(self, process: Process, item: Item) -> None:
+        kind = item.kind
+        if kind is Kind.CRASH:
+            self._trace.fire(item, process.name)
+            self._processes.die(process, item.for_ms)
+        elif kind is Kind.ZOMBIE:
+            self._trace.fire(item, process.name)
+            self._processes.replace(process)
+        elif kind is Kind.EXPELLED:
+            self._trace.fire(item, process.name)
+            self._processes.expel(process)
+        elif kind is Kind.LEAVE:
+            if len(self._processes.live()) > 1:
+                self._trace.fire(item, process.name)
+                self._processes.close(process)
+        elif kind is Kind.SLEEP:
+            self._trace.fire(item, process.name)
+            self._processes.sleep(process, item.for_ms)
+        else:
+            self._armed.setdefault(process.name, []).append(item)
+            if kind is Kind.CRASH_IN_RECOVERY:
+                self._processes.die(process, 0)
+
+    def _meet(self, process: Process, call: str) -> Verdict:
+        """Whether an armed fault is for this call, and what then becomes of it."""
+        armed = self._armed.get(process.name, [])
+        for index, item in enumerate(armed):
+            if not _is_for(item, call):
+                continue
+            if item.kind in _COUNTING and item.number > 1:
+                armed[index] = item._replace(number=item.number - 1)
+                continue
+            del armed[index]
+            return self._strike(process, item, call)
+        return Verdict.PROCEEDS
+
+    def _strike(self, process: Process, item: Item, call: str) -> Verdict:
+        """Let an armed fault happen."""
+        self._trace.fire(item, process.name)
+        kind = item.kind
+        if kind is Kind.REFUSED:
+            raise BrokerUnavailableError(f"{call}: no answer")
+        if kind is Kind.COMMIT_UNKNOWN:
+            return Verdict.ANSWER_IS_LOST
+        if kind is Kind.COMMIT_LOST:
+            return Verdict.IS_LOST
+        process.away_ms = item.for_ms
+        if kind is Kind.COMMIT_HANGS:
+            return Verdict.HANGS
+        if kind is Kind.PAUSE:
+            self._trace.note(process.name, f"stands still before {call}")
+        elif kind is Kind.ZOMBIE_IN_COMMIT:
+            self._processes.replace(process)
+        elif kind is Kind.EXPELLED_IN_COMMIT:
+            self._processes.expel(process)
+        elif kind is Kind.JOIN_IN_COMMIT:
+            self._processes.join()
+        else:
+            raise CrashError
+        self._pause(process, item)
+        return Verdict.PROCEEDS
+
+    def _pause(self, process: Process, item: Item) -> None:
+        """Let the world go on while a process stands still in a call."""
+        if item.for_ms:
+            self._processes.leave_behind(process)
+            self._run_until(self._clock.now_ms + item.for_ms)
+        else:
+            self._processes.poll_all()
+        self._trace.note(process.name, "wakes up")
+        if process.dead:
+            raise CrashError
+
+
+_COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.PAUSE)
+"""Faults that are for one of several calls, counted from when they are armed."""
+
+_IN_COMMIT_CALL = (Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST, Kind.COMMIT_HANGS)
+
+
+def _is_for(item: Item, call: str) -> bool:
+    """Whether an armed fault is for this operation."""
+    if item.kind is Kind.PAUSE:
+        return True
+    if item.call:
+        return item.call == call
+    if item.kind is Kind.CRASH_IN_RECOVERY:
+        return call == "read"
+    if item.kind is Kind.CRASH_IN_SNAPSHOT:
+        return call == "send snapshot"
+    return call == "commit" and item.kind in _IN_COMMIT_CALL

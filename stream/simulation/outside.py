@@ -1,0 +1,164 @@
+"""The world outside: contexts, feedback and what other clients write, as a schedule says."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stream.brokers.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
+from stream.brokers.partitioner import partition_for
+from stream.brokers.port import Producer, TransactionalProducer
+from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
+from stream.simulation.tracing import Trace
+from stream.wire.codec import HEADERS
+from stream.wire.records import Headers, TopicPartition
+from stream.wire.topics import Topics
+
+PREFIX = "sim."
+TOPICS = Topics.with_prefix(PREFIX)
+
+POISON_CONTEXTS: tuple[tuple[bytes | None, Headers], ...] = (
+    (b"{", HEADERS),
+    (None, HEADERS),
+    (b"[]", HEADERS),
+    (b'{"x":{"i":[0]}}', HEADERS),
+    (b'{"id":"p","x":{"i":[2,1]}}', HEADERS),
+    (b'{"id":"p","x":{"i":[8]}}', HEADERS),
+    (b'{"id":"p","x":[1,2]}', HEADERS),
+    (b'{"id":"p","x":{"i":[0]}}', (("onebit-version", b"9"),)),
+)
+POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
+    (b"", HEADERS),
+    (None, HEADERS),
+    (b'{"id":"p","reward":2,"label":0}', HEADERS),
+    (b'{"id":"p","reward":true,"label":0}', HEADERS),
+    (b'{"reward":1,"label":0}', HEADERS),
+    (b'{"id":"p","reward":1,"label":7}', HEADERS),
+    (b'{"id":"","reward":1,"label":0}', HEADERS),
+)
+FOREIGN_OUTPUTS: tuple[tuple[bytes | None, Headers], ...] = (
+    (b"{", ()),
+    (None, (("onebit-step", b"x"),)),
+    (b'{"id":"e0"}', HEADERS),
+)
+
+_FEATURES = tuple(
+    b'{"i":[%d,%d,%d],"v":[%d,0.5,-1.25]}' % (n % 3, 3 + n % 2, 5 + n % (N_FEATURES - 5), 1 + n % 4) for n in range(24)
+)
+
+
+class Sent(NamedTuple):
+    """A record of an input as it was meant: what an oracle may know without reading it."""
+
+    event_id: str | None  # None: poison
+    bit: int
+
+
+Place = tuple[TopicPartition, int]
+"""A partition and an offset."""
+
+
+def label_of(event_id: str) -> int:
+    """The true class that feedback tells, for learners that want it."""
+    return int(event_id[1:]) % N_CLASSES
+
+
+@dataclass(slots=True)
+class _Foreign:
+    """A transaction of another client."""
+
+    producer: EmbeddedTransactionalProducer
+    outputs: list[Place] = field(default_factory=list)
+
+
+class Outside:
+    """All that is written by others than the learners."""
+
+    def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace) -> None:
+        self.sent: dict[tuple[str, int, int], Sent] = {}  # by topic, partition, offset
+        self.foreign_outputs: set[Place] = set()  # what others wrote to the learners' topics, and committed
+        self._broker = broker
+        self._partitions = partitions
+        self._trace = trace
+        self._producer: Producer = broker.producer()
+        self._foreign: dict[int, _Foreign] = {}
+        self._latest_fed = -1
+
+    def do(self, item: Item) -> None:
+        """Let something happen."""
+        self._trace.note("world", item.text())
+        kind = item.kind
+        if kind in (Kind.CONTEXT, Kind.CONTEXT_AGAIN, Kind.FOREIGN_CONTEXT):
+            self._send_context(item)
+        elif kind in (Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON):
+            self._send_poison(item)
+        elif kind is Kind.FOREIGN_BEGIN:
+            self._foreign[item.number] = _Foreign(self._broker.transactional_producer(f"foreign-{item.number}"))
+            self._foreign[item.number].producer.begin()
+        elif kind is Kind.FOREIGN_OUTPUT:
+            self._send_output(item)
+        elif kind in (Kind.FOREIGN_COMMIT, Kind.FOREIGN_ABORT):
+            self._end_foreign(item.number, commits=kind is Kind.FOREIGN_COMMIT)
+        elif kind not in (Kind.FEEDBACK_LOST, Kind.TICK):
+            self._send_feedback(item)
+        self._trace.fired[kind] += 1
+
+    def abort_transactions(self) -> None:
+        """End what others have left open."""
+        for number in list(self._foreign):
+            self._end_foreign(number, commits=False)
+
+    def _producer_of(self, item: Item) -> Producer | TransactionalProducer:
+        """The producer that writes a record: one in a transaction, while that is open."""
+        is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK)
+        if is_foreign and item.number in self._foreign:
+            return self._foreign[item.number].producer
+        return self._producer
+
+    def _send_context(self, item: Item) -> None:
+        key = item.id.encode()
+        value = b'{"id":"%s","x":%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)])
+        partition = partition_for(key, self._partitions)
+        self._note_sent(TOPICS.contexts, partition, Sent(item.id, 0))
+        self._producer_of(item).send(TOPICS.contexts, partition, key, value, HEADERS)
+
+    def _send_feedback(self, item: Item) -> None:
+        key = item.id.encode()
+        value = b'{"id":"%s","reward":%d,"label":%d}' % (key, item.bit, label_of(item.id))
+        partition = partition_for(key, self._partitions)
+        self._note_sent(TOPICS.feedback, partition, Sent(item.id, item.bit))
+        self._producer_of(item).send(TOPICS.feedback, partition, key, value, HEADERS)
+        if item.kind is Kind.FEEDBACK:
+            event = int(item.id[1:])
+            self._trace.fired["reordered feedback"] += event < self._latest_fed
+            self._latest_fed = max(self._latest_fed, event)
+
+    def _send_poison(self, item: Item) -> None:
+        contexts = item.kind is Kind.CONTEXT_POISON
+        topic = TOPICS.contexts if contexts else TOPICS.feedback
+        poisons = POISON_CONTEXTS if contexts else POISON_FEEDBACK
+        value, headers = poisons[item.number % len(poisons)]
+        partition = item.number % self._partitions
+        self._note_sent(topic, partition, Sent(None, 0))
+        self._producer.send(topic, partition, None, value, headers)
+
+    def _send_output(self, item: Item) -> None:
+        foreign = self._foreign.get(item.number)
+        if foreign is not None:
+            tp = TopicPartition(PREFIX + item.call, item.member % self._partitions)
+            foreign.outputs.append((tp, self._end_of(tp)))
+            value, headers = FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)]
+            foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
+
+    def _note_sent(self, topic: str, partition: int, sent: Sent) -> None:
+        self.sent[topic, partition, self._end_of(TopicPartition(topic, partition))] = sent
+
+    def _end_of(self, tp: TopicPartition) -> int:
+        return self._broker.ends((tp,))[tp].high_watermark
+
+    def _end_foreign(self, number: int, *, commits: bool) -> None:
+        foreign = self._foreign.pop(number, None)
+        if foreign is not None:
+            if commits:
+                foreign.producer.commit()
+                self.foreign_outputs |= set(foreign.outputs)
+            else:
+                foreign.producer.abort()

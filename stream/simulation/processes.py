@@ -1,0 +1,373 @@
+"""The learner processes of a run, from their start until they are gone, and what the broker does about them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.port import Broker, BrokerError, FencedError
+from stream.joining.task import Task, TaskSettings
+from stream.recovery.commit import CrashPoint
+from stream.recovery.journal import JournalError
+from stream.simulation.faulty_broker import (
+    CrashError,
+    Fate,
+    FaultyBroker,
+    FaultyTransactionalProducer,
+    Transaction,
+    Transactions,
+    Verdict,
+)
+from stream.simulation.outside import TOPICS
+from stream.simulation.schedule import Schedule
+from stream.simulation.timers import Timers
+from stream.simulation.tracing import GIVEN_UP_FOR_ITS_DATES, Trace
+from stream.wire.topics import Topics
+
+GROUP = "learners"
+
+
+class Learner(Protocol):
+    """A learner program, as the simulation sees it."""
+
+    def step(self, timeout_ms: int) -> int:
+        """Poll once and do what can be done; how much was done."""
+
+    def next_due_ms(self) -> int | None:
+        """When there will be something to do by itself."""
+
+    @property
+    def tasks(self) -> Mapping[int, Task]:
+        """The tasks that run in it."""
+
+    def close(self) -> None:
+        """Leave in order."""
+
+
+class LearnerSetup(NamedTuple):
+    """How a learner program is to be made."""
+
+    broker: Broker
+    topics: Topics
+    task: TaskSettings
+    group: str
+    instance: str
+    records_max: int
+    idle_ms: int
+    snapshot_interval_ms: int
+    snapshot_bytes_max: int
+    snapshot_chunk_bytes: int
+    now_ms: Callable[[], int]
+    announce: Callable[[str], None]
+    crash_point: CrashPoint
+
+
+MakeLearner = Callable[[LearnerSetup], Learner]
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One learner process, from its start until it is gone."""
+
+    name: str
+    broker: FaultyBroker | None = None
+    program: Learner | None = None
+    busy: bool = False  # in a call
+    called_ms: int = 0  # since when
+    dead: bool = False
+    zombie: bool = False  # a newer process has its name
+    away_ms: int = 0  # how long until it is started again, if it dies now
+    asleep_until_ms: int = 0
+
+
+class Strikes(Protocol):
+    """What is wrong with operations of a process."""
+
+    def consult(self, process: Process, call: str) -> Verdict:
+        """Before each operation of the broker; see faulty_broker.Consult."""
+
+    def commit_step(self, process: Process, number: int) -> None:
+        """After each numbered step of a commit."""
+
+    def hang(self, process: Process, producer: FaultyTransactionalProducer) -> None:
+        """Take over a commit that hangs."""
+
+
+ROUNDS_MAX = 2_000
+"""More rounds than any moment of a run needs; beyond it the learners work on and on without getting anywhere."""
+
+DRY_ROUNDS_MAX = 8
+"""So many polls at one moment may give nothing although something is there."""
+
+RESTARTS_MAX = 500
+"""A program that is started so often cannot live."""
+
+
+class UnexpectedError(Exception):
+    """A learner did what it must never do, whatever fails around it."""
+
+
+class Processes:
+    """All processes of a run. Each call of one is made here, and what comes of it is done with the process."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        make_learner: MakeLearner,
+        broker: EmbeddedBroker,
+        timers: Timers,
+        trace: Trace,
+    ) -> None:
+        self.transactions = Transactions()
+        self.outage_until_ms = 0  # until then nobody gets an answer of the broker, and nobody is started
+        self.given_up_for_nothing: list[str] = []  # steps that were given up for dates that could have been right
+        self._schedule = schedule
+        self._make_learner = make_learner
+        self._broker = broker
+        self._clock: VirtualClock = broker.clock
+        self._timers = timers
+        self._trace = trace
+        self._all: list[Process] = []
+        self._names = 0
+        self._starts = 0
+        self.strikes: Strikes  # is set when there is one
+
+    # -------------------------------------------------------------------------------------------- who there is
+
+    def live(self) -> list[Process]:
+        """The processes that are the present ones of their names."""
+        return [process for process in self._all if not process.zombie and not process.dead]
+
+    def named(self, number: int) -> Process | None:
+        """The process that a fault is for; one that is in a call is left alone."""
+        live = [process for process in self.live() if not process.busy]
+        return live[number % len(live)] if live else None
+
+    def tasks(self) -> dict[int, Task]:
+        """The tasks that run, each in one process."""
+        tasks: dict[int, Task] = {}
+        for process in self.live():
+            if process.program is not None:
+                tasks |= process.program.tasks
+        return tasks
+
+    def next_due_ms(self) -> int | None:
+        """When one of them will have something to do by itself, after this moment."""
+        dues = []
+        for process in self._all:
+            if process.program is None or process.busy or process.dead:
+                continue
+            due_ms = process.program.next_due_ms()
+            if due_ms is not None:
+                dues.append(max(due_ms, process.asleep_until_ms, self._clock.now_ms + 1))
+        return min(dues, default=None)
+
+    # ----------------------------------------------------------------------------------------------- their calls
+
+    def poll_all(self) -> None:
+        """Let every process that can do something do it, until none can."""
+        for number in range(ROUNDS_MAX):
+            done = 0
+            for process in list(self._all):
+                if process.broker is not None:
+                    process.broker.may_be_dry = number < DRY_ROUNDS_MAX
+                program = process.program
+                if program is None or process.busy or process.dead or process.asleep_until_ms > self._clock.now_ms:
+                    continue
+                done += self._guard(process, partial(program.step, 0))
+            if not done:
+                return
+        raise UnexpectedError(f"the learners work on and on at {self._clock.now_ms} ms without coming to an end")
+
+    def _guard(self, process: Process, call: Callable[[], int]) -> int:
+        """Run a call of a process, and do with the process what its end asks for; how much was done."""
+        broker = process.broker
+        assert broker is not None
+        process.busy = True
+        process.called_ms = self._clock.now_ms
+        moved = broker.moved
+        try:
+            return call() + broker.moved - moved
+        except CrashError:
+            self.die(process, process.away_ms)
+        except FencedError as error:
+            self._trace.fired["thrown out and ends" if "was thrown out" in str(error) else "fenced"] += 1
+            self._trace.note(process.name, f"is fenced and ends: {error}")
+            self._end(process)
+        except BrokerError as error:
+            self._trace.note(process.name, f"closes, and is to start anew: {error}")
+            self.close(process)
+            self._restart(process, 0)
+        except JournalError as error:
+            raise UnexpectedError(
+                f"{process.name} at {self._clock.now_ms} ms: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            process.busy = False
+        return 1
+
+    def _announced(self, process: Process, message: str) -> None:
+        counted = self._trace.announced(process.name, message)
+        if counted == GIVEN_UP_FOR_ITS_DATES:
+            broker = process.broker
+            assert broker is not None
+            if broker.transaction is not None:
+                broker.transaction.given_up = True
+            if not self._may_be_given_up(process, broker.known):
+                self.given_up_for_nothing.append(
+                    f"{process.name} gave a step up at {self._clock.now_ms} ms, begun at {process.called_ms} ms: it "
+                    "should have asked for the time before"
+                )
+
+    def _may_be_given_up(self, process: Process, known: Transaction | None) -> bool:
+        """Whether time has passed in the step itself, or in the commit that told the time before it.
+
+        Else what the process knew was too old when it began the step, and it could know that.
+        """
+        if known is None:
+            return False
+        knew_it_well = process.called_ms - known.append_ms <= self._schedule.tolerance_ms
+        return knew_it_well or known.ended_ms > known.append_ms
+
+    # ------------------------------------------------------------------------------------- how they come and go
+
+    def join(self) -> None:
+        """Start one more."""
+        self._names += 1
+        self._start(f"learner-{self._names}")
+
+    def replace(self, process: Process) -> None:
+        """Start a second process of this name; the first one lives on and does not know."""
+        process.zombie = True
+        self._start(process.name)
+
+    def close(self, process: Process) -> None:
+        """Close as a program does that ends in order, as far as the broker lets it."""
+        process.busy = True
+        if process.program is not None:
+            try:
+                process.program.close()
+            except (BrokerError, CrashError) as error:
+                self._trace.note(process.name, f"could not close: {error}")
+                self.leave_behind(process)
+        self._remove(process)
+
+    def die(self, process: Process, away_ms: int) -> None:
+        """End a process without anything being closed."""
+        if process.dead:
+            return
+        self._trace.note(process.name, "is dead")
+        self.leave_behind(process)
+        self._remove(process)
+        if not process.zombie:
+            self._restart(process, away_ms)
+
+    def sleep(self, process: Process, for_ms: int) -> None:
+        """Let a process call nothing for a while; its group throws it out when that is too long."""
+        process.asleep_until_ms = self._clock.now_ms + for_ms
+        self._timers.after(for_ms)
+        if for_ms > self._schedule.session_timeout_ms:
+            self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
+
+    def wake_all(self) -> None:
+        """End all sleep."""
+        for process in self._all:
+            process.asleep_until_ms = 0
+
+    def expel(self, process: Process) -> None:
+        """Take a process out of the group, if it is in it."""
+        if process.broker is not None and process.broker.member is not None:
+            self._broker.leave(process.broker.member)
+
+    def leave_behind(self, process: Process) -> None:
+        """What a dead or paused process leaves open, the broker ends after a while."""
+        for transaction in self.transactions.open.values():
+            if transaction.process == process.name:
+                self._timers.after(self._schedule.transaction_timeout_ms, partial(self._time_out, transaction))
+        member = process.broker.member if process.broker is not None else None
+        if member is not None:
+            self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
+
+    def _start(self, name: str) -> None:
+        """Start a process; what its start runs into ends it, and it is tried again."""
+        self._starts += 1
+        if self._starts > RESTARTS_MAX:
+            raise UnexpectedError(f"{name} is started again and again, and ends each time")
+        process = Process(name)
+        self._all.append(process)
+        process.broker = FaultyBroker(
+            self._broker,
+            name,
+            lambda call: self.strikes.consult(process, call),
+            self.transactions,
+            lambda producer: self.strikes.hang(process, producer),
+            self._trace.committed,
+            lingers=self._schedule.lingers,
+            poll_max=self._schedule.poll_max,
+            dry_every=self._schedule.dry_every,
+        )
+        setup = self._setup(process, process.broker)
+        self._trace.note(name, "starts")
+
+        def start() -> int:
+            process.program = self._make_learner(setup)
+            return 1
+
+        self._guard(process, start)
+
+    def _setup(self, process: Process, broker: FaultyBroker) -> LearnerSetup:
+        schedule = self._schedule
+        return LearnerSetup(
+            broker=broker,
+            topics=TOPICS,
+            task=schedule.task,
+            group=GROUP,
+            instance=process.name,
+            records_max=schedule.records_max,
+            idle_ms=schedule.idle_ms,
+            snapshot_interval_ms=schedule.snapshot_interval_ms,
+            snapshot_bytes_max=schedule.snapshot_bytes_max,
+            snapshot_chunk_bytes=schedule.snapshot_chunk_bytes,
+            now_ms=lambda: self._clock.now_ms,
+            announce=lambda message: self._announced(process, message),
+            crash_point=lambda number: self.strikes.commit_step(process, number),
+        )
+
+    def _end(self, process: Process) -> None:
+        """A process that was told to end does; one whose name nobody else has is started again."""
+        zombie = process.zombie
+        self.close(process)
+        if not zombie:
+            self._restart(process, 0)
+
+    def _remove(self, process: Process) -> None:
+        process.dead = True
+        if process in self._all:
+            self._all.remove(process)
+
+    def _restart(self, process: Process, away_ms: int) -> None:
+        """Start a process of this name again, at once or after a while; when the broker is away, after that."""
+        name = process.name
+        away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)
+        if away_ms > 0:
+            self._timers.after(away_ms, lambda: self._start_once(name))
+        else:
+            self._start_once(name)
+
+    def _start_once(self, name: str) -> None:
+        if all(process.name != name for process in self.live()):
+            self._start(name)
+
+    def _time_out(self, transaction: Transaction) -> None:
+        """End a transaction as the broker does: its producer is fenced."""
+        if transaction.fate is Fate.OPEN:
+            self._trace.note("broker", f"transaction of {transaction.process} times out")
+            self._trace.fired["transaction time-out"] += 1
+            self._broker.transactional_producer(transaction.transactional_id)
+            self.transactions.end(transaction, Fate.ABORTED)
+
+    def _session_ends(self, process: Process) -> None:
+        if process.dead or process.busy or process.asleep_until_ms > self._clock.now_ms:
+            self.expel(process)

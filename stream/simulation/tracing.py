@@ -1,0 +1,74 @@
+"""What happened in a run: how often each thing occurred and, when it is asked for, line by line."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stream.brokers.clocks import VirtualClock
+from stream.simulation.faulty_broker import Transaction
+from stream.simulation.schedule import IN_COMMIT, Item
+
+
+class Happened(NamedTuple):
+    """One line of a trace."""
+
+    at_ms: int
+    who: str
+    what: str
+
+
+GIVEN_UP_FOR_ITS_DATES = "step given up for its dates"
+
+_TELLING = {
+    "waits for a transaction": "held up by a transaction",
+    "group has moved on": "stale member gives up its step",
+    "it is made again": GIVEN_UP_FOR_ITS_DATES,
+}
+"""What is counted when a learner announces it, by a part of its message."""
+
+
+@dataclass
+class Trace:
+    """Notes what happens in one run."""
+
+    clock: VirtualClock
+    keeps_lines: bool = False
+    fired: Counter[str] = field(default_factory=Counter)  # how often something occurred
+    lines: list[Happened] = field(default_factory=list)
+
+    def note(self, who: str, what: str) -> None:
+        """Take down a line."""
+        if self.keeps_lines:
+            self.lines.append(Happened(self.clock.now_ms, who, what))
+
+    def fire(self, item: Item, who: str) -> None:
+        """A fault happens."""
+        label = str(item.kind)
+        if item.kind in IN_COMMIT:
+            label = f"{label} {item.number}"
+        self.fired[label] += 1
+        self.note(who, f"FAULT {item.text()}")
+
+    def announced(self, who: str, message: str) -> str | None:
+        """A learner tells people something; the name by which that is counted, if it is."""
+        counted = next((name for part, name in _TELLING.items() if part in message), None)
+        if counted is not None:
+            self.fired[counted] += 1
+        self.note(who, message)
+        return counted
+
+    def committed(self, transaction: Transaction) -> None:
+        """A client knows that its transaction is committed."""
+        if self.keeps_lines:
+            counts = Counter(tp.topic.removeprefix("sim.") for tp, _ in transaction.records)
+            self.note(transaction.process, "commits " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+
+
+def trace_digest(happened: Sequence[Happened]) -> str:
+    """A short name of a trace: the same run has the same one, on any machine."""
+    digest = hashlib.sha256()
+    for line in happened:
+        digest.update(repr(tuple(line)).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,96 @@
+"""A learner that recovers stops when it is asked to; one without a partition says who holds them."""
+
+import pytest
+
+from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram, RecoveryStoppedError
+from stream.brokers.port import Consumer
+from stream.wire.records import Record
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+JOURNAL_STEPS = 400
+
+
+def with_a_long_journal() -> Pipeline:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    learner.step(0)
+    for number in range(JOURNAL_STEPS):
+        pipeline.context(f"event-{number}")
+        while learner.step(0):
+            pass
+    learner.close()
+    return pipeline
+
+
+class SlowReader:
+    """A consumer by which every poll takes a while."""
+
+    def __init__(self, pipeline: Pipeline, inner: Consumer, poll_ms: int) -> None:
+        self._pipeline, self._inner, self._poll_ms = pipeline, inner, poll_ms
+        self.position, self.seek, self.close = inner.position, inner.seek, inner.close
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        self._pipeline.clock.advance_to(self._pipeline.now_ms() + self._poll_ms)
+        return self._inner.poll(timeout_ms, 1)
+
+
+def test_recovery_ends_soon_when_the_program_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = with_a_long_journal()
+    reader = pipeline.broker.reader
+    monkeypatch.setattr(pipeline.broker, "reader", lambda tps: SlowReader(pipeline, reader(tps), 100))
+    told_ms: list[int] = []
+    learner = LearnerProgram(
+        pipeline.broker,
+        TOPICS,
+        pipeline.settings,
+        LearnerOptions(),
+        pipeline.now_ms,
+        announce=lambda message: told_ms.append(pipeline.now_ms()),
+        stop=lambda: len(told_ms) > 3,  # in the middle: it tells every five seconds how far it has come
+    )
+    ends = pipeline.ends()
+    with pytest.raises(RecoveryStoppedError, match=rf"asked to stop at step \d+ of 1 to {JOURNAL_STEPS + 1}"):
+        learner.step(0)
+    assert len(told_ms) == 4
+    assert pipeline.now_ms() - told_ms[-1] <= 500
+    assert learner.tasks == {}
+    learner.close()
+    assert pipeline.ends() == ends
+    assert "learner-1" not in pipeline.broker.members("onebit-learner")
+
+
+def standing_by() -> tuple[Pipeline, LearnerProgram, list[str]]:
+    pipeline = Pipeline(small_task(), partitions=2)
+    said: list[str] = []
+    holders = [pipeline.learner(f"learner-{number}") for number in (1, 2)]
+    learner = pipeline.learner("learner-3")
+    learner._announce = said.append
+    for program in (*holders, learner):
+        program.step(0)
+    return pipeline, learner, said
+
+
+def test_member_without_a_partition_says_who_holds_them_once_after_a_while() -> None:
+    pipeline, learner, said = standing_by()
+    pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS - 1)
+    learner.step(0)
+    assert said == []
+    for _ in range(5):
+        pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
+        learner.step(0)
+    assert said == ["no partition is assigned: learner-1, learner-2 hold them; learner-3 waits for one to be free"]
+
+
+def test_member_that_has_lost_its_partition_says_so_again() -> None:
+    pipeline, learner, said = standing_by()
+    pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
+    learner.step(0)
+    pipeline.broker.expel("onebit-learner", "learner-2")
+    learner.step(0)
+    assert learner.tasks.keys() == {1}
+    back = pipeline.learner("learner-2")
+    for _ in range(2):
+        pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
+        learner.step(0)
+        back.step(0)
+    assert said == ["no partition is assigned: learner-1, learner-2 hold them; learner-3 waits for one to be free"] * 2
