@@ -132,6 +132,7 @@ class LearnerProgram:
             host_ms, None if options.dates_by_contexts else tolerance_ms(options.idle_ms, settings.join.window_ms)
         )
         self._asks = False  # whether the step that is being made is to tell the time
+        self._has_asked = False  # whether the one before was
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._writer: tuple[int, Writer] | None = None  # the snapshot that is being written, one at a time, and whose
         self._spare: State | None = None  # memory for the next snapshot's copy of a learner's state
@@ -191,9 +192,9 @@ class LearnerProgram:
             raise
 
     def _step(self, timeout_ms: int) -> int:
-        self._read(timeout_ms)
+        self._has_asked, self._asks = self._asks, False
+        self._read(0 if self._has_asked else timeout_ms)
         self._tell_standby()
-        self._asks = False
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         ends = self._ends()
         commits = []
@@ -228,7 +229,7 @@ class LearnerProgram:
             self._give_up(part.partition for part in commits)
             return False
         self._finish_snapshot()
-        self._time.hears(append_ms, has_asked=self._asks)
+        self._time.hears(append_ms)
         return True
 
     def _after_commit_step(self, number: int) -> None:
@@ -288,13 +289,11 @@ class LearnerProgram:
             feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
             records_max=self._options.records_max if self._time.is_known else 0,
         )
-        if self._time.may_be_old() and any(record.topic == self._topics.contexts for record in records):
+        asks = self._time_is_asked_for(running) or self._dates_need_time(records)
+        if asks:  # and then apply them
             for record in reversed(records):
                 (running.contexts if record.topic == self._topics.contexts else running.feedback).appendleft(record)
             records = []
-            asks = True
-        else:
-            asks = self._time_is_asked_for(running)
         # The stable end may stand before records of open transactions; up to the high watermark there are none left.
         all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
         feedback_end_ms = min(self._time.now_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
@@ -404,6 +403,15 @@ class LearnerProgram:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
         waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
         return not self._time.is_known and bool(waits)
+
+    def _dates_need_time(self, records: Sequence[Record]) -> bool:
+        """Whether these would be decided at a time that may be long ago.
+
+        What the question before has brought is taken as it is: a slow broker does not answer the next one sooner.
+        """
+        if self._has_asked or not self._time.may_be_old():
+            return False
+        return any(record.topic == self._topics.contexts for record in records)
 
     def _is_overtaken(self, partition: int) -> bool:
         """Whether something was written to the snapshots of a task that waits for its first event."""

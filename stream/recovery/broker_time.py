@@ -42,25 +42,18 @@ class BrokerTime:
         self._tolerance_ms = tolerance_ms
         self._sent_at_ms = self.heard_at_ms  # before the last record of that commit was sent
         self._sending_at_ms = self.heard_at_ms  # before that of the commit that is being made
-        self._has_asked = False  # whether that commit was made to learn the time
         self._accepted: set[int] = set()  # partitions whose decisions stand although they are outdated
 
     def sends(self) -> None:
         """Take note that another record follows: the time that its acknowledgement brings is of after this."""
         self._sending_at_ms = self._host_ms()
 
-    def hears(self, append_ms: int, *, has_asked: bool) -> None:
-        """Take in the time that a commit has brought.
-
-        Args:
-            append_ms: the latest append time among its records.
-            has_asked: whether it was made for that.
-        """
+    def hears(self, append_ms: int) -> None:
+        """Take in the time that a commit has brought: the latest append time among its records."""
         self.now_ms = append_ms
         self.is_known = True
         self.heard_at_ms = self._host_ms()
         self._sent_at_ms = self._sending_at_ms
-        self._has_asked = has_asked
 
     def forget(self) -> None:
         """A task was recovered, which may have taken any time."""
@@ -72,14 +65,10 @@ class BrokerTime:
         return self._host_ms() - self.heard_at_ms
 
     def may_be_old(self) -> bool:
-        """Whether the broker should be asked before a decision is dated by what is known.
-
-        After a question the way of its answer does not count: a slow broker does not answer the next one sooner.
-        """
+        """Whether a decision that is dated by what is known may be dated too long before its prediction."""
         if not self.is_known:
             return True
-        since_ms = self.heard_at_ms if self._has_asked else self._sent_at_ms
-        return self._tolerance_ms is not None and self._host_ms() - since_ms > self._tolerance_ms
+        return self._tolerance_ms is not None and self._host_ms() - self._sent_at_ms > self._tolerance_ms
 
     def accepts(self, partition: int, decisions: int, age_ms: int) -> bool:
         """Whether decisions may stand that are dated so long before the append time of their predictions.

@@ -209,7 +209,7 @@ class FaultyTransactionalProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        self._broker.consult("send snapshot" if topic.endswith("snapshots") else "send")
+        self._broker.consult("send snapshot" if topic.endswith("snapshots") else "send record")
         self._queue.append((TopicPartition(topic, partition), key, value, headers))
         if not self._broker.lingers:
             self._drain(len(self._queue))

@@ -306,12 +306,12 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
     elif kind is Kind.PAUSE:
         number = luck.between(1, PAUSED_CALLS_MAX)
     elif kind is Kind.SLOW:
-        number = luck.between(1, 6)
+        number = luck.between(1, 4)
     takes_ms = luck.choice((0, 5, 20, 80))
     if kind in (Kind.OUTAGE, Kind.SLEEP):
         takes_ms = max(takes_ms, 5)
     elif kind is Kind.SLOW:
-        takes_ms = luck.choice((50, 200, 400))
+        takes_ms = luck.choice((100, 200, 400))
     elif kind is Kind.PAUSE:
         takes_ms = max(takes_ms, luck.between(1, 12))
     return Item(

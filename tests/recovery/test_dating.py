@@ -2,11 +2,13 @@
 
 import pytest
 
-from consumers.learner import LearnerProgram
+from consumers.learner import LearnerOptions, LearnerProgram
+from stream.brokers.port import Broker
 from stream.joining.join import JoinSettings
 from stream.recovery.broker_time import BrokerTime, tolerance_ms
 from stream.recovery.recover import rebuild
 from stream.simulation.checks import state_of
+from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
 from stream.wire import codec
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record
@@ -291,19 +293,50 @@ def test_time_is_as_old_as_the_last_record_that_told_it_and_not_as_its_acknowled
     assert time.may_be_old()
     time.sends()
     clock.ms = 60  # the commit takes so long
-    time.hears(5_000, has_asked=False)
+    time.hears(5_000)
     clock.ms = 100
     assert (time.may_be_old(), time.silent_ms) == (False, 40)
     clock.ms = 101
     assert time.may_be_old()
 
 
-def test_question_that_took_long_to_answer_is_not_put_again_before_its_answer_is_old() -> None:
-    clock = HostClock()
-    time = BrokerTime(clock, 100)
-    time.sends()
-    clock.ms = 500
-    time.hears(5_000, has_asked=True)
-    assert not time.may_be_old()
-    clock.ms = 601
-    assert time.may_be_old()
+@pytest.mark.parametrize("call_ms", [1, 30, TOLERANCE_MS, 5 * TOLERANCE_MS])
+def test_broker_by_which_every_call_is_slow_is_asked_once_for_a_decision_and_not_again_and_again(call_ms: int) -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=10 * TOLERANCE_MS, orphan_ms=500, retain_ms=10**6)))
+
+    def consult(call: str) -> Verdict:
+        pipeline.clock.advance_to(pipeline.now_ms() + call_ms)
+        return Verdict.PROCEEDS
+
+    slow: Broker = FaultyBroker(pipeline.broker, "slow", consult, Transactions())
+    learner = LearnerProgram(slow, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms)
+    for number in range(10):
+        pipeline.clock.advance_to(pipeline.now_ms() + 10 * TOLERANCE_MS)
+        pipeline.context(f"event-{number}")
+        before = len(pipeline.journal())
+        for _ in range(20):
+            learner.step(0)
+            if pipeline.ledger().decided == number + 1:
+                break
+        assert pipeline.ledger().decided == number + 1
+        assert len(pipeline.journal()) - before <= (3 if number else 4)  # the question, the step; what has expired
+    assert learner.outdated == (0 if call_ms < 30 else 10)
+    assert_state_is_that_of_the_journal(pipeline, learner)
+
+
+def test_learner_that_has_asked_does_not_wait_for_records_before_it_decides() -> None:
+    pipeline, learner, _ = slowed(1)
+    waits_ms: list[int] = []
+    poll = learner._consumer.poll
+
+    def polls(timeout_ms: int, records_max: int) -> list[Record]:
+        waits_ms.append(timeout_ms)
+        return poll(timeout_ms, records_max)
+
+    learner._consumer.poll = polls  # type: ignore[method-assign]
+    pipeline.clock.advance_to(9_000)
+    pipeline.context("e")
+    for _ in range(3):
+        learner.step(100)
+    assert waits_ms == [100, 0, 100]  # what asks, what decides, and what comes then
+    assert pipeline.ledger().decided == 5
