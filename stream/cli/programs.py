@@ -27,7 +27,8 @@ from stream.cli.console import (
 )
 from stream.cli.options import dataset_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.settings import Settings, SettingsError
-from stream.recovery.journal import JournalError, JournalFollower
+from stream.recovery.journal import JournalError
+from stream.recovery.journal_reading import JournalFollower
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.ledger import Ledger
 from stream.wire.topics import Topics

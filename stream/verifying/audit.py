@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.learners import registered
-from stream.recovery.journal import JournalError, JournalStep, decode_step, with_defaults
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, decode_step
+from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire import codec
 from stream.wire.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, MalformedError
 from stream.wire.events import Example, Feedback, Outcome
@@ -63,6 +64,7 @@ FAULTS_SHOWN_MAX = 20
 class _Settled(NamedTuple):
     example: Example
     decided_at_ms: int
+    deadline_ms: int  # by the window of the step that settled it
     feedback_offset: int | None
     place: str
 
@@ -70,10 +72,15 @@ class _Settled(NamedTuple):
 class _Place(NamedTuple):
     """When a record was applied, to be compared with other places."""
 
-    step: int
+    step: int  # how many steps came before
     append_ms: int
     input: int  # 0: of the contexts, which come first; 1: of the feedback
     offset: int
+
+    @property
+    def number(self) -> int:
+        """The step's number, which is 1 for the first."""
+        return self.step + 1
 
 
 @dataclass(slots=True)
@@ -121,7 +128,7 @@ def audit_partition(
     audit = _Audit(topics, partition)
     journal = TopicPartition(topics.journal, partition)
     is_whole = broker.beginnings([journal])[journal] == 0
-    opening, last = _journal(broker, journal, audit) if is_whole else (None, _NO_STEP)
+    settings, last = _journal(broker, journal, audit) if is_whole else (None, _NO_STEP)
     if gone := _gone(broker, audit):
         return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone)
 
@@ -133,18 +140,18 @@ def audit_partition(
         """What the steps up to the last one read have published: the learner may go on meanwhile."""
         found = [(codec.step_of(record), record) for record in records(topic, OPEN_MS)]
         audit.latest_step = max(audit.latest_step, *(step for step, _ in found), 0)
-        return [record for step, record in found if opening is None or step <= last.number]
+        return [record for step, record in found if settings is None or step <= last.number]
 
     for record in published(topics.predictions):
         _read_prediction(audit, record)
     contexts = records(topics.contexts)
     feedback = records(topics.feedback)
-    if opening is None:
+    if settings is None:
         if audit.prediction_of:
             audit.fault(f"{len(audit.prediction_of)} predictions, and no journal")
         return Finding(partition, Ledger(), Ledger(), tuple(audit.faults), len(contexts), len(feedback))
     for record in published(topics.examples):
-        _read_example(audit, record, opening)
+        _read_example(audit, record, settings)
     for record in published(topics.dead_letter):
         _read_dead_letter(audit, record)
     if audit.latest_step > last.number:
@@ -152,10 +159,10 @@ def audit_partition(
         _, now_last = _journal(broker, journal, _Audit(topics, partition))
         if now_last.number < audit.latest_step:
             audit.fault(f"step {audit.latest_step} has published, and the journal ends with step {now_last.number}")
-    counts = _count_contexts(audit, contexts, last.contexts[1], opening["n_features"])
-    counts |= _count_feedback(audit, feedback, last.feedback[1], opening)
+    counts = _count_contexts(audit, contexts, last.contexts[1], settings.latest.n_features)
+    counts |= _count_feedback(audit, feedback, last.feedback[1], settings)
     applied_ms = (record.append_ms for record in feedback if record.offset < last.feedback[1])
-    _check_overdue(audit, max(audit.feedback_end_ms, *applied_ms, -1), opening["join"]["window_ms"])
+    _check_overdue(audit, max(audit.feedback_end_ms, *applied_ms, -1), settings.latest.join.window_ms)
     settled = [entry for entries in audit.settled.values() for entry in entries]
     counts["matched"] = sum(entry.example.outcome is Outcome.MATCHED for entry in settled)
     counts["expired"] = len(settled) - counts["matched"]
@@ -189,27 +196,39 @@ def _gone(broker: Broker, audit: _Audit) -> tuple[str, ...]:
     )
 
 
-def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[str, Any] | None, JournalStep]:
-    """The settings that open a journal, and its last step; None and nothing done for an empty one."""
-    opening: dict[str, Any] | None = None
+def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[SettingsByStep | None, JournalStep]:
+    """The settings that a journal holds, and its last step; None and nothing done for an empty one."""
+    settings: SettingsByStep | None = None
     last = _NO_STEP
     for record in read_partition(broker, tp, open_ms=OPEN_MS):
         entry = decode_step(record)
-        if isinstance(entry, JournalStep):
-            follows = last.number == 0 or (entry.contexts[0], entry.feedback[0]) == (last.contexts[1], last.feedback[1])
-            if entry.number != last.number + 1 or not follows:
-                audit.fault(f"journal at offset {record.offset}: step {entry.number} does not follow on {last.number}")
-            audit.begun_at = audit.begun_at or (entry.contexts[0], entry.feedback[0])
-            last = entry
-            audit.steps.append((entry.contexts[1], entry.feedback[1]))
-            audit.feedback_end_ms = max(audit.feedback_end_ms, entry.feedback_end_ms)
-        else:
-            opening = with_defaults(entry)
-    if opening is None and last.number:
-        raise JournalError(
-            f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"
-        )
-    return opening, last
+        place = f"journal at offset {record.offset}"
+        if isinstance(entry, Opening):
+            settings = SettingsByStep(entry.settings)
+            continue
+        if settings is None:
+            raise JournalError(
+                f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"
+            )
+        if isinstance(entry, SettingsChange):
+            if entry.number != last.number + 1:
+                audit.fault(f"{place}: settings from step {entry.number} on do not follow on step {last.number}")
+            if wrong := settings.change(entry, last.feedback[1], audit.feedback_end_ms):
+                audit.fault(f"{place}: {wrong}")
+            continue
+        follows = last.number == 0 or (entry.contexts[0], entry.feedback[0]) == (last.contexts[1], last.feedback[1])
+        if entry.number != last.number + 1 or not follows:
+            audit.fault(f"{place}: step {entry.number} does not follow on {last.number}")
+        if entry.settings_from != settings.settings_from:
+            audit.fault(
+                f"{place}: step {entry.number} was made under the settings of step {entry.settings_from}; the journal "
+                f"holds those of step {settings.settings_from} before it, 0 being the opening's"
+            )
+        audit.begun_at = audit.begun_at or (entry.contexts[0], entry.feedback[0])
+        last = entry
+        audit.steps.append((entry.contexts[1], entry.feedback[1]))
+        audit.feedback_end_ms = max(audit.feedback_end_ms, entry.feedback_end_ms)
+    return settings, last
 
 
 def _read_prediction(audit: _Audit, record: Record) -> None:
@@ -226,7 +245,7 @@ def _read_prediction(audit: _Audit, record: Record) -> None:
     audit.decisions[prediction.id].append((action, propensity, prediction.decided_at_ms))
 
 
-def _read_example(audit: _Audit, record: Record, opening: dict[str, Any]) -> None:
+def _read_example(audit: _Audit, record: Record, by_step: SettingsByStep) -> None:
     audit.settled_count += 1
     try:
         example, feedback_offset = codec.decode_example(record)
@@ -245,15 +264,16 @@ def _read_example(audit: _Audit, record: Record, opening: dict[str, Any]) -> Non
             f"{place}: action {example.action} with propensity {example.propensity} is not that of the prediction, "
             f"{action} with {propensity}"
         )
-    settled = _Settled(example, decided_at_ms, feedback_offset, place)
+    settings = by_step.at(codec.step_of(record))
+    deadline_ms = decided_at_ms + settings.join.window_ms
+    settled = _Settled(example, decided_at_ms, deadline_ms, feedback_offset, place)
     audit.settled[example.id].append(settled)
-    deadline_ms = decided_at_ms + opening["join"]["window_ms"]
     if example.outcome is Outcome.EXPIRED:
-        assumed_reward = 0 if opening["on_expiry"] == "negative" else None
+        assumed_reward = 0 if settings.on_expiry == "negative" else None
         # Only to make room does a decision expire before its time: when those made up to this step, and not settled
         # before this one, are more than may be pending. Which of the step's were made before it, the topics do not say.
         pending = bisect_right(audit.decided_in, codec.step_of(record)) - audit.settled_count + 1
-        if example.settled_at_ms <= deadline_ms and pending <= opening["join"]["pending_max"]:
+        if example.settled_at_ms <= deadline_ms and pending <= settings.join.pending_max:
             audit.fault(f"{place}: expired at {example.settled_at_ms} ms, and its deadline is {deadline_ms} ms")
         if (example.reward, example.delay_ms, feedback_offset) != (assumed_reward, None, None):
             audit.fault(f"{place}: expired with reward {example.reward}; expected {assumed_reward} and no feedback")
@@ -263,7 +283,7 @@ def _read_example(audit: _Audit, record: Record, opening: dict[str, Any]) -> Non
         return
     audit.settled_by[feedback_offset] = settled
     if example.delay_ms is None or decided_at_ms + example.delay_ms > deadline_ms:
-        audit.fault(f"{place}: matched after {example.delay_ms} of {opening['join']['window_ms']} ms")
+        audit.fault(f"{place}: matched after {example.delay_ms} of {settings.join.window_ms} ms")
 
 
 def _read_dead_letter(audit: _Audit, record: Record) -> None:
@@ -312,18 +332,19 @@ def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features:
     return counts
 
 
-def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: dict[str, Any]) -> dict[str, int]:
+def _count_feedback(audit: _Audit, feedback: list[Record], end: int, settings: SettingsByStep) -> dict[str, int]:
     names = ("feedback", "matched", "late", "feedback_duplicates", "conflicts")
     counts = dict.fromkeys((*names, "orphans_waiting", "orphans_dropped", "feedback_malformed"), 0)
-    needs_label = registered()[opening["learner"]].needs_label
+    needs_label = registered()[settings.latest.learner].needs_label
     orphans: dict[str, _Orphan] = {}  # of each id the latest feedback that waited for its context
     for record in feedback:
         if record.offset >= end:
             break
         counts["feedback"] += 1
+        settings.heard(record)
         kind = audit.dead.get((audit.topics.feedback, record.offset))
         try:
-            event = codec.decode_feedback(record, opening["n_classes"], needs_label=needs_label)
+            event = codec.decode_feedback(record, settings.latest.n_classes, needs_label=needs_label)
         except MalformedError:
             counts["feedback_malformed"] += 1
             if kind != DEAD_LETTER_MALFORMED:
@@ -333,7 +354,7 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
         decisions = bisect_right(audit.decided_as.get(event.id, ()), place)  # of this id, before this feedback
         if kind == DEAD_LETTER_ORPHAN:
             counts["orphans_dropped"] += 1
-            if decisions and not _is_forgotten(audit, event.id, decisions, record.append_ms, opening["join"]):
+            if decisions and not _is_forgotten(audit, event.id, decisions, place, settings):
                 audit.fault(f"feedback at offset {record.offset} was dropped as an orphan; {event.id!r} was decided")
             orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
         elif record.offset in audit.settled_by:
@@ -343,19 +364,20 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
             if decisions < len(audit.settled[event.id]) and audit.settled[event.id][decisions] is settled:
                 orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
         else:
-            _count_other(audit, record, event, decisions, orphans, opening["join"], counts)
+            _count_other(audit, record, event, decisions, orphans, settings, counts)
     if counts["matched"] != len(audit.settled_by):
         audit.fault(f"{len(audit.settled_by)} matched examples name {counts['matched']} applied feedback records")
     return counts
 
 
-def _is_forgotten(audit: _Audit, event_id: str, decisions: int, append_ms: int, join: dict[str, int]) -> bool:
-    """Whether an id was decided, settled, and no longer remembered at some time."""
+def _is_forgotten(audit: _Audit, event_id: str, decisions: int, place: _Place, by_step: SettingsByStep) -> bool:
+    """Whether an id was decided, settled, and no longer remembered when a feedback was applied."""
     settled = audit.settled[event_id]
     if len(settled) < decisions:
         return False
-    made_room = sum(map(len, audit.settled.values())) > join["retained_max"]
-    return made_room or append_ms > settled[decisions - 1].example.settled_at_ms + join["retain_ms"]
+    made_room = sum(map(len, audit.settled.values())) > by_step.retained_max(place.number)
+    since_ms = settled[decisions - 1].example.settled_at_ms
+    return made_room or by_step.retain_passed(since_ms, place.number, place.append_ms)
 
 
 def _check_overdue(audit: _Audit, watermark_ms: int, window_ms: int) -> None:
@@ -393,24 +415,25 @@ def _count_other(
     event: Feedback,
     decisions: int,
     orphans: dict[str, _Orphan],
-    join: dict[str, int],
+    by_step: SettingsByStep,
     counts: dict[str, int],
 ) -> None:
     """Count feedback that settled nothing and was not dropped: a duplicate, late, or an orphan that still waits."""
     orphan = orphans.get(event.id)
+    step, now_ms = audit.place(record, 1).number, record.append_ms
     first_bit: int | None = None
-    if orphan and orphan.decisions == decisions and record.append_ms <= orphan.append_ms + join["orphan_ms"]:
+    if orphan and orphan.decisions == decisions and not by_step.orphan_passed(orphan.append_ms, step, now_ms):
         first_bit = orphan.reward
     elif decisions > len(audit.settled[event.id]):
         audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}, which is pending")
     elif decisions:
-        example, decided_at_ms, feedback_offset, _ = audit.settled[event.id][decisions - 1]
+        example, _, deadline_ms, feedback_offset, _ = audit.settled[event.id][decisions - 1]
         if feedback_offset is not None and feedback_offset > record.offset:
             audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}; offset {feedback_offset} did")
-        if record.append_ms <= example.settled_at_ms + join["retain_ms"]:
+        if not by_step.retain_passed(example.settled_at_ms, step, now_ms):
             if example.outcome is Outcome.EXPIRED:
                 counts["late"] += 1
-                _check_late(audit, record, event.id, example, decided_at_ms + join["window_ms"])
+                _check_late(audit, record, event.id, example, deadline_ms)
                 return
             first_bit = example.reward
     if first_bit is not None:

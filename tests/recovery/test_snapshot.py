@@ -1,6 +1,5 @@
 """Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,17 @@ from stream.joining.task import Task, TaskSettings
 from stream.learners import State, registered
 from stream.recovery.digests import task_digest
 from stream.recovery.snapshot import restore, take
-from stream.recovery.snapshot_format import (
+from stream.recovery.snapshot_chunks import (
     CHUNK_BYTES,
-    FORMAT,
     Generation,
-    Position,
-    Snapshot,
-    SnapshotError,
     Stored,
     Writer,
     decode,
     encode,
     message_key,
 )
+from stream.recovery.snapshot_format import FORMAT, Position, Snapshot, SnapshotError
+from stream.recovery.stored_settings import named, stored_settings
 from stream.wire.events import Decision, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
@@ -81,7 +78,7 @@ states = st.fixed_dictionaries(
 )
 
 snapshots = st.builds(
-    Snapshot, st.just(asdict(small_task())), st.builds(Position, *[times] * 5), times, times, times,
+    Snapshot, st.just(stored_settings(small_task())), st.builds(Position, *[times] * 6), times, times, times,
     st.builds(Ledger, *[times] * len(Ledger._fields)), st.builds(Overflows, times, times, times), states,
     entries(decisions()), orphans(), entries(retained),
 )  # fmt: skip
@@ -175,6 +172,7 @@ def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
     assert set(vars(task.join)) == {
         "settings", "assumed_reward", "_corrects", "watermark_ms", "pending", "orphans", "retained", "_counts",
         "_quiet_until_ms",  # follows from the others
+        "_is_changed",  # never between two steps
     }, "a new part of the join's state must go into the snapshot"  # fmt: skip
 
 
@@ -295,13 +293,18 @@ def test_imported_model_stands_beside_the_generations() -> None:
     assert found.imported.number == 7
 
 
-def test_snapshot_of_format_1_is_migrated() -> None:
-    found = whole(stored((GOLDEN / "snapshot.format1").read_bytes()))
-    assert found.format == 1
+@pytest.mark.parametrize("older", [1, 2])
+def test_snapshot_of_an_earlier_format_is_migrated(older: int) -> None:
+    found = whole(stored((GOLDEN / f"snapshot.format{older}").read_bytes()))
+    assert found.format == older
     task = used_task(small_task())
-    expected = take(task, POSITION._replace(taken_ms=task.join.watermark_ms))
+    taken_ms = task.join.watermark_ms if older == 1 else POSITION.taken_ms  # format 1 did not have it
+    expected = take(task, POSITION._replace(taken_ms=taken_ms))
     assert expected.overflows == Overflows()
-    assert same(decode(found), expected)
+    # The settings of these files do not name the learner's parameter, which then means its default.
+    decoded = decode(found)
+    assert named(decoded.settings) == named(expected.settings)
+    assert same(decoded._replace(settings=expected.settings), expected)
 
 
 def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
@@ -310,8 +313,8 @@ def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
 
 
 def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:
-    later = CHUNKS[0].replace(b'"format":2', b'"format":3')
-    with pytest.raises(SnapshotError, match=r"generation 7 is of format 3; .* reads up to 2: start the later version"):
+    later = CHUNKS[0].replace(b'"format":3', b'"format":4')
+    with pytest.raises(SnapshotError, match=r"generation 7 is of format 4; .* reads up to 3: start the later version"):
         stored(later)
 
 
