@@ -17,6 +17,7 @@ from stream.recovery.resolve import Given
 from stream.recovery.snapshot import take
 from stream.recovery.snapshot_chunks import CHUNK_BYTES, Message, Stored, Writer, other_slot
 from stream.recovery.snapshot_format import Position
+from stream.recovery.stored_settings import by_name
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -454,6 +455,14 @@ class LearnerProgram:
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)
         self._running[partition] = running
+        if recovered.number > 0:
+            self._announce_change(partition, running)
+
+    def _announce_change(self, partition: int, running: _RunningTask) -> None:
+        was = by_name(running.task.settings)
+        changed = [f"{n} = {v}, and no longer {was[n]}" for n, v in by_name(running.settings).items() if v != was[n]]
+        if changed:
+            self._announce(f"partition {partition}: from step {running.number + 1} on {'; '.join(changed)}")
 
     def close(self) -> None:
         """Leave the group and release the connections; steps that were not committed are lost with this object."""
