@@ -235,9 +235,8 @@ def test_settings_are_known_although_retention_has_deleted_their_record() -> Non
     traffic(pipeline, program, range(60, 80))
     newest = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
     assert newest is not None
-    offset = next(
-        r.offset for r in pipeline.records(TOPICS.journal) if f'"n":{newest.number}'.encode() in r.value or b""
-    )
+    step = f'"n":{newest.number},'.encode()
+    offset = next(record.offset for record in pipeline.records(TOPICS.journal) if step in (record.value or b""))
     pipeline.broker.delete_records(JOURNAL, offset)
     assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
     program.close()
@@ -245,6 +244,28 @@ def test_settings_are_known_although_retention_has_deleted_their_record() -> Non
     traffic(pipeline, again, range(80, 90))
     assert again.tasks[0].settings.join.window_ms == 300
     assert task_digest(rebuild(pipeline.broker, TOPICS, 0, None).task) == task_digest(again.tasks[0])
+
+
+def test_settings_in_force_are_not_known_where_a_change_was_deleted_that_no_snapshot_has() -> None:
+    pipeline, _ = begun(snapshot_interval_ms=50)
+    program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=0)
+    traffic(pipeline, program, range(60, 80))
+    change = next(record.offset for record in pipeline.records(TOPICS.journal)[1:] if is_change(record))
+    assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
+    pipeline.broker.delete_records(JOURNAL, change + 1)
+    assert settings_in_force(pipeline.broker, TOPICS, 0) == {}
+    with pytest.raises(JournalError, match="is kept from"):
+        recover(pipeline.broker, TOPICS, 0, BEGUN, given=())
+
+
+def test_recovery_goes_by_the_settings_that_it_has_come_to_whatever_was_found_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline, _ = begun()
+    monkeypatch.setattr("stream.recovery.recover.settings_in_force", lambda *_: {})  # as if the task had begun since
+    assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
+    with pytest.raises(SettingsDifferError):
+        recover(pipeline.broker, TOPICS, 0, SHORTER)
 
 
 def edited(pipeline: Pipeline, edit: Callable[[list[Record]], list[Record]]) -> None:
@@ -469,6 +490,15 @@ def test_what_is_beyond_the_new_limits_is_settled_oldest_first_and_counted() -> 
     assert task.join.overflows() == (3, 3, 2)
     assert task.step([], 0, -1).examples == []
     assert task.join.ledger().balances
+
+
+def test_ids_beyond_the_new_limit_are_forgotten_although_nothing_else_is_settled() -> None:
+    task, inputs = task_with(small_task(), *"abc")
+    task.step([inputs.feedback(event_id, 1, 1_050) for event_id in "abc"], 0, -1)
+    task.change_settings(small_task(join=replace(small_task().join, retained_max=2)))
+    task.step([], 0, -1)
+    assert list(task.join.retained) == ["b", "c"]
+    assert task.join.overflows() == (0, 0, 1)
 
 
 def test_what_was_assumed_stays_so_and_what_expires_from_now_on_is_assumed_by_the_new_policy() -> None:
