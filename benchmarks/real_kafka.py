@@ -22,7 +22,7 @@ import psutil
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import local_kafka
 from stream.cli.settings import Settings
-from stream.recovery.journal import JournalFollower
+from stream.recovery.journal_reading import JournalFollower
 from stream.wire.topics import Topics
 
 PARTS = (

@@ -15,7 +15,8 @@ import numpy as np
 
 from stream.brokers.port import Ends
 from stream.joining.task import TaskSettings
-from stream.recovery.journal import JournalStep, encode_settings, encode_step
+from stream.recovery import journal
+from stream.recovery.journal import JournalStep, Opening, encode_entry
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
 from stream.wire.events import Decision, Example, Features, Feedback, Outcome, Prediction
@@ -108,7 +109,7 @@ class MadeTopics:
                         yield now_ms, b"event-%09d" % n, codec.encode_example(example, None), headers
 
     def _journal(self) -> Iterator[tuple[int, None, bytes, Headers]]:
-        yield 0, None, encode_settings(SETTINGS), codec.HEADERS
+        yield 0, None, encode_entry(Opening(SETTINGS)), journal.HEADERS
         contexts = feedback = 0
         for step in range(1, self.steps + self.window_steps + 2):
             before = contexts, feedback
@@ -121,7 +122,7 @@ class MadeTopics:
             )  # fmt: skip
             now_ms = step * STEP_MS
             entry = JournalStep(step, (before[0], contexts), (before[1], feedback), now_ms, now_ms, feedback, ledger)
-            yield now_ms, None, encode_step(entry), codec.HEADERS
+            yield now_ms, None, encode_entry(entry), journal.HEADERS
 
     @staticmethod
     def _ms(n: int) -> int:

@@ -12,10 +12,13 @@ from stream.joining.task import Task, TaskSettings, merge
 from stream.learners import State
 from stream.recovery.broker_time import BrokerTime, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
-from stream.recovery.journal import JournalStep
+from stream.recovery.journal import JournalStep, Opening, SettingsChange
 from stream.recovery.recover import Progress, Recovered, recover
+from stream.recovery.resolve import Given
 from stream.recovery.snapshot import take
-from stream.recovery.snapshot_format import CHUNK_BYTES, Message, Position, Stored, Writer, other_slot
+from stream.recovery.snapshot_chunks import CHUNK_BYTES, Message, Stored, Writer, other_slot
+from stream.recovery.snapshot_format import Position
+from stream.recovery.stored_settings import by_name
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -79,6 +82,8 @@ class _RunningTask:
     snapshots: _Snapshots
     snapshots_end: int  # the high watermark of its snapshots topic before it was recovered
     imported: str | None  # the model that it began with, to be told in the journal
+    settings: TaskSettings  # those of its next step; where the task has others, its journal is told
+    settings_from: int  # the first step under the settings that the task has; 0: they open its journal
     context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)
@@ -102,18 +107,23 @@ class LearnerProgram:
         announce: Callable[[str], None] = lambda message: None,
         crash_point: CrashPoint = lambda number: None,
         stop: Callable[[], bool] = lambda: False,
+        *,
+        given: Given = None,
+        change_settings: bool = False,
     ) -> None:
-        """Join the group.
+        """Join the group; nothing is recovered or written before the first step.
 
         Args:
             broker: where the topics are.
             topics: the topics.
-            settings: what the tasks' states depend on.
+            settings: of all tasks that have not begun; for the others, see `given`.
             options: how the program runs.
             host_ms: a clock of this host, for intervals; it must run on while the machine is suspended.
             announce: is told what people should know, a line at a time.
             crash_point: see CrashPoint.
             stop: whether to stop: it is asked during a recovery, which may take long.
+            given: the names of the settings that a task that has begun must have, and else is refused; None: all.
+            change_settings: whether it takes the given ones over, from its next step on, where that is possible.
         """
         settings.make_learner()  # refuses what cannot work before anything is read
         self._broker = broker
@@ -124,6 +134,8 @@ class LearnerProgram:
         self._announce = announce
         self._crash_point = crash_point
         self._stop = stop
+        self._given = given
+        self._change_settings = change_settings
         self._running: dict[int, _RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
@@ -211,7 +223,7 @@ class LearnerProgram:
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Publish a step; or give it up, and have its tasks recovered."""
-        if any(part.settings is not None and self._is_overtaken(part.partition) for part in commits):
+        if any(isinstance(part.before, Opening) and self._is_overtaken(part.partition) for part in commits):
             self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
             self._give_up(self._running)
             return False
@@ -302,10 +314,11 @@ class LearnerProgram:
             or self._time_is_due(running.task, feedback_end_ms)
             or self._is_writing_snapshot(partition)
             or self._snapshot_waits(running)
+            or (running.number > 0 and running.task.settings != running.settings)
         ):
             return None
         self._asks |= asks
-        first_step = running.number == 0
+        before = self._before_next_step(running)
         effects = running.task.step(records, self._time.now_ms, feedback_end_ms)
         contexts_from, feedback_from = running.contexts_offset, running.feedback_offset
         for record in records:
@@ -323,9 +336,20 @@ class LearnerProgram:
             feedback_end_ms,
             running.task.updates,
             running.task.join.ledger(),
+            running.settings_from,
         )
-        settings, imported = (self._settings, running.imported) if first_step else (None, None)
-        return Commit(partition, settings, step, effects, self._snapshot(partition, running), imported)
+        return Commit(partition, before, step, effects, self._snapshot(partition, running))
+
+    @staticmethod
+    def _before_next_step(running: _RunningTask) -> Opening | SettingsChange | None:
+        """What the journal is told before the task's next step: what it begins with, or that its settings change."""
+        if running.number == 0:
+            return Opening(running.settings, running.imported)
+        if running.task.settings == running.settings:
+            return None
+        running.task.change_settings(running.settings)
+        running.settings_from = running.number + 1
+        return SettingsChange(running.settings_from, running.settings)
 
     def _snapshot(self, partition: int, running: _RunningTask) -> list[Message]:
         """The next portion of this task's snapshot: of one that is being written, or that is due after this step."""
@@ -334,8 +358,9 @@ class LearnerProgram:
             # This step's record is not in the journal yet: it stands here or later, and the next step after it.
             journal_offset = self._broker.ends([journal])[journal].high_watermark
             position = Position(
-                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._time.now_ms
-            )
+                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._time.now_ms,
+                running.settings_from,
+            )  # fmt: skip
             taken = take(running.task, position, self._spare)
             self._spare = taken.learner
             slot = running.snapshots.next_slot
@@ -430,7 +455,10 @@ class LearnerProgram:
                 continue
             revocations = self._revocations
             snapshots_end = self._snapshots_end(partition)
-            recovered = recover(self._broker, self._topics, partition, self._settings, self._report(partition))
+            recovered = recover(
+                self._broker, self._topics, partition, self._settings, self._report(partition),
+                given=self._given, change_settings=self._change_settings,
+            )  # fmt: skip
             recovered_count += 1
             if self._revocations == revocations:
                 self._start(partition, recovered, snapshots_end)
@@ -493,6 +521,8 @@ class LearnerProgram:
             ),
             snapshots_end,
             recovered.imported,
+            recovered.settings,
+            recovered.settings_from,
         )
         if self._options.snapshot_interval_ms and self._spare is None:
             self._spare = recovered.task.learner.state()
@@ -501,6 +531,14 @@ class LearnerProgram:
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)
         self._running[partition] = running
+        if recovered.number > 0:
+            self._announce_change(partition, running)
+
+    def _announce_change(self, partition: int, running: _RunningTask) -> None:
+        was = by_name(running.task.settings)
+        changed = [f"{n} = {v}, and no longer {was[n]}" for n, v in by_name(running.settings).items() if v != was[n]]
+        if changed:
+            self._announce(f"partition {partition}: from step {running.number + 1} on {'; '.join(changed)}")
 
     def close(self) -> None:
         """Leave the group and release the connections; steps that were not committed are lost with this object."""

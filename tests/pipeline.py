@@ -22,6 +22,7 @@ from stream.joining.task import TaskSettings
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalStep, decode_step
+from stream.recovery.resolve import Given
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger, total_ledger
@@ -145,6 +146,8 @@ class Pipeline:
         instance: str = "learner-1",
         crash_point: Callable[[int], None] = lambda number: None,
         settings: TaskSettings | None = None,
+        given: Given = None,
+        change_settings: bool = False,
         **options: Any,
     ) -> LearnerProgram:
         return LearnerProgram(
@@ -154,6 +157,8 @@ class Pipeline:
             LearnerOptions(instance=instance, **options),
             self.now_ms,
             crash_point=crash_point,
+            given=given,
+            change_settings=change_settings,
         )
 
     def replay(self, dataset: Dataset, events: int, rate: float = 1_000.0, start: int = 0) -> ReplayProgram:

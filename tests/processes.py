@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.port import BrokerError
-from stream.recovery.journal import JournalFollower
+from stream.recovery.journal_reading import JournalFollower
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

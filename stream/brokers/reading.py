@@ -41,7 +41,7 @@ def read_partition(
             consumer.seek(tp, start)
         while (position := consumer.position(tp)) < end:
             try:
-                records = _read_towards(consumer, tp, end, timeout_ms if position < ends.stable else open_ms)
+                records = read_towards(consumer, tp, end, timeout_ms if position < ends.stable else open_ms)
             except BrokerUnavailableError:
                 if position < ends.stable:
                     raise
@@ -53,7 +53,7 @@ def read_partition(
         consumer.close()
 
 
-def _read_towards(consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS) -> list[Record]:
+def read_towards(consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS) -> list[Record]:
     """Some of the next records, or none when the position has reached an offset.
 
     In short polls: what stands before the end may be the marker of a commit, which is passed without any record.

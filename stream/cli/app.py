@@ -215,6 +215,14 @@ def learn(
     pending_max: options.PendingMax = None,
     orphans_max: options.OrphansMax = None,
     retained_max: options.RetainedMax = None,
+    change_settings: Annotated[
+        bool,
+        typer.Option(
+            "--change-settings",
+            rich_help_panel=options.JOIN_PANEL,
+            help="In a pipeline that has begun, let what is given here hold from the next step on.",
+        ),
+    ] = False,
     instance: options.Instance = None,
     ready_file: options.ReadyFile = None,
     snapshot_interval: options.SnapshotInterval = None,
@@ -226,7 +234,8 @@ def learn(
     """Answer contexts with predictions, and learn from their feedback.
 
     Ctrl-C or SIGTERM finishes the open transaction and exits 0. A learner that was killed goes on where it stood when
-    it is started again with the same settings.
+    it is started again. What is not given is then what the pipeline has; what is given and differs is refused, unless
+    --change-settings lets it change: windows, limits, and what expiry teaches.
     """
     settings = options.settings_from(
         config, learner=learner, param=param, data=data, n_classes=n_classes, n_features=n_features, seed=seed,
@@ -235,7 +244,7 @@ def learn(
         instance=instance, ready_file=ready_file, snapshot_interval=snapshot_interval,
         bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout,
     )  # fmt: skip
-    programs.learn(settings)
+    programs.learn(settings, change_settings=change_settings)
 
 
 @app.command(epilog=examples("onebit feedback --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01"))

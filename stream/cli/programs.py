@@ -30,10 +30,14 @@ from stream.cli.console import (
     out,
     run_progress,
 )
-from stream.cli.options import dataset_of, events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.options import dataset_of, events_of, feedback_plan, parameters_of, replay_options, topics_of
 from stream.cli.readiness import ReadyFile
 from stream.cli.settings import Settings, SettingsError
-from stream.recovery.journal import JournalError, JournalFollower
+from stream.cli.wanted import wanted_settings, with_hint
+from stream.recovery.journal import JournalError
+from stream.recovery.journal_reading import JournalFollower
+from stream.recovery.resolve import SettingsDifferError
+from stream.recovery.settings_reading import pipeline_settings
 from stream.reporting.errors import MatchedError, matched_error
 from stream.reporting.tables import percent
 from stream.verifying.audit import Finding, audit_partition
@@ -161,29 +165,30 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker],
         return
 
 
-def learn(settings: Settings) -> None:
+def learn(settings: Settings, *, change_settings: bool = False) -> None:
     """Learn until asked to stop."""
     stop = StopRequest()
-    if settings.n_classes is not None and settings.n_features is not None:
-        n_classes, n_features = settings.n_classes, settings.n_features
-    else:
-        dataset = dataset_of(settings)
-        n_classes, n_features = dataset.n_classes, dataset.n_features
     if len(settings.learner) != 1:
         raise SettingsError(f"--learner: this program runs one learner; got {', '.join(settings.learner)}")
     topics = topics_of(settings)
-    task = task_settings(settings, settings.learner[0], n_classes, n_features)
-    task.warm_up()
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
+    if "learner" in settings.model_fields_set:
+        parameters_of(settings, settings.learner[0])  # refused before a broker is waited for
 
     def work(broker: Broker) -> None:
-        watch = watch_topics(broker, topics, require_topics(broker, topics))
+        partitions = require_topics(broker, topics)
+        watch = watch_topics(broker, topics, partitions)
+        begun = pipeline_settings(broker, topics, partitions)
+        task, given = wanted_settings(settings, begun, topics.journal, change=change_settings)
+        task.warm_up()
         options = LearnerOptions(
             group=f"{settings.topic_prefix}learner",
             instance=f"learner-{settings.instance}",
             snapshot_interval_ms=settings.snapshot_interval,
         )
-        program = LearnerProgram(broker, topics, task, options, boot_ms, announce, stop=stop)
+        program = LearnerProgram(
+            broker, topics, task, options, boot_ms, announce, stop=stop, given=given, change_settings=change_settings
+        )
         announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
 
         said = Status()
@@ -214,7 +219,10 @@ def learn(settings: Settings) -> None:
             ready_file.show(ready=False)
             program.close()
 
-    keep_running(settings, stop, work)
+    try:
+        keep_running(settings, stop, work)
+    except SettingsDifferError as error:
+        raise with_hint(error, change=change_settings) from error
 
 
 def _status(ledger: Ledger) -> str:

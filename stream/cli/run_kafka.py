@@ -19,7 +19,7 @@ from stream.cli.run import Judge, Outcome, report_of
 from stream.cli.settings import Settings, SettingsError
 from stream.learners import registered
 from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalFollower
+from stream.recovery.journal_reading import JournalFollower
 from stream.recovery.recover import recover
 from stream.reporting.run_report import RunReport
 from stream.wire import codec

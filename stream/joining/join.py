@@ -155,10 +155,36 @@ class Join:
         self._corrects = corrects
         self.watermark_ms = 0
         self._quiet_until_ms = -1  # nothing falls due as long as the watermark has not passed this
+        self._is_changed = False  # the settings were, since anything was settled by them
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
         self.retained: OrderedDict[str, Retained] = OrderedDict()
         self._counts = dict.fromkeys((*Ledger._fields, "overflow_pending", "overflow_orphans", "overflow_retained"), 0)
+
+    def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
+        """Go by other settings; `settle_changed` then gives what these settle at once."""
+        self.settings = settings
+        self.assumed_reward = 0 if assumes_negative else None
+        self._corrects = corrects
+        self._is_changed = True
+
+    def settle_changed(self) -> Iterable[Settled | DroppedOrphan]:
+        """Settle what is overdue and what is beyond the limits, as it can be only after the settings were changed."""
+        return self._settle_changed() if self._is_changed else ()
+
+    def _settle_changed(self) -> Iterator[Settled | DroppedOrphan]:
+        self._is_changed = False
+        yield from self._settle_due()
+        limits = self.settings
+        while len(self.pending) > limits.pending_max:
+            self._counts["overflow_pending"] += 1
+            yield self._expire()
+        while len(self.orphans) > limits.orphans_max:
+            self._counts["overflow_orphans"] += 1
+            yield self._drop_orphan()
+        while len(self.retained) > limits.retained_max:
+            self._counts["overflow_retained"] += 1
+            self.retained.popitem(last=False)
 
     def state_of(self, event_id: str) -> State:
         """Where an id stands."""

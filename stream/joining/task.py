@@ -42,6 +42,15 @@ class TaskSettings:
             ParameterError: an unknown learner or parameter, or a policy that this learner cannot follow.
         """
         learner = create(self.learner, self.n_classes, self.n_features, **self.parameters)
+        self.check_policies(learner)
+        return learner
+
+    def check_policies(self, learner: Learner) -> None:
+        """See that the learner can follow `on_expiry` and `late`.
+
+        Raises:
+            ParameterError: it cannot.
+        """
         if learner.needs_label and self.on_expiry == "negative":
             raise ParameterError(
                 f"{self.learner} learns from labels, and an expired decision has none; use --on-expiry drop"
@@ -52,7 +61,6 @@ class TaskSettings:
             raise ParameterError(
                 f"late policy correct needs a learner whose update can be taken back exactly; {self.learner} has none"
             )
-        return learner
 
     def warm_up(self) -> None:
         """Compile the learner's kernels, or load them, so that its first event does not wait for that."""
@@ -122,6 +130,19 @@ class Task:
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
 
+    def change_settings(self, settings: TaskSettings) -> None:
+        """Wait and forget by other settings from the next step on.
+
+        That step begins with what these settle at once: what is overdue by them, and what is beyond their limits.
+
+        Args:
+            settings: the same learner, sizes, parameters and seed; another window, other limits or policies.
+        """
+        self.settings = settings
+        self.join.change_settings(
+            settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
+        )
+
     def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int) -> Effects:
         """Apply records in their order.
 
@@ -132,6 +153,7 @@ class Task:
                 when it was not.
         """
         effects = Effects([], [], [])
+        self._settle(self.join.settle_changed(), effects)
         for record in records:
             if record.topic == self._contexts_topic:
                 self._apply_context(record, now_ms, effects)
@@ -177,11 +199,14 @@ class Task:
 
     def _pass_time(self, watermark_ms: int, effects: Effects) -> None:
         if watermark_ms > self.join.watermark_ms:
-            for gone in self.join.pass_time(watermark_ms):
-                if isinstance(gone, Settled):
-                    self._learn(gone, effects)
-                else:
-                    self._drop(gone, effects)
+            self._settle(self.join.pass_time(watermark_ms), effects)
+
+    def _settle(self, settled: Iterable[Settled | DroppedOrphan], effects: Effects) -> None:
+        for gone in settled:
+            if isinstance(gone, Settled):
+                self._learn(gone, effects)
+            else:
+                self._drop(gone, effects)
 
     def _learn(self, settled: Settled, effects: Effects) -> None:
         """Update from a settled decision, and publish the example."""
@@ -202,7 +227,9 @@ class Task:
     def _correct(self, feedback: Feedback, retained: Retained) -> None:
         """Replace the reward that was assumed at expiry by the real one."""
         pending = retained.pending
-        if pending is not None and retained.outcome is Outcome.EXPIRED and retained.reward is not None:
+        if pending is None or self.settings.late == "ignore":  # it may have expired while corrections were asked for
+            return
+        if retained.outcome is Outcome.EXPIRED and retained.reward is not None:
             v = self._update_draw(feedback.id)  # the one that the assumed update was made with
             self.updates += self.learner.retract(pending.x, pending.decision, retained.reward, feedback.reward, v)
 

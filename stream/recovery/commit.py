@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from stream.brokers.port import Consumer, TransactionalProducer
-from stream.joining.task import Effects, TaskSettings
-from stream.recovery.journal import JournalStep, encode_settings, encode_step
-from stream.recovery.snapshot_format import Message
+from stream.joining.task import Effects
+from stream.recovery import journal
+from stream.recovery.journal import JournalStep, Opening, SettingsChange, encode_entry
+from stream.recovery.snapshot_chunks import Message
 from stream.wire import codec
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -16,11 +17,10 @@ class Commit(NamedTuple):
     """One task's part of a transaction."""
 
     partition: int
-    settings: TaskSettings | None  # for the first step of a task: its settings open the journal
+    before: Opening | SettingsChange | None  # what stands before the step: for the first one, and after a change
     step: JournalStep
     effects: Effects
     snapshot: Sequence[Message] = ()  # chunks of a snapshot of this or of an earlier step
-    imported: str | None = None  # for the first step: the model that the task began with
 
 
 CrashPoint = Callable[[int], None]
@@ -58,10 +58,10 @@ def commit(
     for part in commits:
         _send_effects(producer, topics, part)
     after(2)
-    for partition, settings, step, _, chunks, imported in commits:
-        if settings is not None:
-            producer.send(topics.journal, partition, None, encode_settings(settings, imported), codec.HEADERS)
-        producer.send(topics.journal, partition, None, encode_step(step), codec.HEADERS)
+    for partition, before, step, _, chunks in commits:
+        if before is not None:
+            producer.send(topics.journal, partition, None, encode_entry(before), journal.HEADERS)
+        producer.send(topics.journal, partition, None, encode_entry(step), journal.HEADERS)
         for key, value in chunks:
             producer.send(topics.snapshots, partition, key, value, codec.HEADERS)
     after(3)

@@ -8,7 +8,7 @@ import numpy as np
 
 from stream.joining.task import Task
 from stream.recovery.snapshot import take
-from stream.recovery.snapshot_format import Position, _encoded
+from stream.recovery.snapshot_format import Position, encode_state
 
 
 def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
@@ -29,6 +29,6 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 def task_digest(task: Task) -> str:
     """SHA-256 of all that a task's future depends on, wherever it stands: learner, join, counts."""
     digest = sha256()
-    for part in _encoded(take(task, Position(0, 0, 0, 0, 0))):
+    for part in encode_state(take(task, Position(0, 0, 0, 0, 0))):
         digest.update(part)
     return digest.hexdigest()

@@ -1,28 +1,57 @@
-"""The journal of a task: what it was begun with, and what each step applied.
+"""The journal of a task: what it was begun with, what each step applied, and when its settings changed.
 
-The journal of a task starts with a record of its settings (and, where it began with an imported model, of which one).
-Each step then adds one record: which offsets it applied, what time it was, and the counts. Records are JSON:
+The records of a journal in their order are an `Opening`, and then one `JournalStep` for each step. A `SettingsChange`
+stands before the first step that was made under its settings, in the same transaction. They are JSON:
 
-    {"n": 0, "settings": {...}, "import": "c0ffee..."}
+    {"n": 0, "settings": {...}, "import": "c0ffee..."}                       ("import" only after a model's import)
     {"n": 7, "contexts": [120, 150], "feedback": [80, 95], "now_ms": ..., "feedback_end_ms": ..., "updates": 31,
-     "ledger": [150, 149, ...]}                                                  (in the order of Ledger's fields)
+     "ledger": {"contexts": 150, "decided": 149, ...}}                          (counts that are 0 are left out)
+    {"n": 8, "settings": {...}}
+    {"n": 8, "contexts": [150, 150], ..., "settings_from": 8}       (0 is left out: the settings are the opening's)
+
+`stream.recovery.stored_settings` names the settings. The header `onebit-version` holds the format, 2. Format 1 had the
+ledger as a list of the counts in FORMAT_1_LEDGER, the window and the limits in an object of their own, and no
+`settings_from`; a journal that was begun in it goes on in format 2.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
 
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
-from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
-from stream.learners import check_parameters, registered
-from stream.wire import codec
-from stream.wire.ledger import Ledger, total_ledger
-from stream.wire.records import Record, TopicPartition
-from stream.wire.topics import Topics
+from stream.recovery.stored_settings import (
+    UnknownSettingError,
+    from_format_1,
+    named,
+    stored_settings,
+    task_settings,
+)
+from stream.wire.codec import VERSION_HEADER
+from stream.wire.ledger import Ledger
+from stream.wire.records import Headers, Record
+
+FORMAT = 2
+HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
+"""Of each record of a journal. It is the header that events have, too, so that a version that knows format 1 alone
+refuses a record of format 2, and does not take it for one of its own."""
+
+FORMAT_1_LEDGER = (
+    "contexts", "decided", "context_duplicates", "context_malformed", "feedback", "matched", "expired", "pending",
+    "late", "feedback_duplicates", "conflicts", "orphans_waiting", "orphans_dropped", "feedback_malformed",
+)  # fmt: skip
+"""The counts of a ledger in format 1, in their order."""
+
+
+class JournalError(Exception):
+    """The journal cannot be continued; the message says what to do."""
+
+
+class Opening(NamedTuple):
+    """What a task was begun with."""
+
+    settings: TaskSettings
+    imported: str | None = None  # the name of the model that it began with, see `Generation.whole`
 
 
 class JournalStep(NamedTuple):
@@ -35,131 +64,103 @@ class JournalStep(NamedTuple):
     feedback_end_ms: int
     updates: int
     ledger: Ledger
+    settings_from: int = 0  # the first step that was made under the same settings; 0: they are the opening's
 
 
-class JournalError(Exception):
-    """The journal cannot be continued; the message says what to do."""
+class SettingsChange(NamedTuple):
+    """The settings from some step on: all of them, not only those that changed."""
+
+    number: int  # of the first step that is made under them
+    settings: TaskSettings
 
 
-def encode_settings(settings: TaskSettings, imported: str | None = None) -> bytes:
-    """The record that opens a journal."""
-    fields: dict[str, Any] = {"n": 0, "settings": asdict(settings)}
-    return orjson.dumps(fields if imported is None else {**fields, "import": imported})
+Entry = Opening | JournalStep | SettingsChange
 
 
-def settings_of(values: Mapping[str, Any], place: str) -> TaskSettings:
-    """Task settings as the journal and snapshots hold them.
-
-    A setting or a parameter that they do not have came with a later version of Onebit, and is by default what it was
-    before.
-
-    Raises:
-        JournalError: they hold something that this version does not know.
-    """
-    unknown = ["learner"]
-    if values["learner"] in registered():
-        unknown = sorted(_flat(values).keys() - _flat(with_defaults({"learner": values["learner"]})).keys())
-    if not unknown:
-        return TaskSettings(**{**values, "join": JoinSettings(**values.get("join", {}))})
-    raise JournalError(
-        f"{place} was begun with {unknown[0]} = {_flat(values)[unknown[0]]!r}, which this version of Onebit does not "
-        "know: go on with the version that it was begun with, or a later one"
-    )
-
-
-def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as the journal holds them, with today's defaults for those that they do not have."""
-    defaults = asdict(TaskSettings(values["learner"], 0, 0))
-    return {
-        **defaults,
-        **values,
-        "parameters": {**check_parameters(values["learner"], {}), **values.get("parameters", {})},
-        "join": {**defaults["join"], **values.get("join", {})},
+def encode_entry(entry: Entry) -> bytes:
+    """The value of a journal's record."""
+    if isinstance(entry, Opening):
+        opening = {"n": 0, "settings": stored_settings(entry.settings)}
+        return orjson.dumps(opening if entry.imported is None else {**opening, "import": entry.imported})
+    if isinstance(entry, SettingsChange):
+        return orjson.dumps({"n": entry.number, "settings": stored_settings(entry.settings)})
+    fields = {
+        "n": entry.number,
+        "contexts": entry.contexts,
+        "feedback": entry.feedback,
+        "now_ms": entry.now_ms,
+        "feedback_end_ms": entry.feedback_end_ms,
+        "updates": entry.updates,
+        "ledger": {name: count for name, count in zip(Ledger._fields, entry.ledger, strict=True) if count},
     }
+    return orjson.dumps({**fields, "settings_from": entry.settings_from} if entry.settings_from else fields)
 
 
-def encode_step(step: JournalStep) -> bytes:
-    """The record of one step."""
-    return orjson.dumps(
-        {
-            "n": step.number,
-            "contexts": step.contexts,
-            "feedback": step.feedback,
-            "now_ms": step.now_ms,
-            "feedback_end_ms": step.feedback_end_ms,
-            "updates": step.updates,
-            "ledger": tuple(step.ledger),
-        }
-    )
-
-
-def decode_step(record: Record) -> JournalStep | dict[str, Any]:
-    """Read a journal record: a step, or the settings that open the journal.
+def decode_step(record: Record) -> Entry:
+    """Read a record of a journal: a step, most often.
 
     Raises:
         JournalError: a record that Onebit did not write, or wrote in a later version.
     """
-    version = dict(record.headers).get(codec.VERSION_HEADER[0])
-    if version != codec.VERSION_HEADER[1]:
-        raise JournalError(f"{_place(record)}: expected journal version {codec.VERSION}; got {version!r}")
-    try:
-        fields = orjson.loads(record.value or b"")
-        if fields["n"] == 0:
-            return dict(fields["settings"])
-        return JournalStep(
-            fields["n"],
-            (fields["contexts"][0], fields["contexts"][1]),
-            (fields["feedback"][0], fields["feedback"][1]),
-            fields["now_ms"],
-            fields["feedback_end_ms"],
-            fields["updates"],
-            Ledger(*fields["ledger"]),
+    version = dict(record.headers).get(VERSION_HEADER[0])
+    decode = _DECODERS.get(version or b"")
+    if decode is None:
+        raise JournalError(
+            f"{place_of(record)}: expected a journal of format 1 or {FORMAT}; got {version!r}: a later version of "
+            "Onebit has written to it; go on with that version"
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise JournalError(f"{_place(record)}: expected a journal record; cannot be read: {error!r}") from error
+    try:
+        return decode(orjson.loads(record.value or b""))
+    except UnknownSettingError as error:
+        raise JournalError(
+            f"{place_of(record)} has the setting {error}, which this version of Onebit does not know: go on with the "
+            "version that wrote it, or a later one"
+        ) from error
+    except _UnknownCountError as error:
+        raise JournalError(
+            f"{place_of(record)} counts {error}, which this version of Onebit does not know: it was written by a "
+            "later version; go on with that version"
+        ) from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise JournalError(f"{place_of(record)}: expected a journal record; cannot be read: {error!r}") from error
 
 
-def _place(record: Record) -> str:
+def place_of(record: Record) -> str:
+    """Where a record stands, for messages."""
     return f"{record.topic}/{record.partition} offset {record.offset}"
 
 
-def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
-    """The newest step in a journal, found from its end."""
-    beginning = broker.beginnings([journal])[journal]
-    end = broker.ends([journal])[journal].stable
-    reach = 100  # offsets: beside its record each transaction has a marker
-    while True:
-        start = max(beginning, end - reach)
-        entries = [decode_step(record) for record in read_partition(broker, journal, start=start)]
-        steps = [entry for entry in entries if isinstance(entry, JournalStep)]
-        if steps or start == beginning:
-            return steps[-1] if steps else None
-        reach *= 10
+class _UnknownCountError(ValueError):
+    """A ledger with a count of a later version."""
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by name; those of the join and the learner's parameters stand one level down, as `join.window_ms`."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+def _decode_1(fields: Mapping[str, Any]) -> Entry:
+    if fields["n"] == 0:
+        settings = task_settings(named(from_format_1(fields["settings"])))
+        return Opening(settings, fields.get("import"))
+    return _step(fields, dict(zip(FORMAT_1_LEDGER, fields["ledger"], strict=True)))
 
 
-class JournalFollower:
-    """Follows the journals of a pipeline: where each of its tasks stands."""
+def _decode_2(fields: Mapping[str, Any]) -> Entry:
+    if "settings" not in fields:
+        return _step(fields, fields["ledger"])
+    settings = task_settings(named(fields["settings"]))
+    return SettingsChange(fields["n"], settings) if fields["n"] else Opening(settings, fields.get("import"))
 
-    def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
-        self._consumer = broker.reader([TopicPartition(topics.journal, partition) for partition in range(partitions)])
-        self.steps: dict[int, JournalStep] = {}  # the last step of each task that has made one
 
-    def read(self, timeout_ms: int) -> Ledger:
-        """Read what has come, and return the sum of the tasks' ledgers."""
-        for record in self._consumer.poll(timeout_ms, 10_000):
-            entry = decode_step(record)
-            if isinstance(entry, JournalStep):
-                self.steps[record.partition] = entry
-        return total_ledger(step.ledger for step in self.steps.values())
+_DECODERS: Mapping[bytes, Callable[[Mapping[str, Any]], Entry]] = {b"1": _decode_1, b"2": _decode_2}
 
-    def close(self) -> None:
-        """Release the connection."""
-        self._consumer.close()
+
+def _step(fields: Mapping[str, Any], counts: Mapping[str, int]) -> JournalStep:
+    if unknown := sorted(counts.keys() - set(Ledger._fields)):
+        raise _UnknownCountError(unknown[0])
+    return JournalStep(
+        fields["n"],
+        (fields["contexts"][0], fields["contexts"][1]),
+        (fields["feedback"][0], fields["feedback"][1]),
+        fields["now_ms"],
+        fields["feedback_end_ms"],
+        fields["updates"],
+        Ledger(**counts),
+        fields.get("settings_from", 0),
+    )

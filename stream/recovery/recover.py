@@ -1,30 +1,23 @@
 """Recovery: a task as its last commit, or any step before, left it, from snapshots, journal and inputs."""
 
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Any, NamedTuple
-
-import orjson
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import _read_towards, read_partition
-from stream.joining.task import Effects, Task, TaskSettings, merge
-from stream.recovery.journal import (
-    JournalError,
-    JournalStep,
-    _flat,
-    _place,
-    decode_step,
-    encode_settings,
-    last_step,
-    settings_of,
-    with_defaults,
-)
+from stream.brokers.reading import read_partition
+from stream.joining.task import Effects, Task, TaskSettings
+from stream.recovery.inputs import Inputs, check_kept
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, decode_step
+from stream.recovery.journal_reading import last_step
+from stream.recovery.resolve import Given, resolve
+from stream.recovery.settings_reading import settings_by_name, settings_in_force
 from stream.recovery.snapshot import restore
-from stream.recovery.snapshot_format import Generation, Snapshot, SnapshotError, Stored, decode
+from stream.recovery.snapshot_chunks import Generation, Stored
+from stream.recovery.snapshot_format import Snapshot, SnapshotError
+from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
+from stream.recovery.stored_settings import by_name, task_settings
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 
@@ -39,6 +32,8 @@ class Recovered(NamedTuple):
     snapshot_ms: int  # the broker's time of its newest snapshot, or else of its first step; -1: there is neither
     snapshot_ledger: Ledger  # as it was then
     imported: str | None  # the model that it began with
+    settings: TaskSettings  # those of its next step; the task itself still has those of its last one
+    settings_from: int = 0  # the first step under the settings of its last one; 0: they are the opening's
 
 
 class Progress(NamedTuple):
@@ -59,20 +54,40 @@ def recover(
     partition: int,
     settings: TaskSettings,
     progress: Report = lambda progress: None,
+    *,
+    given: Given = None,
+    change_settings: bool = False,
 ) -> Recovered:
     """Bring a task to its last commit, from where it can go on; write nothing.
 
+    Args:
+        broker: where the topics are.
+        topics: the topics.
+        partition: the task.
+        settings: what the user wants; see `resolve` for what comes of it.
+        progress: is told after each step how far it has come.
+        given: which of the settings the user gave; None: all. The others are the task's own, if it has begun.
+        change_settings: whether given ones that differ hold from the next step on.
+
     Raises:
-        JournalError: it was written with other settings, or records that are needed are gone.
+        JournalError: given settings differ, or records that are needed are gone.
+        ParameterError: the learner cannot follow the policies that are to hold.
     """
-    recovered = rebuild(broker, topics, partition, settings, progress)
+    place = f"{topics.journal}/{partition}"
+    begun = settings_in_force(broker, topics, partition)
+    # First, so that nobody waits for a long recovery to hear that the settings are refused.
+    settings = resolve(begun, settings, given, change=change_settings, place=place)
+    recovered = _rebuild(broker, topics, partition, settings, progress)
     if recovered.number > 0:
+        now = by_name(recovered.task.settings)
+        settings = resolve(now, settings, given, change=change_settings, place=place)
         for topic, offset in (
             (topics.contexts, recovered.contexts_offset),
             (topics.feedback, recovered.feedback_offset),
         ):
-            _check_kept(broker, TopicPartition(topic, partition), offset, offset)
-    return recovered
+            check_kept(broker, TopicPartition(topic, partition), offset, offset)
+    settings.check_policies(recovered.task.learner)
+    return recovered._replace(settings=settings)
 
 
 Observer = Callable[[int, Effects], None]
@@ -98,22 +113,39 @@ def rebuild(
         broker: where the topics are.
         topics: the topics.
         partition: the task.
-        settings: its settings; None for those that it was begun with.
+        settings: the settings that it must have after that step; None for whichever it has.
         progress: is told after each step how far it has come.
         until: the number of the step after which to stop; None for the last.
         snapshots: False to begin with the journal's first step.
         observe: is told what each step that is applied again would publish.
 
     Raises:
-        JournalError: it was written with other settings, or records that are needed are gone.
+        JournalError: it has other settings, has made no step, or records that are needed are gone.
     """
+    recovered = _rebuild(broker, topics, partition, settings, progress, until, snapshots=snapshots, observe=observe)
+    if settings is not None:
+        resolve(by_name(recovered.task.settings), settings, place=f"{topics.journal}/{partition}")
+    return recovered
+
+
+def _rebuild(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    settings: TaskSettings | None,  # for a task that has made no step
+    progress: Report,
+    until: int | None = None,
+    *,
+    snapshots: bool = True,
+    observe: Observer = lambda number, effects: None,
+) -> Recovered:
     journal = TopicPartition(topics.journal, partition)
-    stored = _read_snapshots(broker, topics, partition, until if snapshots else 0)
+    stored = read_snapshots(broker, topics, partition, until if snapshots else 0)
     last = last_step(broker, journal)
     if stored.newest is not None:
-        start = _from_snapshot(broker, topics, stored, stored.newest, last, journal, settings)
+        start = _from_snapshot(broker, topics, stored, stored.newest, last, journal)
     elif last is not None:
-        start = _from_opening(broker, topics, stored, journal, settings)
+        start = _from_opening(broker, topics, stored, journal)
     else:
         return _untouched(broker, topics, partition, stored, settings)
     return _apply_again(broker, topics, partition, start, last, until, progress, observe)
@@ -124,24 +156,6 @@ class _Start(NamedTuple):
 
     recovered: Recovered
     journal_offset: int
-
-
-def _read_snapshots(broker: Broker, topics: Topics, partition: int, number_max: int | None) -> Stored:
-    tp = TopicPartition(topics.snapshots, partition)
-    stored = Stored(number_max)
-    for record in read_partition(broker, tp):
-        try:
-            stored.add(record.key, record.value)
-        except SnapshotError as error:
-            raise JournalError(f"{_place(record)}: {error}") from error
-    return stored
-
-
-def _decoded(topics: Topics, journal: TopicPartition, generation: Generation) -> Snapshot:
-    try:
-        return decode(generation)
-    except SnapshotError as error:
-        raise JournalError(f"{topics.snapshots}/{journal.partition}: {error}") from error
 
 
 def _restored(found: Snapshot, settings: TaskSettings, topics: Topics, journal: TopicPartition) -> Task:
@@ -158,46 +172,42 @@ def _from_snapshot(
     newest: Generation,
     last: JournalStep | None,
     journal: TopicPartition,
-    settings: TaskSettings | None,
 ) -> _Start:
     place = f"the snapshot in {topics.snapshots}/{journal.partition}, generation {newest.number},"
-    found = _decoded(topics, journal, newest)
-    if settings is None:
-        settings = settings_of(found.settings, place)
-    _check_settings(found.settings, settings, place)
-    number, journal_offset, contexts_offset, feedback_offset, taken_ms = found.position
-    if last is None and broker.beginnings([journal])[journal] > 0:
-        pass  # all has been deleted, which is refused where the steps are missed
-    elif last is None or last.number < number:
+    found = decode_snapshot(topics, journal.partition, newest)
+    settings = task_settings(settings_by_name(found, place))
+    at = found.position
+    # A journal of which all records were deleted has no last step either. That is refused later, with the step that is
+    # missed.
+    all_deleted = last is None and broker.beginnings([journal])[journal] > 0
+    if not all_deleted and (last is None or last.number < at.number):
         raise JournalError(
-            f"{place} was taken after step {number} of {journal.topic}/{journal.partition}, which holds "
+            f"{place} was taken after step {at.number} of {journal.topic}/{journal.partition}, which holds "
             f"{'no step' if last is None else f'steps up to {last.number}'}: the topic was made anew since; start anew "
             "under another --topic-prefix"
         )
     task = _restored(found, settings, topics, journal)
-    recovered = Recovered(task, number, contexts_offset, feedback_offset, stored, taken_ms, found.ledger, None)
-    return _Start(recovered, journal_offset)
+    recovered = Recovered(
+        task, at.number, at.contexts_offset, at.feedback_offset, stored, at.taken_ms, found.ledger, None, settings,
+        at.settings_from,
+    )  # fmt: skip
+    return _Start(recovered, at.journal_offset)
 
 
-def _from_opening(
-    broker: Broker, topics: Topics, stored: Stored, journal: TopicPartition, settings: TaskSettings | None
-) -> _Start:
+def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: TopicPartition) -> _Start:
     record = next(iter(read_partition(broker, journal)))
     opening = decode_step(record)
-    if isinstance(opening, JournalStep):
+    if not isinstance(opening, Opening):
         raise JournalError(
             f"{journal.topic}/{journal.partition} begins with step {opening.number}, without a snapshot of before: "
             "what came before it is gone; set its retention.ms to -1, and start anew under another --topic-prefix"
         )
-    if settings is None:
-        settings = settings_of(opening, f"{journal.topic}/{journal.partition}")
-    _check_settings(opening, settings, f"{journal.topic}/{journal.partition}")
-    imported = orjson.loads(record.value or b"").get("import")
+    settings, imported = opening
     if imported is None:
         task = Task(settings, topics.contexts)
     else:
         task = _imported(topics, journal, stored, imported, settings)
-    recovered = Recovered(task, 0, -1, -1, stored, record.append_ms, Ledger(), imported)
+    recovered = Recovered(task, 0, -1, -1, stored, record.append_ms, Ledger(), imported, settings)
     return _Start(recovered, record.offset + 1)
 
 
@@ -208,15 +218,9 @@ def _imported(topics: Topics, journal: TopicPartition, stored: Stored, wanted: s
             f"{journal.topic}/{journal.partition} was begun with the imported model {wanted[:16]}; "
             f"{topics.snapshots}/{journal.partition} does not hold it any more; start anew under another --topic-prefix"
         )
-    found = _decoded(topics, journal, stored.imported)
+    found = decode_snapshot(topics, journal.partition, stored.imported)
     place = f"the model imported into {topics.snapshots}/{journal.partition}"
-    begun = with_defaults(asdict(settings_of(found.settings, place)))
-    given = with_defaults(asdict(settings))
-    for name in found.settings:  # those that a model depends on
-        if given[name] != begun[name]:
-            raise JournalError(
-                f"{place} is of {name} = {begun[name]!r}; got {given[name]!r}: start with the settings of the model"
-            )
+    resolve(settings_by_name(found, place), settings, place=place)
     return _restored(found, settings, topics, journal)
 
 
@@ -239,7 +243,7 @@ def _untouched(
     if imported is not None:
         task = _imported(topics, journal, stored, imported, settings)
     contexts_offset, feedback_offset = starts.values()
-    return Recovered(task, 0, contexts_offset, feedback_offset, stored, -1, Ledger(), imported)
+    return Recovered(task, 0, contexts_offset, feedback_offset, stored, -1, Ledger(), imported, settings)
 
 
 def _apply_again(
@@ -252,38 +256,72 @@ def _apply_again(
     progress: Report,
     observe: Observer,
 ) -> Recovered:
+    """Apply what the journal holds after the start, up to some step."""
     recovered, journal_offset = start
     journal = TopicPartition(topics.journal, partition)
     task, first = recovered.task, recovered.number + 1
     final = recovered.number if last is None else last.number if until is None else min(until, last.number)
-    number, applied, records = recovered.number, None, 0
-    inputs: _Inputs | None = None
-    beginning = broker.beginnings([journal])[journal]
+    records = 0
+    inputs: Inputs | None = None
     try:
-        for record in read_partition(broker, journal, start=max(beginning, journal_offset)):
-            step = decode_step(record)
-            if not isinstance(step, JournalStep) or step.number < first:
-                continue  # the steps before the snapshot was taken, of which the last stand behind its position
-            if step.number != number + 1:
-                raise _wrong_step(journal, number + 1, step.number, journal_offset, beginning)
-            if until is not None and step.number > until:
-                break
+        for step, change in _steps_after(broker, journal, recovered.number, journal_offset, until):
+            settings_from = recovered.settings_from
+            if change is not None:
+                _change_settings(task, change, journal)
+                settings_from = change.number
+            _check_settings_from(step, settings_from, journal)
             if inputs is None:
-                inputs = _Inputs(broker, topics, partition, step, last or step)
-                progress(Progress(number, first, final, 0))
+                inputs = Inputs(broker, topics, partition, step, last or step)
+                progress(Progress(recovered.number, first, final, 0))
             batch = inputs.of(step)
             observe(step.number, task.step(batch, step.now_ms, step.feedback_end_ms))
             _check_same(task, step, journal)
-            number, applied, records = step.number, step, records + len(batch)
-            progress(Progress(number, first, final, records))
+            records += len(batch)
+            recovered = recovered._replace(
+                number=step.number,
+                contexts_offset=step.contexts[1],
+                feedback_offset=step.feedback[1],
+                settings=task.settings,
+                settings_from=settings_from,
+            )
+            progress(Progress(step.number, first, final, records))
     finally:
         if inputs is not None:
             inputs.close()
-    if applied is None:
-        if beginning > journal_offset:
-            raise _wrong_step(journal, number + 1, None, journal_offset, beginning)
-        return recovered
-    return recovered._replace(number=number, contexts_offset=applied.contexts[1], feedback_offset=applied.feedback[1])
+    return recovered
+
+
+def _steps_after(
+    broker: Broker, journal: TopicPartition, number: int, journal_offset: int, until: int | None
+) -> Iterator[tuple[JournalStep, SettingsChange | None]]:
+    """The steps after one of them, each with the settings that changed before it.
+
+    Raises:
+        JournalError: they do not follow on each other, or some are gone.
+    """
+    beginning = broker.beginnings([journal])[journal]
+    first = number + 1
+    change: SettingsChange | None = None
+    for record in read_partition(broker, journal, start=max(beginning, journal_offset)):
+        entry = decode_step(record)
+        if isinstance(entry, Opening) or entry.number < first:
+            continue  # a snapshot is taken before its own step stands in the journal
+        if entry.number != number + 1:
+            raise _wrong_step(journal, number + 1, entry.number, journal_offset, beginning)
+        if until is not None and entry.number > until:
+            return
+        if isinstance(entry, SettingsChange):
+            change = entry
+            continue
+        yield entry, change
+        number, change = entry.number, None
+    if change is not None:
+        raise JournalError(
+            f"{journal.topic}/{journal.partition} holds settings for step {change.number}, and not that step: another "
+            "program has written to it; start anew under another --topic-prefix"
+        )
+    if number < first and beginning > journal_offset:
+        raise _wrong_step(journal, first, None, journal_offset, beginning)
 
 
 def _wrong_step(
@@ -302,16 +340,20 @@ def _wrong_step(
     )
 
 
-def _check_settings(begun: Mapping[str, Any], settings: TaskSettings, place: str) -> None:
-    """Refuse to continue under settings that would have given another state."""
-    given = _flat(with_defaults(orjson.loads(encode_settings(settings))["settings"]))
-    begun = _flat(with_defaults(asdict(settings_of(begun, place))))
-    for name in sorted(given.keys() | begun.keys()):
-        if begun.get(name) != given.get(name):
-            raise JournalError(
-                f"{place} was begun with {name} = {begun.get(name)!r}; got {given.get(name)!r}: start with the "
-                "settings of before, or anew under another --topic-prefix"
-            )
+def _change_settings(task: Task, change: SettingsChange, journal: TopicPartition) -> None:
+    """Let the next step be made under other settings; those that cannot change must be the same."""
+    before = f"{journal.topic}/{journal.partition}, before step {change.number},"
+    task.change_settings(resolve(by_name(task.settings), change.settings, change=True, place=before))
+
+
+def _check_settings_from(step: JournalStep, settings_from: int, journal: TopicPartition) -> None:
+    """A step must have been made under the settings that the journal holds before it."""
+    if step.settings_from != settings_from:
+        raise JournalError(
+            f"step {step.number} of {journal.topic}/{journal.partition}: expected the settings of step "
+            f"{settings_from}, 0 being the opening's; got those of step {step.settings_from}: the record of a change "
+            "is missing; start anew under another --topic-prefix"
+        )
 
 
 def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
@@ -321,60 +363,3 @@ def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
             f"step {last.number} of {journal.topic}/{journal.partition}: expected {last.ledger} after {last.updates} "
             f"updates; got {task.join.ledger()} after {task.updates}: the inputs have changed since they were applied"
         )
-
-
-class _Inputs:
-    """The two inputs of a task, read again in the portions that its journal names."""
-
-    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
-        contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
-        self._contexts = _Input(broker, contexts, first.contexts[0], last.contexts[1])
-        self._feedback = _Input(broker, feedback, first.feedback[0], last.feedback[1])
-
-    def of(self, step: JournalStep) -> list[Record]:
-        contexts = self._contexts.up_to(step.contexts[1])
-        feedback = self._feedback.up_to(step.feedback[1])
-        records_max = len(contexts) + len(feedback)
-        return merge(contexts, feedback, contexts_ended=True, feedback_ended=True, records_max=records_max)
-
-    def close(self) -> None:
-        self._contexts.close()
-        self._feedback.close()
-
-
-def _check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-    """Refuse to go on when records of an input that are still needed were deleted."""
-    beginning = broker.beginnings([tp])[tp]
-    if beginning > offset:
-        raise JournalError(
-            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
-            "its retention.ms, and start anew under another --topic-prefix"
-        )
-    kept_to = broker.ends([tp])[tp].stable
-    if kept_to < end:
-        raise JournalError(
-            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
-            "made anew since; start anew under another --topic-prefix"
-        )
-
-
-class _Input:
-    def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-        _check_kept(broker, tp, offset, end)
-        self._tp = tp
-        self._consumer = broker.reader([tp])
-        self._consumer.seek(tp, offset)
-        self._buffer: deque[Record] = deque()
-
-    def up_to(self, end: int) -> deque[Record]:
-        """The records before an offset that have not been taken yet."""
-        taken: deque[Record] = deque()
-        while True:
-            while self._buffer and self._buffer[0].offset < end:
-                taken.append(self._buffer.popleft())
-            if self._buffer or self._consumer.position(self._tp) >= end:
-                return taken
-            self._buffer.extend(_read_towards(self._consumer, self._tp, end))
-
-    def close(self) -> None:
-        self._consumer.close()

@@ -1,12 +1,12 @@
 """Taking a snapshot of a task, and restoring a task from one."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from stream.joining.task import Task, TaskSettings
 from stream.learners import State
 from stream.recovery.snapshot_format import Position, Snapshot, SnapshotError
+from stream.recovery.stored_settings import stored_settings
 
 
 def take(task: Task, position: Position, spare: State | None = None) -> Snapshot:
@@ -20,7 +20,7 @@ def take(task: Task, position: Position, spare: State | None = None) -> Snapshot
     """
     join = task.join
     return Snapshot(
-        asdict(task.settings),
+        stored_settings(task.settings),
         position,
         task.updates,
         task.decided_at_ms,

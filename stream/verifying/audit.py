@@ -11,14 +11,15 @@ Topics are read record by record, and judged id by id (`evidence`, `lives`), so 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.learners import registered
-from stream.recovery.journal import JournalError, JournalStep, decode_step, with_defaults
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, decode_step
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
-from stream.verifying.lives import Judge, Rules
+from stream.verifying.lives import Judge
+from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire import codec
 from stream.wire.codec import DEAD_LETTER_MALFORMED, MalformedError
 from stream.wire.events import Example
@@ -86,7 +87,7 @@ def audit_partition(
         return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone)
     audit = _Audit(broker, topics, partition, books, progress)
     try:
-        finding = audit.of_nothing() if books.opening is None else audit.find(books.opening)
+        finding = audit.of_nothing() if books.settings is None else audit.find(books.settings)
     finally:
         books.evidence.close()
     return finding._replace(gone=_gone(broker, topics, partition, books))  # it may have been deleted while it was read
@@ -99,7 +100,7 @@ _NO_STEP = JournalStep(0, (0, 0), (0, 0), 0, -1, 0, Ledger())
 class _Books:
     """What the journal says, and what was found."""
 
-    opening: dict[str, Any] | None = None  # the settings that it was begun with
+    settings: SettingsByStep | None = None  # None: nothing has begun
     last: JournalStep = _NO_STEP
     begun_at: tuple[int, int] | None = None  # the offsets at which the first step began; None: there is none
     feedback_end_ms: int = -1  # the latest time at which all feedback had been applied
@@ -134,24 +135,43 @@ def _gone(broker: Broker, topics: Topics, partition: int, books: _Books) -> tupl
 
 
 def _read_journal(broker: Broker, tp: TopicPartition, books: _Books) -> None:
-    """The settings that open a journal, and its steps."""
+    """The settings that a journal holds, and its steps."""
     for record in read_partition(broker, tp, open_ms=OPEN_MS):
         entry = decode_step(record)
-        if isinstance(entry, JournalStep):
-            last = books.last
-            follows = last.number == 0 or (entry.contexts[0], entry.feedback[0]) == (last.contexts[1], last.feedback[1])
-            if entry.number != last.number + 1 or not follows:
-                books.fault(f"journal at offset {record.offset}: step {entry.number} does not follow on {last.number}")
-            books.begun_at = books.begun_at or (entry.contexts[0], entry.feedback[0])
-            books.last = entry
-            books.evidence.add_step(entry.contexts[1], entry.feedback[1])
-            books.feedback_end_ms = max(books.feedback_end_ms, entry.feedback_end_ms)
+        if isinstance(entry, Opening):
+            books.settings = SettingsByStep(entry.settings)
+        elif books.settings is None:
+            raise JournalError(
+                f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"
+            )
+        elif isinstance(entry, SettingsChange):
+            _take_change(books, books.settings, entry, f"journal at offset {record.offset}")
         else:
-            books.opening = with_defaults(entry)
-    if books.opening is None and books.last.number:
-        raise JournalError(
-            f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"
+            _take_step(books, books.settings, entry, f"journal at offset {record.offset}")
+
+
+def _take_change(books: _Books, settings: SettingsByStep, change: SettingsChange, place: str) -> None:
+    last = books.last
+    if change.number != last.number + 1:
+        books.fault(f"{place}: settings from step {change.number} on do not follow on step {last.number}")
+    if wrong := settings.change(change, last.feedback[1], books.feedback_end_ms):
+        books.fault(f"{place}: {wrong}")
+
+
+def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place: str) -> None:
+    last = books.last
+    follows = last.number == 0 or (step.contexts[0], step.feedback[0]) == (last.contexts[1], last.feedback[1])
+    if step.number != last.number + 1 or not follows:
+        books.fault(f"{place}: step {step.number} does not follow on {last.number}")
+    if step.settings_from != settings.settings_from:
+        books.fault(
+            f"{place}: step {step.number} was made under the settings of step {step.settings_from}; the journal holds "
+            f"those of step {settings.settings_from} before it, 0 being the opening's"
         )
+    books.begun_at = books.begun_at or (step.contexts[0], step.feedback[0])
+    books.last = step
+    books.evidence.add_step(step.contexts[1], step.feedback[1])
+    books.feedback_end_ms = max(books.feedback_end_ms, step.feedback_end_ms)
 
 
 @dataclass(slots=True)
@@ -175,27 +195,18 @@ class _Audit:
         self.behind = [sum(1 for _ in self._records(topic)) for topic in (self.topics.contexts, self.topics.feedback)]
         return self._finding(Ledger())
 
-    def find(self, opening: dict[str, Any]) -> Finding:
+    def find(self, settings: SettingsByStep) -> Finding:
         """The finding where a learner has begun."""
-        topics, evidence = self.topics, self.books.evidence
+        topics, evidence, latest = self.topics, self.books.evidence, settings.latest
         evidence.add_predictions(self._predictions())
-        evidence.add_contexts(self._contexts(opening["n_features"]))
-        evidence.add_feedback(self._feedback(opening["n_classes"], registered()[opening["learner"]].needs_label))
+        evidence.add_contexts(self._contexts(latest.n_features))
+        evidence.add_feedback(self._feedback(settings))
         evidence.add_examples(self._examples())
         evidence.add_dead_letters(self._dead_letters())
         self._check_journal_is_whole()
-        join = opening["join"]
-        rules = Rules(
-            window_ms=join["window_ms"],
-            orphan_ms=join["orphan_ms"],
-            retain_ms=join["retain_ms"],
-            pending_max=join["pending_max"],
-            retained_max=join["retained_max"],
-            assumed_reward=0 if opening["on_expiry"] == "negative" else None,
-        )
-        judge = Judge(evidence, rules, max(self.watermark_ms, self.books.feedback_end_ms), self.books.fault)
+        judge = Judge(evidence, settings, max(self.watermark_ms, self.books.feedback_end_ms), self.books.fault)
         self.progress("judging each event id")
-        if evidence.examples > rules.retained_max:
+        if evidence.examples > settings.retained_max(self.books.last.number):
             evidence.index_settlements()
         for life in evidence.lives():
             judge.judge(life)
@@ -238,7 +249,7 @@ class _Audit:
                 self.books.is_foreign(f"{topic}/{self.partition} offset {record.offset}", "it names no step")
                 continue
             self.latest_step = max(self.latest_step, step)
-            if self.books.opening is None or step <= self.books.last.number:
+            if self.books.settings is None or step <= self.books.last.number:
                 yield record, step
 
     def _predictions(self) -> Iterator[tuple[PredictionSeen, int]]:
@@ -260,9 +271,11 @@ class _Audit:
             else:
                 yield record.offset, record.append_ms, event_id
 
-    def _feedback(self, n_classes: int, needs_label: bool) -> Iterator[tuple[int, int, str | None, int | None]]:
+    def _feedback(self, settings: SettingsByStep) -> Iterator[tuple[int, int, str | None, int | None]]:
+        n_classes, needs_label = settings.latest.n_classes, registered()[settings.latest.learner].needs_label
         for record in self._applied(FEEDBACK, self.topics.feedback, self.books.last.feedback[1]):
             self.watermark_ms = max(self.watermark_ms, record.append_ms)
+            settings.heard(record)
             try:
                 event = codec.decode_feedback(record, n_classes, needs_label=needs_label)
             except MalformedError:

@@ -95,10 +95,15 @@ class Life(NamedTuple):
 class Place(NamedTuple):
     """When a record was applied, to be compared with other places."""
 
-    step: int
+    step: int  # how many steps came before
     append_ms: int
     input: int
     offset: int
+
+    @property
+    def number(self) -> int:
+        """The step's number, which is 1 for the first."""
+        return self.step + 1
 
 
 class Unused(NamedTuple):

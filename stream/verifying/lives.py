@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stream.joining.task import TaskSettings
 from stream.verifying.evidence import (
     CONTEXTS,
     FEEDBACK,
@@ -21,19 +22,9 @@ from stream.verifying.evidence import (
     Place,
     PredictionSeen,
 )
+from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire.codec import DEAD_LETTER_ORPHAN
 from stream.wire.events import Outcome
-
-
-class Rules(NamedTuple):
-    """The settings of the pipeline that an audit goes by."""
-
-    window_ms: int
-    orphan_ms: int
-    retain_ms: int
-    pending_max: int
-    retained_max: int
-    assumed_reward: int | None  # by decisions that expire
 
 
 class _Settled(NamedTuple):
@@ -41,6 +32,7 @@ class _Settled(NamedTuple):
 
     example: ExampleSeen
     decided_at_ms: int
+    deadline_ms: int  # by the window of the step that settled it
 
 
 class _Orphan(NamedTuple):
@@ -56,7 +48,7 @@ class Judge:
     """Judges one life after the other, and keeps the counts of all."""
 
     evidence: Evidence
-    rules: Rules
+    settings: SettingsByStep
     watermark_ms: int  # up to which all feedback has been applied in the end
     fault: Callable[[str], None]
     counts: Counter[str] = field(default_factory=Counter)
@@ -115,28 +107,28 @@ class Judge:
                     f"{place}: action {example.action} with propensity {example.propensity} is not that of the "
                     f"prediction, {action} with {propensity}"
                 )
-            settled.append(_Settled(example, decided_at_ms))
-            deadline_ms = decided_at_ms + self.rules.window_ms
+            settings = self.settings.at(example.step)
+            settled.append(_Settled(example, decided_at_ms, decided_at_ms + settings.join.window_ms))
             if example.outcome is Outcome.EXPIRED:
-                self._expired(example, place, deadline_ms)
+                self._expired(settled[-1], place, settings)
             else:
-                self._matched(example, place, decided_at_ms)
+                self._matched(example, place, settings.join.window_ms)
         return settled
 
-    def _expired(self, example: ExampleSeen, place: str, deadline_ms: int) -> None:
+    def _expired(self, settled: _Settled, place: str, settings: TaskSettings) -> None:
         self.counts["expired"] += 1
+        example, _, deadline_ms = settled
         # Only to make room does a decision expire before its time: when those made up to this step, and not settled
         # before this one, are more than may be pending. Which of the step's were made before it, the topics do not say.
         pending = self.evidence.predictions_up_to(example.step) - example.number + 1
-        if example.settled_at_ms <= deadline_ms and pending <= self.rules.pending_max:
+        if example.settled_at_ms <= deadline_ms and pending <= settings.join.pending_max:
             self.fault(f"{place}: expired at {example.settled_at_ms} ms, and its deadline is {deadline_ms} ms")
-        assumed = self.rules.assumed_reward
+        assumed = 0 if settings.on_expiry == "negative" else None
         if (example.reward, example.delay_ms, example.feedback_offset) != (assumed, None, None):
             self.fault(f"{place}: expired with reward {example.reward}; expected {assumed} and no feedback")
 
-    def _matched(self, example: ExampleSeen, place: str, decided_at_ms: int) -> None:
+    def _matched(self, example: ExampleSeen, place: str, window_ms: int) -> None:
         self.counts["matched"] += 1
-        window_ms = self.rules.window_ms
         if example.delay_ms is None or example.delay_ms > window_ms:
             self.fault(f"{place}: matched after {example.delay_ms} of {window_ms} ms")
 
@@ -179,7 +171,7 @@ class Judge:
 
     def _check_example(self, settled: _Settled, feedback: FeedbackSeen | None) -> None:
         """Whether an example says what the feedback said that it names."""
-        example, decided_at_ms = settled
+        example, decided_at_ms, _ = settled
         place = f"example at offset {example.offset}"
         if feedback is None:
             self.fault(
@@ -195,27 +187,24 @@ class Judge:
 
     def _is_forgotten(self, settled: _Settled, feedback: FeedbackSeen) -> bool:
         """Whether a settled decision was no longer remembered when a feedback came: for its age, or to make room."""
-        example, rules = settled.example, self.rules
-        if feedback.append_ms > example.settled_at_ms + rules.retain_ms:
-            return True
-        made_room_for = example.number + rules.retained_max
-        if made_room_for > self.evidence.examples:
-            return False
+        example = settled.example
         place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
-        return self.evidence.settlement_place(made_room_for) < place
+        if self.settings.retain_passed(example.settled_at_ms, place.number, feedback.append_ms):
+            return True
+        made_room_for = example.number + self.settings.retained_max(place.number)
+        return made_room_for <= self.evidence.examples and self.evidence.settlement_place(made_room_for) < place
 
     def _is_orphan(
         self, feedback: FeedbackSeen, decisions: int, settled: list[_Settled], latest: _Orphan | None
     ) -> bool:
         """Count feedback that settled nothing and was not dropped; whether it still waits for its context."""
-        rules = self.rules
         first_bit: int | None = None
-        if latest and latest.decisions == decisions and feedback.append_ms <= latest.append_ms + rules.orphan_ms:
+        if latest and latest.decisions == decisions and not self._was_dropped(latest, feedback):
             first_bit = latest.reward
         elif decisions > len(settled):
             self.fault(f"feedback at offset {feedback.offset} did not settle {feedback.id!r}, which is pending")
         elif decisions:
-            example, decided_at_ms = settled[decisions - 1]
+            example, _, deadline_ms = settled[decisions - 1]
             if example.feedback_offset is not None and example.feedback_offset > feedback.offset:
                 self.fault(
                     f"feedback at offset {feedback.offset} did not settle {feedback.id!r}; offset "
@@ -224,7 +213,7 @@ class Judge:
             if not self._is_forgotten(settled[decisions - 1], feedback):
                 if example.outcome is Outcome.EXPIRED:
                     self.counts["late"] += 1
-                    self._check_late(feedback, example, decided_at_ms + rules.window_ms)
+                    self._check_late(feedback, example, deadline_ms)
                     return False
                 first_bit = example.reward
         if first_bit is not None:
@@ -233,6 +222,11 @@ class Judge:
             return False
         self.counts["orphans_waiting"] += 1
         return True
+
+    def _was_dropped(self, orphan: _Orphan, feedback: FeedbackSeen) -> bool:
+        """Whether feedback that waited had been dropped when another of its id came."""
+        place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
+        return self.settings.orphan_passed(orphan.append_ms, place.number, feedback.append_ms)
 
     def _check_late(self, feedback: FeedbackSeen, example: ExampleSeen, deadline_ms: int) -> None:
         """Whether feedback that changed nothing had indeed come too late."""
@@ -245,6 +239,6 @@ class Judge:
     def _overdue(self, life: Life) -> None:
         """Whether a decision still waits although its deadline has passed."""
         for prediction in life.predictions[len(life.examples) :]:
-            deadline_ms = prediction.decided_at_ms + self.rules.window_ms
+            deadline_ms = prediction.decided_at_ms + self.settings.latest.join.window_ms
             if deadline_ms < self.watermark_ms:
                 self.fault(f"{life.id!r} is pending at {self.watermark_ms} ms; its deadline was {deadline_ms} ms")

@@ -13,9 +13,11 @@ from stream.brokers.reading import read_partition
 from stream.joining.join import Overflows
 from stream.learners import ParameterError, create
 from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalStep, decode_step, last_step
+from stream.recovery.journal import JournalStep, decode_step
+from stream.recovery.journal_reading import last_step
 from stream.recovery.recover import Progress, Recovered, rebuild
-from stream.recovery.snapshot_format import IMPORT_SLOT, Position, Snapshot, SnapshotError, Stored, Writer
+from stream.recovery.snapshot_chunks import IMPORT_SLOT, Stored, Writer
+from stream.recovery.snapshot_format import Position, Snapshot, SnapshotError
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, _identity
 from stream.wire import codec
 from stream.wire.ledger import Ledger

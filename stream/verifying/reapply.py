@@ -8,7 +8,8 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.joining.task import Effects
 from stream.recovery.digests import state_digest, task_digest
-from stream.recovery.journal import JournalError, last_step
+from stream.recovery.journal import JournalError
+from stream.recovery.journal_reading import last_step
 from stream.recovery.recover import rebuild
 from stream.verifying.models import Report
 from stream.wire import codec

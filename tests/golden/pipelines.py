@@ -17,7 +17,8 @@ from stream.brokers.reading import read_partition
 from stream.joining.task import TaskSettings
 from stream.learners import create
 from stream.recovery.digests import state_digest, task_digest
-from stream.recovery.journal import JournalStep, last_step
+from stream.recovery.journal import JournalStep
+from stream.recovery.journal_reading import last_step
 from stream.recovery.recover import Recovered, rebuild
 from stream.recovery.snapshot_format import FORMAT
 from stream.verifying.audit import Finding, audit_partition

@@ -35,7 +35,8 @@ from stream.brokers.port import Broker, BrokerError
 from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
 from stream.randomness.delays import FeedbackPlan, parse_delay
-from stream.recovery.snapshot_format import FORMAT, Stored
+from stream.recovery.snapshot_chunks import Stored
+from stream.recovery.snapshot_format import FORMAT
 from stream.verifying.model_files import read_model, write_model
 from stream.verifying.models import export_model, import_model
 from stream.wire.codec import HEADERS

@@ -13,9 +13,8 @@ from stream.joining.join import JoinSettings
 from stream.joining.task import DeadLetter, Effects
 from stream.recovery.commit import COMMIT_STEPS, Commit, commit
 from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalError, JournalStep, decode_step, encode_settings, encode_step
-from stream.recovery.recover import rebuild, recover
-from stream.wire.codec import HEADERS
+from stream.recovery.journal import JournalError, JournalStep
+from stream.recovery.recover import recover
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, CrashError, Fragile, Pipeline, digest, plan, small_synsep, small_task, synsep_task
@@ -155,88 +154,6 @@ def test_recovery_with_other_settings_is_refused_and_the_setting_named(changed: 
         idle(pipeline.learner(settings=changed))
 
 
-def reopened(pipeline: Pipeline, change: Callable[[dict[str, Any]], object]) -> None:
-    """Write the journal anew, opened with other settings."""
-    entries = [record.value for record in pipeline.records(TOPICS.journal)]
-    pipeline.broker.delete_topics([TOPICS.journal])
-    pipeline.broker.create_topics(TOPICS.specs(1))
-    opening = orjson.loads(entries[0] or b"")
-    change(opening["settings"])
-    for value in (orjson.dumps(opening), *entries[1:]):
-        pipeline.send(TOPICS.journal, value)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda settings: settings.pop("on_expiry"),
-        lambda settings: settings["join"].pop("pending_max"),
-        lambda settings: settings["parameters"].pop("gamma"),
-    ],
-    ids=["setting", "limit", "parameter"],
-)
-def test_journal_of_before_a_setting_there_was_is_continued_with_its_default(
-    change: Callable[[dict[str, Any]], object],
-) -> None:
-    pipeline, learner = settled_pipeline(parameters={"gamma": 0.125})
-    state = digest(learner)
-    learner.close()
-    reopened(pipeline, change)
-    learner = pipeline.learner()
-    idle(learner)
-    assert digest(learner) == state
-    pipeline.context("next")
-    idle(learner)
-    pipeline.clock.advance_to(pipeline.now_ms() + pipeline.settings.join.window_ms + 1_000)
-    idle(learner)
-    assert pipeline.ledger().decided == 7
-    assert pipeline.ledger().expired == 1
-    assert rebuild(pipeline.broker, TOPICS, 0, None).number == pipeline.journal()[-1].number
-    assert pipeline.audits()[0].ok
-
-
-@pytest.mark.parametrize(
-    ("change", "changed", "names"),
-    [
-        (lambda settings: settings.pop("on_expiry"), {"on_expiry": "negative"}, "on_expiry = 'drop'; got 'negative'"),
-        (
-            lambda settings: settings["parameters"].pop("gamma"),
-            {"parameters": {"gamma": 0.5}},
-            "gamma = 0.125; got 0.5",
-        ),
-    ],
-)
-def test_journal_of_before_a_setting_there_was_is_not_continued_with_another_value(
-    change: Callable[[dict[str, Any]], object], changed: dict[str, Any], names: str
-) -> None:
-    pipeline, learner = settled_pipeline(parameters={"gamma": 0.125})
-    learner.close()
-    reopened(pipeline, change)
-    with pytest.raises(JournalError, match=names):
-        idle(pipeline.learner(settings=small_task(**changed)))
-
-
-@pytest.mark.parametrize(
-    ("change", "names"),
-    [
-        (lambda settings: settings.update(newer=3), "newer = 3, which this version of Onebit does not know"),
-        (lambda settings: settings["join"].update(newer_ms=3), "join.newer_ms = 3, which this version"),
-        (lambda settings: settings["parameters"].update(newer="x"), "parameters.newer = 'x', which this version"),
-        (lambda settings: settings.update(learner="newest"), "learner = 'newest', which this version"),
-    ],
-)
-def test_journal_with_settings_of_a_later_version_is_refused_and_the_setting_named(
-    change: Callable[[dict[str, Any]], object], names: str
-) -> None:
-    pipeline, learner = settled_pipeline()
-    learner.close()
-    reopened(pipeline, change)
-    with pytest.raises(JournalError, match=rf"^test.journal/0 was begun with {names}.*: go on with the version"):
-        idle(pipeline.learner())
-    with pytest.raises(JournalError, match=names):
-        rebuild(pipeline.broker, TOPICS, 0, None)
-
-
 @pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
 def test_recovery_is_refused_when_retention_has_deleted_its_inputs(topic: str) -> None:
     pipeline, _ = settled_pipeline()
@@ -274,29 +191,10 @@ def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> 
 
 def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
     pipeline, _ = settled_pipeline()
-    pipeline.send(TOPICS.journal, pipeline.records(TOPICS.journal)[-1].value)
+    twice = pipeline.records(TOPICS.journal)[-1]
+    pipeline.broker.producer().send(TOPICS.journal, 0, None, twice.value, twice.headers)
     with pytest.raises(JournalError, match=r"expected step 14; got 13"):
         idle(pipeline.learner())
-
-
-@pytest.mark.parametrize("value", [b"", None, b"{", b"[]", b"3", b'{"n": 2}', b'{"n": 0}'])
-def test_journal_record_that_cannot_be_read_is_refused_with_its_place(value: bytes | None) -> None:
-    with pytest.raises(JournalError, match=r"^journal/2 offset 7: expected a journal record"):
-        decode_step(Record("journal", 2, 7, 0, None, value, HEADERS))
-
-
-def test_journal_of_a_later_version_is_refused() -> None:
-    value = encode_step(JournalStep(1, (0, 1), (0, 0), 0, -1, 0, Ledger()))
-    with pytest.raises(JournalError, match="expected journal version 1; got b'2'"):
-        decode_step(Record("journal", 0, 0, 0, None, value, (("onebit-version", b"2"),)))
-
-
-def test_journal_is_read_as_it_was_written() -> None:
-    step = JournalStep(7, (120, 150), (80, 95), 1_000, -1, 31, Ledger(*range(len(Ledger._fields))))
-    assert decode_step(Record("journal", 0, 0, 0, None, encode_step(step), HEADERS)) == step
-    opening = decode_step(Record("journal", 0, 0, 0, None, encode_settings(small_task()), HEADERS))
-    assert isinstance(opening, dict)
-    assert (opening["learner"], opening["join"]["window_ms"]) == ("banditron", 1_000)
 
 
 def test_every_step_names_where_the_one_before_it_ended() -> None:

@@ -1,6 +1,6 @@
 """Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
 
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,30 @@ from hypothesis import strategies as st
 from stream.joining.join import JoinSettings, Orphan, Overflows, Pending, Retained
 from stream.joining.task import Task, TaskSettings
 from stream.learners import State, registered
+from stream.recovery import snapshot_columns
 from stream.recovery.digests import task_digest
 from stream.recovery.snapshot import restore, take
-from stream.recovery.snapshot_format import (
+from stream.recovery.snapshot_chunks import (
     CHUNK_BYTES,
-    FORMAT,
     Generation,
-    Position,
-    Snapshot,
-    SnapshotError,
     Stored,
     Writer,
     decode,
     encode,
     message_key,
 )
+from stream.recovery.snapshot_columns import (
+    Columns,
+    UnknownColumnError,
+    orphan_block,
+    pending_block,
+    read_orphan_block,
+    read_pending_block,
+    read_retained_block,
+    retained_block,
+)
+from stream.recovery.snapshot_format import FORMAT, Position, Snapshot, SnapshotError, encode_state
+from stream.recovery.stored_settings import named, stored_settings
 from stream.wire.events import Decision, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
@@ -81,7 +90,7 @@ states = st.fixed_dictionaries(
 )
 
 snapshots = st.builds(
-    Snapshot, st.just(asdict(small_task())), st.builds(Position, *[times] * 5), times, times, times,
+    Snapshot, st.just(stored_settings(small_task())), st.builds(Position, *[times] * 6), times, times, times,
     st.builds(Ledger, *[times] * len(Ledger._fields)), st.builds(Overflows, times, times, times), states,
     entries(decisions()), orphans(), entries(retained),
 )  # fmt: skip
@@ -175,6 +184,7 @@ def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
     assert set(vars(task.join)) == {
         "settings", "assumed_reward", "_corrects", "watermark_ms", "pending", "orphans", "retained", "_counts",
         "_quiet_until_ms",  # follows from the others
+        "_is_changed",  # never between two steps
     }, "a new part of the join's state must go into the snapshot"  # fmt: skip
 
 
@@ -304,13 +314,18 @@ def test_imported_model_stands_beside_the_generations() -> None:
     assert found.imported.number == 7
 
 
-def test_snapshot_of_format_1_is_migrated() -> None:
-    found = whole(stored((GOLDEN / "snapshot.format1").read_bytes()))
-    assert found.format == 1
+@pytest.mark.parametrize("older", [1, 2])
+def test_snapshot_of_an_earlier_format_is_migrated(older: int) -> None:
+    found = whole(stored((GOLDEN / f"snapshot.format{older}").read_bytes()))
+    assert found.format == older
     task = used_task(small_task())
-    expected = take(task, POSITION._replace(taken_ms=task.join.watermark_ms))
+    taken_ms = task.join.watermark_ms if older == 1 else POSITION.taken_ms  # format 1 did not have it
+    expected = take(task, POSITION._replace(taken_ms=taken_ms))
     assert expected.overflows == Overflows()
-    assert same(decode(found), expected)
+    # The settings of these files do not name the learner's parameter, which then means its default.
+    decoded = decode(found)
+    assert named(decoded.settings) == named(expected.settings)
+    assert same(decoded._replace(settings=expected.settings), expected)
 
 
 def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
@@ -319,9 +334,69 @@ def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
 
 
 def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:
-    later = CHUNKS[0].replace(b'"format":2', b'"format":3')
-    with pytest.raises(SnapshotError, match=r"generation 7 is of format 3; .* reads up to 2: start the later version"):
+    later = CHUNKS[0].replace(b'"format":3', b'"format":4')
+    with pytest.raises(SnapshotError, match=r"generation 7 is of format 4; .* reads up to 3: start the later version"):
         stored(later)
+
+
+def test_column_that_a_later_version_has_added_is_what_it_means_where_it_is_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = Pending(Features(np.array([1], np.int32), np.ones(1)), Decision(1, 2, 0.5, np.zeros(3)), 1_000)
+    settled = Retained(Outcome.EXPIRED, None, 1_500, entry)
+    blocks = {
+        "PENDING_COLUMNS": (pending_block(["a", "b"], [entry, entry]), read_pending_block),
+        "RETAINED_COLUMNS": (retained_block(["a", "b"], [settled, settled]), read_retained_block),
+    }
+    for name, (block, read_block) in blocks.items():
+        for absent in (7, np.zeros(0), np.ones(2)):
+            declared = {**getattr(snapshot_columns, name), "newer": absent}
+            monkeypatch.setattr(snapshot_columns, name, declared)
+            completed = snapshot_columns._completed(block, declared, 2)["newer"]
+            assert completed.tolist() == [np.asarray(absent).tolist()] * 2
+            assert same(read_block(block), read_block({**block, "newer": completed}))
+        monkeypatch.undo()
+
+
+def test_column_of_a_later_version_is_refused_and_not_lost() -> None:
+    entry = Pending(Features(np.array([1], np.int32), np.ones(1)), Decision(1, 2, 0.5, np.zeros(3)), 1_000)
+    record = Record("f", 0, 3, 1_000, b"k", None, ())
+    blocks: list[tuple[Columns, Callable[[Columns], object]]] = [
+        (pending_block(["a"], [entry]), read_pending_block),
+        (orphan_block(["a"], [Orphan(Feedback("a", 1), record, 900)]), read_orphan_block),
+        (retained_block(["a"], [Retained(Outcome.MATCHED, 1, 900, None)]), read_retained_block),
+    ]
+    for block, read_block in blocks:
+        read_block(block)
+        with pytest.raises(UnknownColumnError, match="newer"):
+            read_block({**block, "newer": np.zeros(1)})
+        for name in block:
+            with pytest.raises(KeyError, match=name):
+                read_block({other: column for other, column in block.items() if other != name})
+
+
+def rewritten(old: bytes, new: bytes) -> Generation:
+    """A generation of today with some bytes of its state replaced; its checksums are right."""
+    state = b"".join(encode_state(take(used_task(small_task()), POSITION)))
+    assert state.count(old) == 1
+    length = int.from_bytes(state[:4], "little") + len(new) - len(old)
+    changed = length.to_bytes(4, "little") + state[4:].replace(old, new)
+    return Generation(7, "a", FORMAT, [memoryview(changed)])
+
+
+def test_count_that_is_absent_is_0_and_one_of_a_later_version_is_refused() -> None:
+    ledger = take(used_task(small_task()), POSITION).ledger
+    assert ledger.expired > 0
+    found = decode(rewritten(b'"expired":%d,' % ledger.expired, b""))
+    assert found.ledger == ledger._replace(expired=0)
+    for old, new in ((b'"late":', b'"newer":'), (b'"overflows":{', b'"overflows":{"newer":1,')):
+        with pytest.raises(SnapshotError, match=r"generation 7 holds newer, which .* written by a later version"):
+            decode(rewritten(old, new))
+
+
+def test_outcomes_have_the_numbers_of_the_format() -> None:
+    settled = [Retained(outcome, None, 900, None) for outcome in (Outcome.MATCHED, Outcome.EXPIRED)]
+    assert retained_block(["a", "b"], settled)["outcome"].tolist() == [0, 1]
 
 
 def test_state_that_does_not_fit_the_learner_is_refused() -> None:

@@ -1,0 +1,79 @@
+"""What the user wants of a pipeline that may have begun: only what was given is asked of it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from stream.cli.options import dataset_of, task_settings
+from stream.cli.settings import Settings, SettingsError
+from stream.joining.task import TaskSettings
+from stream.recovery.resolve import SettingsDifferError, resolve
+from stream.recovery.stored_settings import PARAMETER
+
+STORED_NAMES = {
+    "learner": "learner",
+    "n_classes": "n_classes",
+    "n_features": "n_features",
+    "seed": "seed",
+    "window": "window_ms",
+    "orphan_window": "orphan_ms",
+    "retain": "retain_ms",
+    "pending_max": "pending_max",
+    "orphans_max": "orphans_max",
+    "retained_max": "retained_max",
+    "on_expiry": "on_expiry",
+    "late": "late",
+}
+"""Settings of a task, as flags, variables and file name them, and as the journal does."""
+
+
+class Wanted(NamedTuple):
+    """The settings of a learner's tasks."""
+
+    task: TaskSettings  # those of a task that has not begun
+    given: frozenset[str]  # the names, as the journal has them, of those that all tasks must have
+
+
+def given_settings(settings: Settings) -> frozenset[str]:
+    """The names, as the journal has them, of the settings that a flag, a variable or the file gave.
+
+    A data set gives the numbers of classes and features.
+    """
+    fields = {field.removesuffix("_ms") for field in settings.model_fields_set}
+    names = {STORED_NAMES[field] for field in fields & STORED_NAMES.keys()}
+    names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
+    return frozenset(names | {"n_classes", "n_features"} if "data" in fields else names)
+
+
+def wanted_settings(settings: Settings, begun: Mapping[str, Any], place: str, *, change: bool = False) -> Wanted:
+    """The settings of a learner, in a pipeline that has some, by name, or none yet.
+
+    Raises:
+        SettingsDifferError: given ones differ from the pipeline's; see `resolve`.
+        SettingsError: a parameter cannot be read.
+        ParameterError: the learner does not have it.
+    """
+    given = given_settings(settings)
+    learner = begun["learner"] if begun and "learner" not in given else settings.learner[0]
+    own = settings.model_copy(update={"learner": [learner]})
+    task = task_settings(own, learner, *_sizes(settings, begun))
+    return Wanted(resolve(begun, task, given, change=change, place=place), given)
+
+
+def _sizes(settings: Settings, begun: Mapping[str, Any]) -> tuple[int, int]:
+    """The numbers of classes and of features: given, or the pipeline's, or the data set's."""
+    n_classes, n_features = settings.n_classes, settings.n_features
+    if begun and "data" not in settings.model_fields_set:
+        n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
+    if n_classes is None or n_features is None:
+        dataset = dataset_of(settings)
+        return dataset.n_classes, dataset.n_features
+    return n_classes, n_features
+
+
+def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
+    """The same error with the flag that helps, if one does."""
+    if change or not error.can_change:
+        return SettingsError(str(error))
+    flags = {stored: "--" + name.replace("_", "-") for name, stored in STORED_NAMES.items()}
+    named = ", ".join(flags[difference.name] for difference in error.differences)
+    return SettingsError(f"{error}; or add --change-settings, and {named} holds from the next step on")

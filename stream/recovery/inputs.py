@@ -1,0 +1,73 @@
+"""The two inputs of a task, read again in the portions that its journal names."""
+
+from collections import deque
+
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_towards
+from stream.joining.task import merge
+from stream.recovery.journal import JournalError, JournalStep
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+
+class Inputs:
+    """Contexts and feedback of one task, from one step of its journal to another."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
+        contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
+        self._contexts = _Input(broker, contexts, first.contexts[0], last.contexts[1])
+        self._feedback = _Input(broker, feedback, first.feedback[0], last.feedback[1])
+
+    def of(self, step: JournalStep) -> list[Record]:
+        """The records of the next step, in the order in which it applied them."""
+        contexts = self._contexts.up_to(step.contexts[1])
+        feedback = self._feedback.up_to(step.feedback[1])
+        records_max = len(contexts) + len(feedback)
+        return merge(contexts, feedback, contexts_ended=True, feedback_ended=True, records_max=records_max)
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._contexts.close()
+        self._feedback.close()
+
+
+def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+    """Refuse to go on when records of an input that are still needed were deleted.
+
+    Raises:
+        JournalError: the input is not kept from the offset on, or ends before the other one.
+    """
+    beginning = broker.beginnings([tp])[tp]
+    if beginning > offset:
+        raise JournalError(
+            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
+            "its retention.ms, and start anew under another --topic-prefix"
+        )
+    kept_to = broker.ends([tp])[tp].stable
+    if kept_to < end:
+        raise JournalError(
+            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
+            "made anew since; start anew under another --topic-prefix"
+        )
+
+
+class _Input:
+    def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+        check_kept(broker, tp, offset, end)
+        self._tp = tp
+        self._consumer = broker.reader([tp])
+        self._consumer.seek(tp, offset)
+        self._buffer: deque[Record] = deque()
+
+    def up_to(self, end: int) -> deque[Record]:
+        """The records before an offset that have not been taken yet."""
+        taken: deque[Record] = deque()
+        while True:
+            while self._buffer and self._buffer[0].offset < end:
+                taken.append(self._buffer.popleft())
+            if self._buffer or self._consumer.position(self._tp) >= end:
+                return taken
+            self._buffer.extend(read_towards(self._consumer, self._tp, end))
+
+    def close(self) -> None:
+        self._consumer.close()

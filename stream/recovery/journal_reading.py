@@ -1,0 +1,74 @@
+"""Finding things in journals without reading them from their beginning."""
+
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
+from stream.recovery.journal import JournalStep, Opening, SettingsChange, decode_step
+from stream.wire.ledger import Ledger, total_ledger
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+
+def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
+    """The newest step in a journal, found from its end."""
+    beginning = broker.beginnings([journal])[journal]
+    end = broker.ends([journal])[journal].stable
+    reach = 100  # offsets: beside its record each transaction has a marker
+    while True:
+        start = max(beginning, end - reach)
+        entries = [decode_step(record) for record in read_partition(broker, journal, start=start)]
+        steps = [entry for entry in entries if isinstance(entry, JournalStep)]
+        if steps or start == beginning:
+            return steps[-1] if steps else None
+        reach *= 10
+
+
+def settings_entry(broker: Broker, journal: TopicPartition, number: int) -> Opening | SettingsChange | None:
+    """The record of the settings that hold from a step on, 0: from the first one; None when it is gone.
+
+    By bisection: numbers grow along a journal.
+    """
+    low, high = broker.beginnings([journal])[journal], broker.ends([journal])[journal].stable
+    consumer = broker.reader([journal])
+    found: Opening | SettingsChange | None = None
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            consumer.seek(journal, middle)
+            record = None
+            while record is None and consumer.position(journal) < high:
+                record = next(iter(consumer.poll(100, 1)), None)
+            if record is None or record.offset >= high:
+                high = middle  # from the middle on there are only markers of transactions
+                continue
+            entry = decode_step(record)
+            stands_at = 0 if isinstance(entry, Opening) else entry.number
+            if stands_at == number and not isinstance(entry, JournalStep):
+                found = entry
+                break
+            if stands_at >= number:
+                high = middle
+            else:
+                low = record.offset + 1
+    finally:
+        consumer.close()
+    return found
+
+
+class JournalFollower:
+    """Follows the journals of a pipeline: where each of its tasks stands."""
+
+    def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
+        self._consumer = broker.reader([TopicPartition(topics.journal, partition) for partition in range(partitions)])
+        self.steps: dict[int, JournalStep] = {}  # the last step of each task that has made one
+
+    def read(self, timeout_ms: int) -> Ledger:
+        """Read what has come, and return the sum of the tasks' ledgers."""
+        for record in self._consumer.poll(timeout_ms, 10_000):
+            entry = decode_step(record)
+            if isinstance(entry, JournalStep):
+                self.steps[record.partition] = entry
+        return total_ledger(step.ledger for step in self.steps.values())
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._consumer.close()

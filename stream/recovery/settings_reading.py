@@ -1,0 +1,73 @@
+"""Which settings a pipeline has, read from its topics before any of its tasks is recovered."""
+
+from typing import Any
+
+from stream.brokers.port import Broker
+from stream.recovery.journal import JournalError, JournalStep
+from stream.recovery.journal_reading import last_step, settings_entry
+from stream.recovery.snapshot_format import Snapshot
+from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
+from stream.recovery.stored_settings import UnknownSettingError, by_name, named
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+
+def settings_by_name(snapshot: Snapshot, place: str) -> dict[str, Any]:
+    """The settings in a snapshot, by name.
+
+    Raises:
+        JournalError: it has some that this version does not know.
+    """
+    try:
+        return named(snapshot.settings)
+    except UnknownSettingError as error:
+        raise JournalError(
+            f"{place} has the setting {error}, which this version of Onebit does not know: go on with the version "
+            "that wrote it, or a later one"
+        ) from error
+
+
+def settings_in_force(broker: Broker, topics: Topics, partition: int) -> dict[str, Any]:
+    """The settings of a task after its last step, by name.
+
+    Of a task that has made no step, those of the model that was imported for it. Nothing where there is nothing, or
+    where what would be needed is gone: then recovery says what.
+
+    Raises:
+        JournalError: journal or snapshots cannot be read.
+    """
+    journal = TopicPartition(topics.journal, partition)
+    last = last_step(broker, journal)
+    if last is not None:
+        entry = settings_entry(broker, journal, last.settings_from)
+        if entry is not None:
+            return by_name(entry.settings)
+    return _of_snapshots(broker, topics, partition, last)
+
+
+def _of_snapshots(broker: Broker, topics: Topics, partition: int, last: JournalStep | None) -> dict[str, Any]:
+    """The settings of an imported model; or, where retention has deleted their record, of the newest snapshot."""
+    stored = read_snapshots(broker, topics, partition)
+    generation = stored.imported if last is None else stored.newest
+    if generation is None:
+        return {}
+    snapshot = decode_snapshot(topics, partition, generation)
+    if last is not None and snapshot.position.settings_from != last.settings_from:
+        return {}
+    return settings_by_name(snapshot, f"{topics.snapshots}/{partition}, generation {generation.number},")
+
+
+def pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> dict[str, Any]:
+    """The settings of the first task that has begun, by name, which a task that has not begun yet takes over.
+
+    Where none has begun, those of the first model that was imported; nothing in a new pipeline.
+
+    Raises:
+        JournalError: journal or snapshots cannot be read.
+    """
+    for topic in (topics.journal, topics.snapshots):
+        ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
+        for tp, end in ends.items():
+            if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition)):
+                return found
+    return {}

@@ -1,0 +1,104 @@
+"""What is asked of a pipeline that has begun: what was given, and nothing else."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.cli.options import parameters_of
+from stream.cli.settings import Settings, load_settings
+from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
+from stream.joining.join import JoinSettings
+from stream.joining.task import TaskSettings
+from stream.learners import ParameterError
+from stream.recovery.resolve import SettingsDifferError
+from stream.recovery.stored_settings import ABSENT, by_name
+
+BEGUN = TaskSettings("banditron", 3, 4, {"gamma": 0.25}, 7, JoinSettings(1_000, 500, 10_000, 90, 80, 70), "negative")
+PLACE = "own.journal"
+
+
+def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) -> TaskSettings:
+    return wanted_settings(load_settings(given), by_name(begun) if begun else {}, PLACE, change=change).task
+
+
+def test_learner_of_which_only_the_topics_are_given_goes_on_with_all_that_the_pipeline_has() -> None:
+    settings = load_settings({"topic_prefix": "own."})
+    assert wanted_settings(settings, by_name(BEGUN), PLACE) == (BEGUN, frozenset())
+
+
+def test_new_pipeline_has_the_defaults_and_the_data_set_of_today() -> None:
+    made = wanted(None)
+    default = load_settings({})
+    assert (made.learner, made.n_classes, made.n_features) == (default.learner[0], 10, 64)
+    assert made.parameters == parameters_of(default, default.learner[0])
+    assert wanted(None, n_classes=5, n_features=6).n_features == 6
+    assert wanted(None, data="synsep").n_features == 400
+
+
+def test_every_setting_of_a_task_has_a_name_of_the_journal() -> None:
+    names = {name for name in by_name(BEGUN) if not name.startswith("parameters.")}
+    assert set(STORED_NAMES.values()) == names == {*ABSENT, "learner", "n_classes", "n_features"}
+    fields = {field.removesuffix("_ms") for field in Settings.model_fields}
+    assert STORED_NAMES.keys() <= fields
+
+
+@pytest.mark.parametrize("source", ["flag", "variable", "file"])
+def test_setting_is_given_by_flag_variable_or_file(
+    source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if source == "variable":
+        monkeypatch.setenv("ONEBIT_WINDOW", "5s")
+    if source == "file":
+        (tmp_path / "own.toml").write_text('window = "5s"\n')
+        monkeypatch.setenv("ONEBIT_CONFIG", str(tmp_path / "own.toml"))
+    settings = load_settings({"window": "5s"} if source == "flag" else {})
+    assert given_settings(settings) == {"window_ms"}
+    with pytest.raises(SettingsDifferError, match=r"^own.journal has window_ms = 1000; got 5000: start"):
+        wanted_settings(settings, by_name(BEGUN), PLACE)
+    assert given_settings(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
+
+
+def test_data_set_gives_the_sizes() -> None:
+    assert given_settings(load_settings({"data": "synsep"})) == {"n_classes", "n_features"}
+    with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
+        wanted(BEGUN, data="synsep")
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_classes", 12), ("n_features", 5), ("seed", 8), ("learner", ["soba"])])
+def test_one_given_setting_is_asked_for_alone(name: str, value: Any) -> None:
+    with pytest.raises(SettingsDifferError) as raised:
+        wanted(BEGUN, **{name: value})
+    assert [difference.name for difference in raised.value.differences] == [name]
+    assert "--change-settings" not in str(with_hint(raised.value, change=False))
+
+
+def test_parameter_is_one_of_the_pipelines_learner() -> None:
+    assert wanted(BEGUN, param=["gamma=0.25"]) == BEGUN
+    assert wanted(BEGUN, param=["banditron.gamma=0.25"]) == BEGUN
+    with pytest.raises(SettingsDifferError, match=r"parameters.gamma = 0.25; got 0.5"):
+        wanted(BEGUN, param=["gamma=0.5"])
+    with pytest.raises(ParameterError, match="banditron has no parameter 'eta'"):
+        wanted(BEGUN, param=["eta=0.5"])
+
+
+def test_hint_names_the_flags_that_would_change() -> None:
+    with pytest.raises(SettingsDifferError) as raised:
+        wanted(BEGUN, window="5s", orphan_window="1s")
+    assert str(with_hint(raised.value, change=False)).endswith(
+        "; or add --change-settings, and --window, --orphan-window holds from the next step on"
+    )
+    changed = wanted(BEGUN, change=True, window="5s", orphan_window="1s")
+    assert changed == replace(BEGUN, join=replace(BEGUN.join, window_ms=5_000, orphan_ms=1_000))
+    with pytest.raises(SettingsDifferError) as raised:
+        wanted(BEGUN, change=True, seed=5, window="5s")
+    assert str(with_hint(raised.value, change=True)) == str(raised.value)
+
+
+def test_model_that_was_imported_says_what_learner_begins_with_it() -> None:
+    model = {name: value for name, value in by_name(BEGUN).items() if name not in ABSENT}
+    made = wanted_settings(load_settings({"window": "5s"}), model, PLACE).task
+    assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (
+        "banditron", 3, {"gamma": 0.25}, 5_000, 0,
+    )  # fmt: skip

@@ -1,0 +1,177 @@
+"""The records of a journal: what is written is read, of today's format and of the one before."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from stream.joining.join import JoinSettings
+from stream.joining.task import TaskSettings
+from stream.recovery import journal
+from stream.recovery.journal import (
+    FORMAT_1_LEDGER,
+    Entry,
+    JournalError,
+    JournalStep,
+    Opening,
+    SettingsChange,
+    decode_step,
+    encode_entry,
+)
+from stream.recovery.journal_reading import last_step, settings_entry
+from stream.wire.codec import HEADERS
+from stream.wire.ledger import Ledger
+from stream.wire.records import Headers, Record, TopicPartition
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+SETTINGS = TaskSettings(
+    "banditron", 3, 4, {"gamma": 0.25}, 7, JoinSettings(1_000, 500, 10_000, 90, 80, 70), "negative", "ignore"
+)
+STEP = JournalStep(7, (120, 150), (80, 95), 1_000, -1, 31, Ledger(contexts=150, decided=149, context_malformed=1))
+ENTRIES: list[Entry] = [
+    Opening(SETTINGS, "c0ffee"),
+    Opening(SETTINGS),
+    STEP,
+    SettingsChange(8, SETTINGS),
+    STEP._replace(number=8, settings_from=8),
+]
+
+
+def read(value: bytes | None, headers: Headers = journal.HEADERS) -> Entry:
+    return decode_step(Record("journal", 2, 7, 0, None, value, headers))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_record_is_read_as_it_was_written(entry: Entry) -> None:
+    assert read(encode_entry(entry)) == entry
+
+
+def test_every_count_of_a_ledger_is_read_as_it_was_written() -> None:
+    step = STEP._replace(ledger=Ledger(*range(1, len(Ledger._fields) + 1)))
+    assert read(encode_entry(step)) == step
+
+
+def test_records_are_the_golden_ones_byte_for_byte() -> None:
+    golden = (GOLDEN / "journal.format2").read_bytes().splitlines()
+    assert [encode_entry(entry) for entry in ENTRIES] == golden
+    assert dict(journal.HEADERS) == {"onebit-version": b"2"}
+
+
+def test_records_of_format_1_are_read() -> None:
+    golden = (GOLDEN / "journal.format1").read_bytes().splitlines()
+    ledger = Ledger(**{name: number for number, name in enumerate(FORMAT_1_LEDGER, 1)})
+    assert [read(value, HEADERS) for value in golden] == [
+        Opening(SETTINGS, "c0ffee"),
+        Opening(SETTINGS),
+        STEP._replace(ledger=ledger),
+    ]
+
+
+def test_ledger_of_format_1_has_its_own_names_and_no_others() -> None:
+    ledger = [0] * len(FORMAT_1_LEDGER)
+    fields: dict[str, Any] = {**orjson.loads(encode_entry(STEP)), "ledger": ledger}
+    assert read(orjson.dumps(fields), HEADERS) == STEP._replace(ledger=Ledger())
+    for wrong in ([*ledger, 0], ledger[:-1]):
+        with pytest.raises(JournalError, match="cannot be read"):
+            read(orjson.dumps({**fields, "ledger": wrong}), HEADERS)
+
+
+def test_counts_that_are_absent_are_0_and_those_of_a_later_version_are_refused() -> None:
+    fields = orjson.loads(encode_entry(STEP))
+    assert fields["ledger"] == {"contexts": 150, "decided": 149, "context_malformed": 1}
+    fields["ledger"]["newer"] = 3
+    with pytest.raises(JournalError, match=r"^journal/2 offset 7 counts newer, which .* written by a later version"):
+        read(orjson.dumps(fields))
+
+
+@pytest.mark.parametrize("value", [b"", None, b"{", b"[]", b"3", b'{"n": 2}', b'{"n": 0}', b'{"settings": {}}'])
+@pytest.mark.parametrize("headers", [HEADERS, journal.HEADERS])
+def test_record_that_cannot_be_read_is_refused_with_its_place(value: bytes | None, headers: Headers) -> None:
+    with pytest.raises(JournalError, match=r"^journal/2 offset 7: expected a journal record"):
+        read(value, headers)
+
+
+@pytest.mark.parametrize("header", [b"3", b"", b"01"])
+def test_record_of_a_later_format_is_refused(header: bytes) -> None:
+    with pytest.raises(JournalError, match=r"expected a journal of format 1 or 2; got b'.*': a later version"):
+        read(encode_entry(STEP), (("onebit-version", header),))
+    with pytest.raises(JournalError, match="got None"):
+        read(encode_entry(STEP), ())
+
+
+def changed(change: dict[str, Any], parameters: dict[str, Any] | None = None) -> bytes:
+    fields = orjson.loads(encode_entry(Opening(SETTINGS)))
+    fields["settings"].update(change)
+    fields["settings"]["parameters"].update(parameters or {})
+    return orjson.dumps(fields)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        (changed({"newer": 3}), "newer = 3"),
+        (changed({}, {"newer": "x"}), "parameters.newer = 'x'"),
+        (changed({"learner": "newest"}), "learner = 'newest'"),
+        (changed({"learner": "newest", "newer": 3}), "learner = 'newest'"),
+    ],
+)
+def test_settings_of_a_later_version_are_refused_and_named(value: bytes, names: str) -> None:
+    with pytest.raises(
+        JournalError, match=rf"^journal/2 offset 7 has the setting {names}, which this .*: go on with the version that"
+    ):
+        read(value)
+
+
+def test_settings_of_a_later_version_are_refused_in_format_1_too() -> None:
+    first = orjson.loads((GOLDEN / "journal.format1").read_bytes().splitlines()[0])
+    first["settings"]["join"]["newer_ms"] = 3
+    with pytest.raises(JournalError, match="has the setting newer_ms = 3, which"):
+        read(orjson.dumps(first), HEADERS)
+
+
+def write(pipeline: Pipeline, *entries: Entry) -> None:
+    for entry in entries:
+        pipeline.broker.producer().send(TOPICS.journal, 0, None, encode_entry(entry), journal.HEADERS)
+
+
+JOURNAL = TopicPartition(TOPICS.journal, 0)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 99, 100, 101, 350])
+def test_last_step_is_found_from_the_end(steps: int) -> None:
+    pipeline = Pipeline(small_task())
+    assert last_step(pipeline.broker, JOURNAL) is None
+    write(pipeline, Opening(SETTINGS))
+    assert last_step(pipeline.broker, JOURNAL) is None
+    write(pipeline, *(STEP._replace(number=number) for number in range(1, steps + 1)))
+    assert last_step(pipeline.broker, JOURNAL) == STEP._replace(number=steps)
+
+
+@pytest.mark.parametrize("gaps", [0, 3])
+def test_record_of_settings_is_found_by_its_step(gaps: int) -> None:
+    pipeline = Pipeline(small_task())
+    producer = pipeline.broker.transactional_producer("gaps")
+
+    def aborted() -> None:
+        for _ in range(gaps):
+            producer.begin()
+            producer.send(TOPICS.journal, 0, None, b"gap")
+            producer.abort()
+
+    changes = {number: SettingsChange(number, SETTINGS) for number in (1, 2, 9, 20)}
+    write(pipeline, Opening(SETTINGS))
+    for number in range(1, 21):
+        aborted()
+        if number in changes:
+            write(pipeline, changes[number])
+        write(pipeline, STEP._replace(number=number))
+    aborted()
+    assert settings_entry(pipeline.broker, JOURNAL, 0) == Opening(SETTINGS)
+    for number in range(1, 22):
+        assert settings_entry(pipeline.broker, JOURNAL, number) == changes.get(number)
+    pipeline.broker.delete_records(JOURNAL, 1)
+    assert settings_entry(pipeline.broker, JOURNAL, 0) is None
+    assert settings_entry(pipeline.broker, JOURNAL, 20) == changes[20]

@@ -1,0 +1,529 @@
+"""Settings that change in a running pipeline: from one step on, and the same for whoever reads the journal."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from consumers.learner import LearnerProgram
+from stream.joining.join import JoinSettings
+from stream.joining.task import Task, TaskSettings
+from stream.learners import ParameterError
+from stream.recovery import journal
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.digests import task_digest
+from stream.recovery.journal import JournalError, Opening, SettingsChange, decode_step, encode_entry
+from stream.recovery.recover import rebuild, recover
+from stream.recovery.resolve import SettingsDifferError
+from stream.recovery.settings_reading import pipeline_settings, settings_in_force
+from stream.recovery.stored_settings import by_name, stored_settings
+from stream.verifying.models import export_model
+from stream.verifying.reapply import replay_journal
+from stream.wire.codec import HEADERS
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, CrashError, Inputs, Pipeline, small_task
+
+JOURNAL = TopicPartition(TOPICS.journal, 0)
+LIMITS = JoinSettings(
+    window_ms=1_000, orphan_ms=500, retain_ms=2_000, pending_max=40, orphans_max=20, retained_max=1_000
+)
+BEGUN = small_task("soba-diag", join=LIMITS)
+
+
+def idle(*programs: LearnerProgram) -> None:
+    """Step until none has anything left to do at this moment."""
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def traffic(pipeline: Pipeline, program: LearnerProgram, numbers: range) -> None:
+    """Events with feedback that comes early, in time, late, twice, or never."""
+    for number in numbers:
+        pipeline.clock.advance_to(pipeline.now_ms() + 20)
+        pipeline.context(f"event-{number}", number % 4)
+        if number % 3:
+            pipeline.answer(f"event-{number - 7 * (number % 11)}", number % 2)
+        if number % 5 == 0:
+            pipeline.answer(f"event-{number + 12}", 1)
+        idle(program)
+
+
+CHANGES: dict[str, TaskSettings] = {
+    "shorter window": replace(BEGUN, join=replace(LIMITS, window_ms=300)),
+    "window of nothing": replace(BEGUN, join=replace(LIMITS, window_ms=0)),
+    "longer window": replace(BEGUN, join=replace(LIMITS, window_ms=5_000)),
+    "shorter wait of orphans": replace(BEGUN, join=replace(LIMITS, orphan_ms=100)),
+    "longer wait of orphans": replace(BEGUN, join=replace(LIMITS, orphan_ms=3_000)),
+    "shorter memory": replace(BEGUN, join=replace(LIMITS, retain_ms=100)),
+    "longer memory": replace(BEGUN, join=replace(LIMITS, retain_ms=20_000)),
+    "fewer pending": replace(BEGUN, join=replace(LIMITS, pending_max=5)),
+    "fewer orphans": replace(BEGUN, join=replace(LIMITS, orphans_max=1)),
+    "fewer retained": replace(BEGUN, join=replace(LIMITS, retained_max=3)),
+    "more of all": replace(BEGUN, join=replace(LIMITS, pending_max=400, orphans_max=200, retained_max=600)),
+    "expiry that teaches": replace(BEGUN, on_expiry="negative"),
+    "all at once": replace(BEGUN, join=JoinSettings(250, 90, 700, 6, 2, 900), on_expiry="negative"),
+}
+
+
+AUDIT_CANNOT_TELL = {"fewer retained"}
+"""The order in which examples and feedback of one step came is not in the topics: so the audit does not know which ids
+were forgotten early when feedback for them came."""
+
+
+def same_everywhere(pipeline: Pipeline, program: LearnerProgram, claim: str = "") -> None:
+    """Assert that recovery, replay and audit tell what the program has."""
+    expected = task_digest(program.tasks[0])
+    for snapshots in (True, False):
+        found = rebuild(pipeline.broker, TOPICS, 0, None, snapshots=snapshots)
+        assert task_digest(found.task) == expected
+        assert found.task.settings == program.tasks[0].settings
+    replayed = replay_journal(pipeline.broker, TOPICS, 0)
+    assert replayed.ok, replayed
+    (finding,) = pipeline.audits()
+    assert finding.faults == ()
+    assert finding.ok or claim in AUDIT_CANNOT_TELL, finding
+
+
+@pytest.mark.parametrize("snapshot_interval_ms", [0, 50])
+@pytest.mark.parametrize("claim", CHANGES)
+def test_pipeline_goes_on_under_other_settings_and_everybody_follows(claim: str, snapshot_interval_ms: int) -> None:
+    pipeline = Pipeline(BEGUN)
+    program = pipeline.learner(snapshot_interval_ms=snapshot_interval_ms)
+    traffic(pipeline, program, range(100))
+    program.close()
+    before = pipeline.journal()[-1]
+    wanted = CHANGES[claim]
+    program = pipeline.learner(settings=wanted, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
+    traffic(pipeline, program, range(100, 200))
+    assert program.tasks[0].settings == replace(wanted, parameters=program.tasks[0].settings.parameters)
+    changes = [e for e in entries(pipeline) if isinstance(e, SettingsChange)]
+    assert changes == [SettingsChange(before.number + 1, program.tasks[0].settings)]
+    assert {step.settings_from for step in pipeline.journal()[: before.number]} == {0}
+    assert {step.settings_from for step in pipeline.journal()[before.number :]} == {before.number + 1}
+    same_everywhere(pipeline, program, claim)
+    # And back, and on with whatever the pipeline has.
+    program.close()
+    program = pipeline.learner(settings=BEGUN, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
+    traffic(pipeline, program, range(200, 260))
+    program.close()
+    program = pipeline.learner(settings=wanted, given=(), snapshot_interval_ms=snapshot_interval_ms)
+    traffic(pipeline, program, range(260, 300))
+    assert program.tasks[0].settings.join == LIMITS
+    same_everywhere(pipeline, program, claim)
+    ledger = pipeline.ledger()
+    assert min(ledger.matched, ledger.expired, ledger.late, ledger.orphans_dropped, ledger.conflicts) > 0
+
+
+def entries(pipeline: Pipeline) -> list[journal.Entry]:
+    return [decode_step(record) for record in pipeline.records(TOPICS.journal)]
+
+
+def begun(**options: Any) -> tuple[Pipeline, LearnerProgram]:
+    pipeline = Pipeline(BEGUN)
+    program = pipeline.learner(**options)
+    traffic(pipeline, program, range(60))
+    program.close()
+    return pipeline, program
+
+
+SHORTER = CHANGES["shorter window"]
+
+
+def test_given_setting_that_differs_is_refused_before_anything_is_written() -> None:
+    pipeline, _ = begun()
+    ends = pipeline.ends()
+    program = pipeline.learner(settings=SHORTER)
+    with pytest.raises(SettingsDifferError, match=r"^test.journal/0 has window_ms = 1000; got 300: start with the"):
+        idle(program)
+    assert pipeline.ends() == ends
+
+
+def test_settings_that_are_not_given_are_the_pipelines_and_cost_no_step() -> None:
+    pipeline, program = begun()
+    state = task_digest(program.tasks[0])
+    others = small_task("banditron", seed=9, join=JoinSettings(), on_expiry="negative")
+    for change in (True, False):
+        again = pipeline.learner(settings=others, given=(), change_settings=change)
+        idle(again)
+        assert task_digest(again.tasks[0]) == state
+        again.close()
+    assert [entry for entry in entries(pipeline) if isinstance(entry, SettingsChange)] == []
+
+
+def test_change_that_changes_nothing_is_not_written() -> None:
+    pipeline, _ = begun()
+    again = pipeline.learner(settings=BEGUN, change_settings=True)
+    traffic(pipeline, again, range(60, 70))
+    assert [entry for entry in entries(pipeline) if isinstance(entry, SettingsChange)] == []
+
+
+def test_idle_task_takes_the_change_with_a_step_of_its_own_and_at_once() -> None:
+    pipeline, _ = begun()
+    last = pipeline.journal()[-1]
+    again = pipeline.learner(settings=SHORTER, change_settings=True)
+    assert again.step(0) == 2  # it was recovered, and has made a step
+    step = pipeline.journal()[-1]
+    assert (step.number, step.settings_from) == (last.number + 1, last.number + 1)
+    assert (step.contexts, step.feedback) == ((last.contexts[1],) * 2, (last.feedback[1],) * 2)
+    again.close()
+    found = recover(pipeline.broker, TOPICS, 0, BEGUN, given=())
+    assert found.settings.join.window_ms == found.task.settings.join.window_ms == 300
+
+
+def test_learner_says_what_changes() -> None:
+    pipeline, _ = begun()
+    told: list[str] = []
+    program = pipeline.learner(settings=SHORTER, change_settings=True)
+    program._announce = told.append
+    idle(program)
+    number = pipeline.journal()[-1].settings_from
+    assert told[-1] == f"partition 0: from step {number} on window_ms = 300, and no longer 1000"
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+@pytest.mark.parametrize("snapshot_interval_ms", [0, 1])
+def test_learner_that_dies_in_the_commit_of_a_change_has_made_it_or_not(number: int, snapshot_interval_ms: int) -> None:
+    pipeline, _ = begun()
+    steps = len(pipeline.journal())
+
+    def crash(reached: int) -> None:
+        if reached == number:
+            raise CrashError
+
+    pipeline.context("next")
+    options: dict[str, Any] = {"settings": SHORTER, "snapshot_interval_ms": snapshot_interval_ms}
+    program = pipeline.learner(crash_point=crash, change_settings=True, **options)
+    with pytest.raises(CrashError):
+        idle(program)
+    pipeline.broker.transactional_producer("onebit-learner-learner-1")  # as the broker's time-out ends a transaction
+    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    is_committed = number == COMMIT_STEPS[-1]
+    assert found.task.settings.join.window_ms == (300 if is_committed else 1_000)
+    assert found.number == steps + is_committed
+    again = pipeline.learner(change_settings=True, **options)
+    traffic(pipeline, again, range(60, 100))
+    changes = [entry for entry in entries(pipeline) if isinstance(entry, SettingsChange)]
+    assert [change.number for change in changes] == [steps + 1]
+    same_everywhere(pipeline, again)
+
+
+def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snapshots() -> None:
+    pipeline, _ = begun(snapshot_interval_ms=100)
+    program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=100)
+    traffic(pipeline, program, range(60, 80))
+    first = pipeline.journal()[-1].settings_from
+    newest = [rebuild(pipeline.broker, TOPICS, 0, None, until=n).stored.newest for n in (first - 1, first + 15)]
+    generations = [generation.number for generation in newest if generation]
+    assert len(set(generations)) == 2, "a snapshot before, and one after"
+    assert generations[0] < first <= generations[1]
+    for number in range(first - 8, first + 20):
+        one = rebuild(pipeline.broker, TOPICS, 0, None, until=number)
+        other = rebuild(pipeline.broker, TOPICS, 0, None, until=number, snapshots=False)
+        assert task_digest(one.task) == task_digest(other.task)
+        assert one.task.settings.join.window_ms == (300 if number >= first else 1_000)
+        assert one.settings_from == other.settings_from == (first if number >= first else 0)
+        meta = export_model(pipeline.broker, TOPICS, 0, number=number).meta
+        assert meta["settings"]["join"]["window_ms"] == one.task.settings.join.window_ms
+
+
+def test_settings_are_known_although_retention_has_deleted_their_record() -> None:
+    pipeline, _ = begun(snapshot_interval_ms=50)
+    program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=50)
+    traffic(pipeline, program, range(60, 80))
+    newest = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
+    assert newest is not None
+    step = f'"n":{newest.number},'.encode()
+    offset = next(record.offset for record in pipeline.records(TOPICS.journal) if step in (record.value or b""))
+    pipeline.broker.delete_records(JOURNAL, offset)
+    assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
+    program.close()
+    again = pipeline.learner(settings=BEGUN, given=(), snapshot_interval_ms=50)
+    traffic(pipeline, again, range(80, 90))
+    assert again.tasks[0].settings.join.window_ms == 300
+    assert task_digest(rebuild(pipeline.broker, TOPICS, 0, None).task) == task_digest(again.tasks[0])
+
+
+def test_settings_in_force_are_not_known_where_a_change_was_deleted_that_no_snapshot_has() -> None:
+    pipeline, _ = begun(snapshot_interval_ms=50)
+    program = pipeline.learner(settings=SHORTER, change_settings=True, snapshot_interval_ms=0)
+    traffic(pipeline, program, range(60, 80))
+    change = next(record.offset for record in pipeline.records(TOPICS.journal)[1:] if is_change(record))
+    assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
+    pipeline.broker.delete_records(JOURNAL, change + 1)
+    assert settings_in_force(pipeline.broker, TOPICS, 0) == {}
+    with pytest.raises(JournalError, match="is kept from"):
+        recover(pipeline.broker, TOPICS, 0, BEGUN, given=())
+
+
+def test_recovery_goes_by_the_settings_that_it_has_come_to_whatever_was_found_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline, _ = begun()
+    monkeypatch.setattr("stream.recovery.recover.settings_in_force", lambda *_: {})  # as if the task had begun since
+    assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
+    with pytest.raises(SettingsDifferError):
+        recover(pipeline.broker, TOPICS, 0, SHORTER)
+
+
+def edited(pipeline: Pipeline, edit: Callable[[list[Record]], list[Record]]) -> None:
+    """Write the journal anew, with something changed."""
+    records = edit(pipeline.records(TOPICS.journal))
+    pipeline.broker.delete_topics([TOPICS.journal])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    for record in records:
+        pipeline.broker.producer().send(TOPICS.journal, 0, None, record.value, record.headers)
+
+
+def is_change(record: Record) -> bool:
+    return isinstance(decode_step(record), SettingsChange)
+
+
+def other_learner(record: Record) -> Record:
+    entry = decode_step(record)
+    assert isinstance(entry, SettingsChange)
+    return record._replace(value=encode_entry(entry._replace(settings=replace(entry.settings, seed=77))))
+
+
+DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
+    "the record is missing": (
+        lambda records: [record for record in records if not is_change(record)],
+        "expected the settings of step 0, .*; got those of step",
+        "was made under the settings of step",
+    ),
+    "another record is there": (
+        lambda records: [other_learner(record) if is_change(record) else record for record in records],
+        r"before step \d+, has seed = 0; got 77",
+        "has seed = 0; got 77",
+    ),
+    "its step is missing": (
+        lambda records: records[: [is_change(record) for record in records].index(True) + 1],
+        r"holds settings for step \d+, and not that step",
+        "has published, and the journal ends with",
+    ),
+    "it stands too early": (
+        lambda records: sorted(
+            records, key=lambda record: -1 if is_change(record) and record.offset else record.offset
+        ),
+        r"begins with step|expected step 1; got",
+        "gone",
+    ),
+    "it stands a step too late": (
+        lambda records: later(records),
+        "expected the settings of step 0",
+        "was made under the settings of step",
+    ),
+}
+
+
+def later(records: list[Record]) -> list[Record]:
+    at = [is_change(record) for record in records].index(True)
+    return [*records[:at], records[at + 1], records[at], *records[at + 2 :]]
+
+
+@pytest.mark.parametrize("claim", DAMAGE)
+def test_damage_to_the_record_of_a_change_is_found_by_recovery_and_by_the_audit(claim: str) -> None:
+    # A change that shows nowhere else: no decision has waited for longer than either window.
+    pipeline = Pipeline(BEGUN)
+    program = pipeline.learner()
+    wanted = replace(BEGUN, join=replace(LIMITS, window_ms=900))
+    for number in range(20):
+        if number == 10:
+            program.close()
+            program = pipeline.learner(settings=wanted, change_settings=True)
+        pipeline.clock.advance_to(pipeline.now_ms() + 20)
+        pipeline.context(f"event-{number}")
+        idle(program)
+        pipeline.answer(f"event-{number}", 1)
+        idle(program)
+    edit, recovery_says, audit_says = DAMAGE[claim]
+    same_everywhere(pipeline, program)
+    edited(pipeline, edit)
+    with pytest.raises(JournalError, match=recovery_says):
+        rebuild(pipeline.broker, TOPICS, 0, None)
+    if audit_says == "gone":
+        with pytest.raises(JournalError, match="the record that opens the journal is gone"):
+            pipeline.audits()
+        return
+    (finding,) = pipeline.audits()
+    assert not finding.ok
+    assert any(audit_says in fault for fault in finding.faults), finding.faults
+
+
+def as_format_1(record: Record) -> Record:
+    """The same record as version 0.1.0 wrote it."""
+    fields = orjson.loads(record.value or b"")
+    if "settings" in fields:
+        settings = fields["settings"]
+        fields["settings"] = {name: value for name, value in settings.items() if not name.endswith(("_ms", "_max"))}
+        fields["settings"]["join"] = {n: value for n, value in settings.items() if n.endswith(("_ms", "_max"))}
+    else:
+        fields["ledger"] = [fields["ledger"].get(name, 0) for name in journal.FORMAT_1_LEDGER]
+    return record._replace(value=orjson.dumps(fields), headers=HEADERS)
+
+
+def test_journal_of_format_1_goes_on_in_format_2() -> None:
+    pipeline, program = begun(snapshot_interval_ms=0)
+    state = task_digest(program.tasks[0])
+    expected = entries(pipeline)
+    edited(pipeline, lambda records: [as_format_1(record) for record in records])
+    assert entries(pipeline) == expected
+    again = pipeline.learner(given=())
+    idle(again)
+    assert task_digest(again.tasks[0]) == state
+    traffic(pipeline, again, range(60, 80))
+    again.close()
+    again = pipeline.learner(settings=SHORTER, change_settings=True)
+    traffic(pipeline, again, range(80, 120))
+    formats = [dict(record.headers)["onebit-version"] for record in pipeline.records(TOPICS.journal)]
+    assert formats == sorted(formats)
+    assert set(formats) == {b"1", b"2"}
+    same_everywhere(pipeline, again)
+
+
+@pytest.mark.parametrize(
+    ("absent", "then"),
+    [("on_expiry", {"on_expiry": "negative"}), ("pending_max", {"join": replace(LIMITS, pending_max=7)})],
+)
+def test_journal_of_before_a_setting_there_was_goes_on_with_what_it_meant_then(absent: str, then: Any) -> None:
+    pipeline, _ = begun()
+
+    def without(records: list[Record]) -> list[Record]:
+        fields = orjson.loads(records[0].value or b"")
+        del fields["settings"][absent]
+        return [records[0]._replace(value=orjson.dumps(fields)), *records[1:]]
+
+    edited(pipeline, without)
+    with pytest.raises(SettingsDifferError, match=absent):
+        idle(pipeline.learner(settings=replace(BEGUN, **then)))
+    again = pipeline.learner(settings=replace(BEGUN, **then), given=("seed",))
+    traffic(pipeline, again, range(60, 100))
+    assert (again.tasks[0].settings.on_expiry, again.tasks[0].settings.join.pending_max)[absent != "on_expiry"] == (
+        "drop" if absent == "on_expiry" else 1_000_000
+    )
+    same_everywhere(pipeline, again)
+
+
+def test_task_that_has_not_begun_takes_over_what_the_pipeline_has() -> None:
+    pipeline = Pipeline(BEGUN, partitions=2)
+    assert pipeline_settings(pipeline.broker, TOPICS, 2) == {}
+    pipeline.context("a")
+    program = pipeline.learner()
+    idle(program)
+    program.close()
+    assert pipeline_settings(pipeline.broker, TOPICS, 2) == by_name(BEGUN)
+    program = pipeline.learner(settings=SHORTER, change_settings=True)
+    idle(program)
+    assert pipeline_settings(pipeline.broker, TOPICS, 2) == by_name(SHORTER)
+
+
+def test_policy_that_the_learner_cannot_follow_is_refused_before_anything_is_written() -> None:
+    pipeline = Pipeline(small_task("perceptron"))
+    program = pipeline.learner()
+    pipeline.context("a")
+    idle(program)
+    ends = pipeline.ends()
+    negative = small_task("perceptron", on_expiry="negative")
+    with pytest.raises(ParameterError, match="learns from labels"):
+        pipeline.learner(settings=negative, change_settings=True)
+    # Given for one learner, with a pipeline of another.
+    given = small_task("banditron", on_expiry="negative")
+    with pytest.raises(ParameterError, match="learns from labels"):
+        recover(pipeline.broker, TOPICS, 0, given, given=("on_expiry",), change_settings=True)
+    assert pipeline.ends() == ends
+
+
+# What a change means for what is there already, in the pure step.
+
+
+def task_with(settings: TaskSettings, *event_ids: str) -> tuple[Task, Inputs]:
+    """Decisions of 1,000, 1,010, ... ms that wait."""
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    for number, event_id in enumerate(event_ids):
+        task.step([inputs.context(event_id, 1_000 + 10 * number)], 0, 1_000 + 10 * number)
+    return task, inputs
+
+
+def test_decisions_that_wait_fall_due_by_the_new_window_before_anything_else_in_its_first_step() -> None:
+    task, inputs = task_with(small_task(), "a", "b", "c")
+    task.step([], 0, 1_200)
+    task.change_settings(small_task(join=replace(small_task().join, window_ms=195)))
+    assert task.join.next_deadline_ms() == 1_195
+    # Feedback of the time that has been reached already: a was due before it.
+    effects = task.step([inputs.feedback("a", 1, 1_200), inputs.feedback("b", 1, 1_200)], 0, -1)
+    found = [(example.id, str(example.outcome), example.settled_at_ms) for example, _ in effects.examples]
+    assert found == [("a", "expired", 1_200), ("b", "matched", 1_200)]
+    assert task.join.ledger() == Ledger(contexts=3, decided=3, feedback=2, expired=1, late=1, matched=1, pending=1)
+
+
+def test_deadline_itself_is_in_time_by_the_new_window_too() -> None:
+    task, _ = task_with(small_task(), "a")
+    task.step([], 0, 1_200)
+    task.change_settings(small_task(join=replace(small_task().join, window_ms=200)))
+    assert task.step([], 0, -1).examples == []
+    task.change_settings(small_task(join=replace(small_task().join, window_ms=199)))
+    assert len(task.step([], 0, -1).examples) == 1
+
+
+def test_decisions_that_wait_have_the_longer_window() -> None:
+    task, inputs = task_with(small_task(), "a")
+    task.step([], 0, 1_999)
+    task.change_settings(small_task(join=replace(small_task().join, window_ms=1_500)))
+    effects = task.step([inputs.feedback("a", 1, 2_500)], 0, -1)
+    assert [str(example.outcome) for example, _ in effects.examples] == ["matched"]
+
+
+def test_what_is_beyond_the_new_limits_is_settled_oldest_first_and_counted() -> None:
+    settings = small_task(on_expiry="negative")
+    task, inputs = task_with(settings, *"abcde")
+    task.step([inputs.feedback(f"orphan-{number}", 1, 1_050 + number) for number in range(4)], 0, -1)
+    limits = replace(settings.join, pending_max=2, orphans_max=1, retained_max=1)
+    task.change_settings(replace(settings, join=limits))
+    effects = task.step([], 0, -1)
+    assert [example.id for example, _ in effects.examples] == ["a", "b", "c"]
+    assert [record.offset for record, *_ in effects.dead_letters] == [0, 1, 2]
+    assert (list(task.join.pending), list(task.join.orphans), list(task.join.retained)) == (
+        ["d", "e"], ["orphan-3"], ["c"],
+    )  # fmt: skip
+    assert task.join.overflows() == (3, 3, 2)
+    assert task.step([], 0, -1).examples == []
+    assert task.join.ledger().balances
+
+
+def test_ids_beyond_the_new_limit_are_forgotten_although_nothing_else_is_settled() -> None:
+    task, inputs = task_with(small_task(), *"abc")
+    task.step([inputs.feedback(event_id, 1, 1_050) for event_id in "abc"], 0, -1)
+    task.change_settings(small_task(join=replace(small_task().join, retained_max=2)))
+    task.step([], 0, -1)
+    assert list(task.join.retained) == ["b", "c"]
+    assert task.join.overflows() == (0, 0, 1)
+
+
+def test_what_was_assumed_stays_so_and_what_expires_from_now_on_is_assumed_by_the_new_policy() -> None:
+    task, _ = task_with(small_task(), "a", "b")
+    first = task.step([], 0, 2_005)
+    task.change_settings(small_task(on_expiry="negative"))
+    second = task.step([], 0, 9_000)
+    assert [(e.id, e.reward) for e, _ in first.examples + second.examples] == [("a", None), ("b", 0)]
+
+
+def test_late_feedback_corrects_nothing_any_more_when_corrections_have_ended() -> None:
+    correcting = small_task("soba-diag", on_expiry="negative", late="correct")
+    both = []
+    for ends in (False, True):
+        task, inputs = task_with(correcting, "a")
+        task.step([], 0, 2_500)
+        before = task.updates
+        if ends:
+            task.change_settings(replace(correcting, late="ignore"))
+        task.step([inputs.feedback("a", 1, 2_600)], 0, -1)
+        assert task.join.ledger().late == 1
+        both.append(task.updates - before)
+    assert both == [1, 0]
+
+
+def test_opening_and_change_hold_all_settings() -> None:
+    for entry in (Opening(BEGUN), SettingsChange(3, BEGUN)):
+        assert orjson.loads(encode_entry(entry))["settings"] == stored_settings(BEGUN)
