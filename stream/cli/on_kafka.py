@@ -13,9 +13,11 @@ from producers.datasets.base import Dataset
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.port import Broker, BrokerError
 from stream.brokers.reading import read_partition
-from stream.cli.console import EXIT_FENCED, StopRequest, announce, fail, run_progress
-from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.cli.run import Judge, Outcome, report_of
+from stream.cli.composition import events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.console import StopRequest, announce, fail
+from stream.cli.embedded import Judge, Outcome, report_of
+from stream.cli.exits import ExitCode
+from stream.cli.progress import run_progress
 from stream.cli.settings import Settings, SettingsError
 from stream.learners import registered
 from stream.recovery.digests import state_digest
@@ -46,9 +48,9 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
     topics = topics_of(settings)
     started_s = time.perf_counter()
-    broker = KafkaBroker(settings.bootstrap, connect_timeout_ms=settings.connect_timeout, progress=announce)
+    broker = KafkaBroker(settings.bootstrap, connect_timeout_ms=settings.connect_timeout_ms, progress=announce)
     try:
-        broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention))
+        broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention_ms))
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings, learner) as programs:
@@ -108,12 +110,15 @@ class _Programs:
         """End the run when a program has ended early; only the replay comes to an end by itself."""
         for name, process in list(self.processes.items()):
             code = process.poll()
-            if code == EXIT_FENCED and self._restarts < RESTARTS_MAX:
+            if code == ExitCode.FENCED and self._restarts < RESTARTS_MAX:
                 self._restarts += 1
                 announce(f"`onebit {name}` ended, starting it again: {self._last_lines(name, 1)}")
                 self.processes[name] = self._start(name)
             elif code is not None and (code != 0 or name != "replay"):
-                raise fail(f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}", 1)
+                raise fail(
+                    f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}",
+                    ExitCode.DIFFERS,
+                )
 
     def _last_lines(self, name: str, count: int = 15) -> str:
         return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
@@ -171,7 +176,7 @@ def _wait_until_settled(
         while True:
             programs.check()
             if stop():
-                raise fail("the run was stopped before its end; its topics are kept", 130)
+                raise fail("the run was stopped before its end; its topics are kept", ExitCode.INTERRUPTED)
             try:
                 ledger = follower.read(POLL_MS)
             except BrokerError as error:
