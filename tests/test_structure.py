@@ -15,7 +15,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("stream.durations", "stream.randomness"),
+            ("stream.durations", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
             ("stream.joining", "stream.learners"),
             ("stream.brokers",),
@@ -45,9 +45,10 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """What the core must be handed."""
 
 CORE = frozenset(
-    ("stream.durations", "stream.randomness", "stream.wire", "stream.joining", "stream.learners", "stream.recovery",
-     "stream.verifying", "stream.offline", "stream.simulation", "stream.brokers.port", "stream.brokers.embedded",
-     "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading", "stream.brokers.virtual_time")
+    ("stream.durations", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining", "stream.learners",
+     "stream.recovery", "stream.verifying", "stream.offline", "stream.simulation", "stream.brokers.port",
+     "stream.brokers.embedded", "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading",
+     "stream.brokers.virtual_time")
 )  # fmt: skip
 """What reads no clock and throws no dice."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from stream.brokers import local_kafka
 from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.cli.composition import topics_of
 from stream.cli.console import StopRequest, announce, fail, monotonic_ms
@@ -51,11 +52,11 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
 
 
 def _start_hint(settings: Settings) -> str:
-    """How a Kafka is started at an address of this machine."""
+    """How a Kafka is started at another port of this machine than the usual one."""
     host, _, port = settings.bootstrap.rpartition(":")
-    if host not in ("localhost", "127.0.0.1"):
+    if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""
-    return "; this starts one there: onebit kafka up" + ("" if port == "9092" else f" --port {port}")
+    return f"; with this port: onebit kafka up --port {port}"
 
 
 def require_topics(broker: Broker, settings: Settings) -> int:

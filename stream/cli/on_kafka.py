@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
-from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.port import Broker, BrokerError
 from stream.brokers.reading import read_partition
 from stream.cli.composition import events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.connection import command_hint, connect
 from stream.cli.console import StopRequest, announce, fail
 from stream.cli.embedded import Judge, Outcome, report_of
 from stream.cli.exits import ExitCode
@@ -48,7 +48,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
     topics = topics_of(settings)
     started_s = time.perf_counter()
-    broker = KafkaBroker(settings.bootstrap, connect_timeout_ms=settings.connect_timeout_ms, progress=announce)
+    broker = connect(settings, stop)
     try:
         broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention_ms))
         _refuse_used(broker, topics, settings)
@@ -79,7 +79,7 @@ def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
     if any(ends.high_watermark > 0 for ends in broker.ends(tps).values()):
         raise SettingsError(
             f"--topic-prefix {settings.topic_prefix}: {topics.contexts} holds events of an earlier run; choose another "
-            "prefix, or delete these topics with `onebit topics delete`"
+            f"prefix, or delete these topics: {command_hint(settings, 'topics delete')}"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import _read_towards, read_partition
+from stream.brokers.reading import read_partition, read_towards
 from stream.joining.task import Effects, Task, TaskSettings, merge
 from stream.recovery.journal import (
     JournalError,
@@ -374,7 +374,7 @@ class _Input:
                 taken.append(self._buffer.popleft())
             if self._buffer or self._consumer.position(self._tp) >= end:
                 return taken
-            self._buffer.extend(_read_towards(self._consumer, self._tp, end))
+            self._buffer.extend(read_towards(self._consumer, self._tp, end))
 
     def close(self) -> None:
         self._consumer.close()

@@ -1,5 +1,7 @@
 """Commands as a user types them."""
 
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +9,12 @@ from pathlib import Path
 import pytest
 
 import stream
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.cli.connection import command_hint, require_topics
 from stream.cli.exits import ExitCode
+from stream.cli.settings import SettingsError
+from stream.cli.sources import load_settings
 from tests.cli.conftest import Onebit
 
 
@@ -68,3 +75,62 @@ def test_a_flag_that_cannot_be_used_is_refused_before_anything_runs(
     ended = onebit("run", *flags)
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert told in ended.err
+
+
+def test_a_parameter_that_only_python_reads_as_a_number_is_refused(onebit: Onebit) -> None:
+    ended = onebit("run", "--learner", "banditron", "--param", "gamma=0_1")
+    assert ended.code == ExitCode.USAGE
+    assert "parameter gamma is a number in [0, 1]; got '0_1'" in ended.err
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("flags", [("--kafka", "--no-report"), ("--no-report", "--kafka"), ("--kafka",)])
+def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
+    flags: tuple[str, ...], onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = unused_port()
+    monkeypatch.setenv("ONEBIT_BOOTSTRAP", f"127.0.0.1:{port}")
+    monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
+    ended = onebit("run", *flags)
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert f"no Kafka answered at 127.0.0.1:{port}" in ended.err
+    assert f"onebit kafka up --port {port}" in ended.err
+
+
+def test_an_address_that_is_given_wins_over_that_of_the_settings(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = unused_port()
+    monkeypatch.setenv("ONEBIT_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
+    assert f"no Kafka answered at 127.0.0.1:{port} " in onebit("run", "--kafka", f"127.0.0.1:{port}").err
+
+
+def test_hints_hold_the_address_and_the_prefix_that_were_given() -> None:
+    broker = EmbeddedBroker(VirtualClock(0))
+    settings = load_settings({"topic_prefix": "own.", "bootstrap": "kafka:1", "partitions": 2, "seed": 3})
+    create = "onebit topics create --bootstrap kafka:1 --topic-prefix own. --partitions 2"
+    with pytest.raises(SettingsError, match=re.escape("there is no topic own.contexts, ") + ".*" + re.escape(create)):
+        require_topics(broker, settings)
+    assert command_hint(load_settings({}), "topics create") == "onebit topics create"
+
+
+def test_the_home_of_a_local_kafka_is_told_and_stands_in_the_hints(onebit: Onebit, tmp_path: Path) -> None:
+    home = str(tmp_path / "my kafka")
+    ended = onebit("kafka", "status", "--data-dir", home)
+    assert ended.code == ExitCode.DIFFERS
+    assert ended.out == f"no Kafka runs in {home}; start one: onebit kafka up --data-dir '{home}'\n"
+    assert onebit("kafka", "down", "--data-dir", home).out == f"no Kafka runs in {home}\n"
+    assert f"onebit kafka up --data-dir '{home}'" in onebit("kafka", "logs", "--data-dir", home).err
+
+
+def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    first, second = onebit("kafka", "status").out.splitlines()
+    assert first == f"no Kafka runs in {tmp_path / 'onebit' / 'kafka'}; start one: onebit kafka up"
+    assert second == "one that was started with a --data-dir is found with that"
