@@ -4,7 +4,7 @@ It moves records and time to and fro; what is decided, learned or expired is the
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
@@ -92,6 +92,7 @@ class LearnerProgram:
         monotonic_ms: Callable[[], int],
         announce: Callable[[str], None] = lambda message: None,
         crash_point: CrashPoint = lambda number: None,
+        committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
     ) -> None:
         settings.make_learner()  # refuses what cannot work before anything is read
         self._broker = broker
@@ -101,6 +102,7 @@ class LearnerProgram:
         self._monotonic_ms = monotonic_ms
         self._announce = announce
         self._crash_point = crash_point
+        self._committed = committed  # is told what each transaction has published
         self._running: dict[int, _RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
@@ -179,6 +181,7 @@ class LearnerProgram:
                 self._writer = None
                 return 1
             self._finish_snapshot()
+            self._committed(commits)
             self._committed_at_ms = self._monotonic_ms()
             self._knows_time = True
         for running in self._running.values():

@@ -16,8 +16,10 @@ from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.brokers.virtual_time import run_until_settled
+from stream.cli import cost
 from stream.cli.composition import events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.console import announce
+from stream.cli.hindsight import answers, warnings
 from stream.cli.progress import run_progress
 from stream.cli.settings import Settings
 from stream.joining.task import TaskSettings
@@ -65,13 +67,29 @@ class EmbeddedPipeline:
 
     def run(self, progress: Callable[[], None] = lambda: None) -> None:
         """Run until every decision is settled."""
+        learner = _Shown(self.learner, progress)
         with _without_collector():
-            run_until_settled(self.clock, (self.replay, self.feedback), self.learner, _poll_ms(self.settings), progress)
+            run_until_settled(self.clock, (self.replay, self.feedback), learner, _poll_ms(self.settings))
 
     @property
     def pending(self) -> int:
         """Decisions that wait."""
         return sum(len(task.join.pending) for task in self.learner.tasks.values())
+
+
+class _Shown:
+    """A learner that shows progress with every step: a moment of virtual time can hold minutes of updates."""
+
+    def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
+        self._progress = progress
+        self._step = learner.step
+        self.next_due_ms = learner.next_due_ms
+
+    def step(self, timeout_ms: int) -> int:
+        """See Program."""
+        done = self._step(timeout_ms)
+        self._progress()
+        return done
 
 
 def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
@@ -89,6 +107,8 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
 
     options = FeedbackOptions(with_label=registered()[learner].needs_label or settings.with_label)
     plan = feedback_plan(settings, dataset)
+    records_max = cost.records_max(task, cost.nnz_of(dataset), LearnerOptions().records_max)
+    learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=records_max)
     return EmbeddedPipeline(
         settings,
         task,
@@ -96,7 +116,7 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
         broker,
         ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
         FeedbackProgram(broker, topics, dataset.label_of, plan, options, now_ms, observe=judge.observe),
-        LearnerProgram(broker, topics, task, LearnerOptions(snapshot_interval_ms=0), now_ms),
+        LearnerProgram(broker, topics, task, learner_options, now_ms),
         judge,
     )
 
@@ -169,12 +189,11 @@ def report_of(
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}")
-    delays_ms = [
-        example.delay_ms
+    found = answers(
+        decode_example(record)[0]
         for partition in range(settings.partitions)
         for record in read_partition(broker, TopicPartition(topics.examples, partition))
-        if (example := decode_example(record)[0]).delay_ms is not None
-    ]
+    )
     return RunReport(
         data=dataset.name,
         learner=task.learner,
@@ -188,7 +207,9 @@ def report_of(
         errors=judge.curve.summary(),
         settings=settings.shown() | {"command": command},
         full_information=registered()[task.learner].needs_label,
-        delays=summarise_delays(delays_ms),
+        delays=summarise_delays(found.delays_ms),
+        feedback_after_end=found.after_end,
+        warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
         **outcome._asdict(),
     )

@@ -184,7 +184,7 @@ def _wait_until_settled(
                 time.sleep(1.0)
                 continue
             if progress.due():
-                progress.show(ledger.decided, float("nan"), ledger.pending)
+                progress.show(ledger.decided, pending=ledger.pending)
             if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
                 break
     follower.close()

@@ -55,7 +55,7 @@ def replay(settings: Settings, *, resume: bool) -> None:
                     sent = program.step(0)
                     reached = program.position
                     if progress.due():
-                        progress.show(program.position, float("nan"), 0)
+                        progress.show(program.position)
                     due_ms = program.next_due_ms()
                     if not sent and due_ms is not None:
                         time.sleep(max(due_ms - monotonic_ms(), 1) / 1_000)

@@ -10,8 +10,9 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from stream.cli.composition import dataset_of, task_settings
-from stream.cli.console import StopRequest, err, examples, out, print_table
+from stream.cli import cost
+from stream.cli.composition import dataset_of, events_of, task_settings
+from stream.cli.console import StopRequest, err, examples, out, print_table, warn
 from stream.cli.embedded import run_embedded
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
@@ -76,7 +77,10 @@ def run(
         settings = settings.model_copy(update={"bootstrap": kafka})
     dataset = dataset_of(settings)
     for name in settings.learner:  # all are checked before the first one runs
-        task_settings(settings, name, dataset.n_classes, dataset.n_features).make_learner()
+        task = task_settings(settings, name, dataset.n_classes, dataset.n_features)
+        task.make_learner()
+        if slow := cost.warning(task, cost.nnz_of(dataset), events_of(settings, dataset)):
+            warn(slow)
     command = command_line(sys.argv[1:])
     if kafka is None:
         reports = [run_embedded(settings, name, dataset, command) for name in settings.learner]
@@ -86,6 +90,8 @@ def run(
         stop = StopRequest()
         reports = [run_on_kafka(settings, name, dataset, command, stop) for name in settings.learner]
     _publish(reports, None if no_report else report or DEFAULT_REPORT, json=json)
+    for message in dict.fromkeys(message for report in reports for message in report.warnings):
+        warn(message)
     if not all(result.ledger_ok for result in reports):
         raise typer.Exit(ExitCode.DIFFERS)
 

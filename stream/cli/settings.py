@@ -222,7 +222,7 @@ class Settings(BaseSettings):
         float,
         Field(gt=0.0),
         Setting(Panel.DATA, _REPLAY, "The pace of the replay, in events per second.", "EVENTS_PER_S"),
-    ] = 1_000.0
+    ] = 100.0
     seed: Annotated[
         int,
         Field(ge=0, lt=2**63),
@@ -268,7 +268,7 @@ class Settings(BaseSettings):
             "(scale, shape), empirical:FILE (one delay in ms a line); per true class: 0=fixed:1s;*=none.",
             "SPEC",
         ),
-    ] = "lognormal:10s,1.0"
+    ] = "lognormal:1s,1.0"
     loss: Annotated[Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "The share of feedback that never comes.", "P")] = (
         0.0
     )

@@ -14,8 +14,8 @@ from stream.cli.connection import connected
 from stream.cli.console import announce, every, examples, fail, monotonic_ms, out
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
-from stream.cli.learn import ledger_line
 from stream.cli.settings import Program, Settings, SettingsError
+from stream.cli.tally import ledger_line
 from stream.durations import parse_duration
 from stream.recovery.journal import JournalError, JournalFollower
 from stream.verifying.audit import Finding, audit_partition

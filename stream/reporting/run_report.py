@@ -54,6 +54,8 @@ class RunReport:
     delays: Delays | None = None
     constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
     report: str | None = None  # where the page is
+    feedback_after_end: float = math.nan  # share of the matched feedback that came after the last decision
+    warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -140,6 +142,8 @@ class RunReport:
             "ledger": self.ledger._asdict(),
             "delays": _plain(self.delays._asdict()) if self.delays else None,
             "constant_error_rate": _plain(self.constant_error_rate),
+            "feedback_after_end": _plain(self.feedback_after_end),
+            "warnings": list(self.warnings),
         }
 
 
