@@ -33,11 +33,11 @@ def events_of(settings: Settings, dataset: Dataset) -> int:
 def replay_options(settings: Settings, dataset: Dataset, start: int = 0) -> ReplayOptions:
     """How the data set is replayed."""
     return ReplayOptions(
-        events_of(settings, dataset),
-        settings.rate_per_s,
-        settings.seed if settings.shuffle else None,
-        settings.partitions,
-        start,
+        events=events_of(settings, dataset),
+        rate_per_s=settings.rate_per_s,
+        shuffle_seed=settings.seed if settings.shuffle else None,
+        partitions=settings.partitions,
+        start=start,
     )
 
 
@@ -77,12 +77,12 @@ def _has(learner: str, parameter: str) -> bool:
 def task_settings(settings: Settings, learner: str, n_classes: int, n_features: int) -> TaskSettings:
     """All that one learner's state depends on beside its inputs."""
     return TaskSettings(
-        learner,
-        n_classes,
-        n_features,
-        parameters_of(settings, learner),
-        settings.seed,
-        JoinSettings(
+        learner=learner,
+        n_classes=n_classes,
+        n_features=n_features,
+        parameters=parameters_of(settings, learner),
+        seed=settings.seed,
+        join=JoinSettings(
             window_ms=settings.window_ms,
             orphan_ms=settings.orphan_window_ms,
             retain_ms=settings.retain_ms,
@@ -90,8 +90,8 @@ def task_settings(settings: Settings, learner: str, n_classes: int, n_features: 
             orphans_max=settings.orphans_max,
             retained_max=settings.retained_max,
         ),
-        settings.on_expiry,
-        settings.late,
+        on_expiry=settings.on_expiry,
+        late=settings.late,
     )
 
 

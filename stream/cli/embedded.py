@@ -52,7 +52,7 @@ class Judge:
         self.labels[label] += 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPipeline:
     """The programs of one learner's run over an embedded broker, ready to run."""
 
@@ -110,14 +110,14 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
     records_max = cost.records_max(task, cost.nnz_of(dataset), LearnerOptions().records_max)
     learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=records_max)
     return EmbeddedPipeline(
-        settings,
-        task,
-        clock,
-        broker,
-        ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
-        FeedbackProgram(broker, topics, dataset.label_of, plan, options, now_ms, observe=judge.observe),
-        LearnerProgram(broker, topics, task, learner_options, now_ms),
-        judge,
+        settings=settings,
+        task=task,
+        clock=clock,
+        broker=broker,
+        replay=ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
+        feedback=FeedbackProgram(broker, topics, dataset.label_of, plan, options, now_ms, observe=judge.observe),
+        learner=LearnerProgram(broker, topics, task, learner_options, now_ms),
+        judge=judge,
     )
 
 
@@ -137,8 +137,8 @@ def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: st
     tasks = pipeline.learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     updates = sum(task.updates for task in tasks.values())
-    outcome = Outcome(updates, digest, pipeline.clock.now_ms / 1_000, wall_s)
-    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, outcome, command)
+    end = RunEnd(updates, digest, pipeline.clock.now_ms / 1_000, wall_s)
+    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
 
 
 POLL_MS_MAX = 100
@@ -165,7 +165,7 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-class Outcome(NamedTuple):
+class RunEnd(NamedTuple):
     """What a run left behind, beside its topics."""
 
     updates: int
@@ -180,7 +180,7 @@ def report_of(
     task: TaskSettings,
     dataset: Dataset,
     judge: Judge,
-    outcome: Outcome,
+    end: RunEnd,
     command: str,
 ) -> RunReport:
     """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
@@ -211,5 +211,5 @@ def report_of(
         feedback_after_end=found.after_end,
         warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
-        **outcome._asdict(),
+        **end._asdict(),
     )

@@ -38,7 +38,7 @@ def feedback(settings: Settings) -> None:
             with_label=settings.with_label,
         )
         program = FeedbackProgram(
-            broker, topics, dataset.label_of, plan, options, clock.now_ms, clock.heard, announce=announce
+            broker, topics, dataset.label_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
         )
         announce(f"feedback on {topics.predictions}: delay {settings.delay}; Ctrl-C stops it")
         sent = 0

@@ -15,7 +15,7 @@ from stream.brokers.reading import read_partition
 from stream.cli.composition import events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.connection import command_hint, connect
 from stream.cli.console import StopRequest, announce, fail
-from stream.cli.embedded import Judge, Outcome, report_of
+from stream.cli.embedded import Judge, RunEnd, report_of
 from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
 from stream.cli.settings import Settings, SettingsError
@@ -48,7 +48,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
     topics = topics_of(settings)
     started_s = time.perf_counter()
-    broker = connect(settings, stop)
+    broker = connect(settings)
     try:
         broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention_ms))
         _refuse_used(broker, topics, settings)
@@ -59,8 +59,8 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         judge, virtual_s = _judge(broker, topics, settings, dataset)
         tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
         digest = state_digest(task.learner.state() for task in tasks)
-        outcome = Outcome(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
-        return report_of(broker, settings, task, dataset, judge, outcome, command)
+        end = RunEnd(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
+        return report_of(broker, settings, task, dataset, judge, end, command)
     finally:
         broker.close()
 
