@@ -18,6 +18,7 @@ class Answers(NamedTuple):
     """The matched feedback of a run."""
 
     delays_ms: list[int]
+    lasted_ms: int  # from the first decision to the last
     after_end: float  # the share that came after the last decision; nan without any
 
 
@@ -27,14 +28,15 @@ def answers(examples: Iterable[Example]) -> Answers:
     >>> from stream.wire.events import Outcome
     >>> settled = [Example("a", Outcome.MATCHED, 0, 1.0, 1, 5, 15), Example("b", Outcome.MATCHED, 0, 1.0, 1, 2, 22)]
     >>> answers(settled)  # decided at 10 and at 20
-    Answers(delays_ms=[5, 2], after_end=0.5)
+    Answers(delays_ms=[5, 2], lasted_ms=10, after_end=0.5)
     """
     matched = [(one.settled_at_ms, one.delay_ms) for one in examples if one.delay_ms is not None]
     if not matched:
-        return Answers([], math.nan)
-    last_ms = max(settled_at_ms - delay_ms for settled_at_ms, delay_ms in matched)
+        return Answers([], 0, math.nan)
+    decided_ms = [settled_at_ms - delay_ms for settled_at_ms, delay_ms in matched]
+    last_ms = max(decided_ms)
     late = sum(settled_at_ms > last_ms for settled_at_ms, _ in matched)
-    return Answers([delay_ms for _, delay_ms in matched], late / len(matched))
+    return Answers([delay_ms for _, delay_ms in matched], last_ms - min(decided_ms), late / len(matched))
 
 
 def warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
@@ -45,9 +47,9 @@ def warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
     better_per_s = _rounded_down(min(events / (DELAYS_PER_RUN * mean_s), rate_per_s / 2))
     return (
         f"{tables.percent(found.after_end)} of the feedback came after the last event, when there was nothing left to "
-        f"decide: the run lasted {tables.duration(events / rate_per_s)}, and feedback takes {tables.duration(mean_s)} "
-        f"in the mean. --rate {better_per_s:g} spreads the same events over {tables.duration(events / better_per_s)}; "
-        "or give a shorter --delay, or more --epochs",
+        f"decide: all was decided within {tables.duration(found.lasted_ms / 1_000)}, and feedback takes "
+        f"{tables.duration(mean_s)} in the mean. --rate {better_per_s:g} spreads the same events over "
+        f"{tables.duration(events / better_per_s)}; or give a shorter --delay, or more --epochs",
     )
 
 

@@ -90,8 +90,6 @@ def run(
         stop = StopRequest()
         reports = [run_on_kafka(settings, name, dataset, command, stop) for name in settings.learner]
     _publish(reports, None if no_report else report or DEFAULT_REPORT, json=json)
-    for message in dict.fromkeys(message for report in reports for message in report.warnings):
-        warn(message)
     if not all(result.ledger_ok for result in reports):
         raise typer.Exit(ExitCode.DIFFERS)
 
@@ -108,7 +106,10 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
             _publish(reports, None, json=json)
             raise typer.Exit(ExitCode.USAGE) from error
         reports = [replace(report, report=str(written)) for report in reports]
+    warnings = dict.fromkeys(message for report in reports for message in report.warnings)
     if json:
+        for message in warnings:
+            warn(message)
         objects = [report.as_json() for report in reports]
         sys.stdout.write(orjson.dumps(objects[0] if len(objects) == 1 else {"runs": objects}).decode() + "\n")
         return
@@ -116,5 +117,7 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
     for report in reports:
         if not report.ledger_ok:
             out.print(f"[bold red]✗ the ledger of {report.learner} does not add up")
+    for message in warnings:
+        warn(message)
     if path is not None:
         out.print(f"error curves and ledger: {reports[0].report}", highlight=False, soft_wrap=True)

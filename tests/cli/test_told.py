@@ -123,7 +123,7 @@ def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pyt
     [(math.nan, False), (0.0, False), (0.33, False), (0.34, True), (1.0, True)],
 )
 def test_feedback_that_comes_too_late_to_be_of_use_is_told(after_end: float, told: bool) -> None:
-    assert bool(hindsight.warnings(Answers([10_000], after_end), 5_620, 1_000.0)) == told
+    assert bool(hindsight.warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == told
 
 
 def test_a_run_that_ends_before_its_feedback_says_so_with_a_rate_that_mends_it(onebit: Onebit) -> None:
