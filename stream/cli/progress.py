@@ -82,7 +82,8 @@ class RunProgress:
             figures.append(f"error {tables.percent(error_rate)}")
         if pending:
             figures.append(f"pending {pending:,}")
-        figures.append(f"ETA {tables.duration(self._time_to_go.estimate_s(decided, pending, now_s))}")
+        left_s = self._time_to_go.estimate_s(decided, pending, now_s)
+        figures.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
         if self._bar is None:
             announce(f"{self._label}: {'  '.join(figures)}")
         else:

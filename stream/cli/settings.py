@@ -200,7 +200,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE,
-            "The features of a file whose last ones may be empty.",
+            "The number of features: of a file whose last ones may be empty, or of contexts that are of no data set.",
             unset="the greatest in the file",
         ),
     ] = None

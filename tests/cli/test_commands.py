@@ -134,3 +134,9 @@ def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, mo
     first, second = onebit("kafka", "status").out.splitlines()
     assert first == f"no Kafka runs in {tmp_path / 'onebit' / 'kafka'}; start one: onebit kafka up"
     assert second == "one that was started with a --data-dir is found with that"
+
+
+def test_commands_load_the_kafka_client_and_the_plotting_library_only_where_they_use_them() -> None:
+    code = "import stream.cli.app, sys; print(sorted({'kafka', 'matplotlib', 'jgo', 'psutil'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

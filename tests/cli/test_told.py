@@ -92,7 +92,7 @@ def test_progress_tells_what_is_pending_and_how_long_that_takes(capsys: pytest.C
     progress.show(10, 0.9, 10)
     progress.show(10, 0.9, 8)
     first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("newtron: 10 of 10 events  1 events/s  error 90.0 %  pending 10  ETA 10.0 s")
+    assert first.endswith("newtron: 10 of 10 events  1 events/s  error 90.0 %  pending 10  ETA 10 s")
     assert second.endswith("pending 8  ETA 4 min 0 s")
 
 
