@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from producers.datasets.synthetic import synsep
-from stream.cli.run import prepare_embedded
+from stream.cli.embedded import prepare_embedded
 from stream.cli.settings import Settings
 
 

@@ -22,6 +22,7 @@ import psutil
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import local_kafka
 from stream.cli.settings import Settings
+from stream.cli.sources import load_settings
 from stream.recovery.journal_reading import JournalFollower
 from stream.wire.topics import Topics
 
@@ -69,9 +70,8 @@ def main() -> None:
     arguments = parser.parse_args()
     events: int = arguments.events
     with local_kafka() as kafka, tempfile.TemporaryDirectory() as directory:
-        settings = Settings(
-            data="synsep", events=events, rate=1e9, delay="none", seed=1, bootstrap=kafka.bootstrap, instance="bench"
-        )
+        given = {"data": "synsep", "events": events, "rate": 1e9, "delay": "none", "seed": 1, "instance": "bench"}
+        settings = load_settings({**given, "bootstrap": kafka.bootstrap})
         topics = Topics.with_prefix(settings.topic_prefix)
         broker = KafkaBroker(kafka.bootstrap)
         broker.create_topics(topics.specs(1))

@@ -20,7 +20,7 @@ import numpy as np
 
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
-from stream.cli.run import run_embedded
+from stream.cli.embedded import run_embedded
 from stream.cli.settings import Settings
 from stream.learners import create
 from stream.offline import Examples, run

@@ -110,6 +110,7 @@ class LearnerProgram:
         *,
         given: Given = None,
         change_settings: bool = False,
+        committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
     ) -> None:
         """Join the group; nothing is recovered or written before the first step.
 
@@ -124,6 +125,7 @@ class LearnerProgram:
             stop: whether to stop: it is asked during a recovery, which may take long.
             given: the names of the settings that a task that has begun must have, and else is refused; None: all.
             change_settings: whether it takes the given ones over, from its next step on, where that is possible.
+            committed: is told what each transaction has published.
         """
         settings.make_learner()  # refuses what cannot work before anything is read
         self._broker = broker
@@ -136,6 +138,7 @@ class LearnerProgram:
         self._stop = stop
         self._given = given
         self._change_settings = change_settings
+        self._committed = committed
         self._running: dict[int, _RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
@@ -241,6 +244,7 @@ class LearnerProgram:
             self._give_up(part.partition for part in commits)
             return False
         self._finish_snapshot()
+        self._committed(commits)
         self._time.hears(append_ms)
         return True
 

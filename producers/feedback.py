@@ -43,6 +43,7 @@ class FeedbackProgram:
         plan: FeedbackPlan,
         options: FeedbackOptions,
         now_ms: Callable[[], int],
+        *,
         heard: Callable[[int], None] = lambda append_ms: None,
         observe: Callable[[Answer, int], None] = lambda answer, label: None,
         announce: Callable[[str], None] = lambda message: None,

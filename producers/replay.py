@@ -17,7 +17,7 @@ class ReplayOptions:
     """What is replayed, and how fast."""
 
     events: int  # positions of the schedule to be replayed, from the first on
-    rate: float = 1_000.0  # events per second; inf: as fast as the broker takes them
+    rate_per_s: float = 1_000.0  # inf: as fast as the broker takes them
     shuffle_seed: int | None = None  # None: in the order of the rows
     partitions: int = 1
     start: int = 0  # position to begin with
@@ -49,7 +49,7 @@ class ReplayProgram:
         return None if self.finished else self._due_ms(self.position)
 
     def _due_ms(self, position: int) -> int:
-        return self._started_ms + int((position - self._options.start) * 1_000 / self._options.rate)
+        return self._started_ms + int((position - self._options.start) * 1_000 / self._options.rate_per_s)
 
     def step(self, timeout_ms: int) -> int:
         """Send the events that are due; how many were sent.

@@ -12,7 +12,6 @@ Labels are any words; classes are numbered 0 to K-1, in the order of the numbers
 """
 
 import gzip
-import math
 import re
 import zlib
 from array import array
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import Block, Dataset, DatasetError, LabelArray, OffsetArray, Row
+from stream.parsing import parse_number
 from stream.wire.events import Features, FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
@@ -231,7 +231,7 @@ class _Table:
     def classes(self) -> tuple[LabelArray, tuple[str, ...]]:
         """The class of every row, and what the classes are called in the file."""
         distinct = dict.fromkeys(self._labels)
-        numbers = {label: _as_number(label) for label in distinct}
+        numbers = {label: parse_number(label) for label in distinct}
         if all(number is not None for number in numbers.values()):
             first_name = {number: label for label, number in reversed(numbers.items())}
             class_names = tuple(first_name[number] for number in sorted(first_name, key=lambda n: n or 0.0))
@@ -254,14 +254,6 @@ class _Table:
 
 
 _ENTRY = re.compile(rb"[+-]?[0-9]+:[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-
-def _as_number(label: str) -> float | None:
-    try:
-        number = float(label)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _shown(token: bytes) -> str:

@@ -187,7 +187,8 @@ def _require_packages() -> None:
         import psutil  # noqa: F401
     except ImportError as error:
         raise LocalKafkaMissingError(
-            f"a local Kafka needs the package {error.name}, which is not installed; run, in Onebit's folder: make kafka"
+            f"a local Kafka needs the package {error.name}, which is not installed; it comes with Onebit's extra "
+            "kafka: python -m pip install 'onebit[kafka]', or in Onebit's folder make kafka; then onebit kafka up"
         ) from error
 
 

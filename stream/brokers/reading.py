@@ -53,13 +53,18 @@ def read_partition(
         consumer.close()
 
 
-def read_towards(consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS) -> list[Record]:
+def read_towards(
+    consumer: Consumer, tp: TopicPartition, end: int, timeout_ms: int = READ_TIMEOUT_MS, records_max: int = 5_000
+) -> list[Record]:
     """Some of the next records, or none when the position has reached an offset.
 
     In short polls: what stands before the end may be the marker of a commit, which is passed without any record.
+
+    Raises:
+        BrokerUnavailableError: nothing came for `timeout_ms`.
     """
     for _ in range(timeout_ms // _POLL_MS):
-        records = consumer.poll(_POLL_MS, 5_000)
+        records = consumer.poll(_POLL_MS, records_max)
         if records or consumer.position(tp) >= end:
             return records
     raise BrokerUnavailableError(

@@ -1,342 +1,67 @@
-"""The commands of `onebit`, their flags and their help."""
+"""`onebit`: its command groups, and what a command's end means to a shell."""
 
 import sys
-from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
-import orjson
 import typer
 
+import stream
 from producers.datasets.base import DatasetError
 from stream.brokers.local_kafka import LocalKafkaError
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
-from stream.cli import admin, model, options, programs
-from stream.cli.console import (
-    EXIT_DIFFERS,
-    EXIT_FENCED,
-    EXIT_INTERRUPTED,
-    EXIT_UNAVAILABLE,
-    EXIT_USAGE,
-    StopRequest,
-    err,
-    examples,
-    fail,
-    out,
-    print_table,
+from stream.cli import (
+    data,
+    feedback,
+    kafka,
+    learn,
+    learners,
+    model,
+    replay,
+    run,
+    settings_table,
+    simulate,
+    topics,
+    verify,
 )
-from stream.cli.run import run_embedded
-from stream.cli.run_kafka import run_on_kafka
-from stream.cli.settings import SettingsError, command_line
-from stream.cli.simulate import simulate
-from stream.durations import DurationError, parse_duration
+from stream.cli.console import err, fail
+from stream.cli.exits import ExitCode, epilog
+from stream.cli.settings import SettingsError
+from stream.durations import DurationError
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError
-from stream.reporting.run_report import RunReport
-from stream.reporting.tables import comparison
 from stream.verifying.model_files import ModelError
 
 app = typer.Typer(
     help="Online multiclass learning from one late bit of feedback: right or wrong.",
+    epilog=epilog(),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(admin.topics_app, name="topics")
-app.add_typer(admin.kafka_app, name="kafka")
-app.add_typer(admin.data_app, name="data")
-app.add_typer(model.model_app, name="model")
-app.command(name="learners")(admin.learners)
-app.command(name="simulate")(simulate)
-
-REPORTS = Path("reports")
-DEFAULT_BOOTSTRAP = "localhost:9092"
+for group in (run, replay, learn, feedback, verify, simulate, learners, settings_table):
+    app.add_typer(group.app)
+app.add_typer(topics.app, name="topics")
+app.add_typer(kafka.app, name="kafka")
+app.add_typer(data.app, name="data")
+app.add_typer(model.app, name="model")
 
 
-@app.command(
-    epilog=examples(
-        "onebit run",
-        "onebit run --learner perceptron --learner banditron --learner soba-diag --param gamma=0.05",
-        "onebit run --data synsep --events 100000 --delay fixed:5s --loss 0.02 --json",
-        "onebit run --data my.svm.gz --n-features 5000 --epochs 3 --shuffle --window 30s --on-expiry negative",
-        "onebit run --kafka localhost:9092 --delay exponential:200ms --window 5s",
-    )
-)
-def run(
-    data: options.Data = None,
-    n_features: options.NFeatures = None,
-    events: options.Events = None,
-    epochs: options.Epochs = None,
-    shuffle: options.Shuffle = None,
-    rate: options.Rate = None,
-    seed: options.Seed = None,
-    learner: options.LearnerNames = None,
-    param: options.Parameters = None,
-    delay: options.Delay = None,
-    loss: options.Loss = None,
-    duplicates: options.Duplicates = None,
-    window: options.Window = None,
-    on_expiry: options.OnExpiry = None,
-    late: options.Late = None,
-    orphan_window: options.OrphanWindow = None,
-    retain: options.Retain = None,
-    pending_max: options.PendingMax = None,
-    orphans_max: options.OrphansMax = None,
-    retained_max: options.RetainedMax = None,
-    partitions: options.Partitions = None,
-    topic_prefix: options.TopicPrefix = None,
-    kafka: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[HOST:PORT]", rich_help_panel=options.KAFKA_PANEL, show_default="embedded",
-            help="Real processes and topics instead of the embedded broker; localhost:9092 when no address is given.",
-        ),
-    ] = None,
-    config: options.Config = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=options.OUTPUT_PANEL,
-            show_default=f"a new one in {REPORTS}/, listed by {REPORTS}/index.html",
-            help="The page.",
-        ),
-    ] = None,
-    no_report: Annotated[
-        bool, typer.Option("--no-report", rich_help_panel=options.OUTPUT_PANEL, help="Write no page.")
+def _show_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"onebit {stream.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def onebit(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    json: options.Json = False,
-) -> None:  # fmt: skip
-    """Run the whole pipeline to its end: replay, learner, feedback; then a table, and a page with the error curves.
-
-    By default in this one process, over an embedded broker, in virtual time: no service is needed, and the same seed
-    gives the same run, bit for bit. Feedback still on its way at the end is waited for, so that nothing is pending.
-    """
-    settings = options.settings_from(
-        config, data=data, n_features=n_features, events=events, epochs=epochs, shuffle=shuffle, rate=rate, seed=seed,
-        learner=learner, param=param, delay=delay, loss=loss, duplicates=duplicates, window=window,
-        on_expiry=on_expiry, late=late, orphan_window=orphan_window, retain=retain,
-        pending_max=pending_max, orphans_max=orphans_max, retained_max=retained_max,
-        partitions=partitions, topic_prefix=topic_prefix, bootstrap=kafka,
-    )  # fmt: skip
-    dataset = options.dataset_of(settings)
-    for name in settings.learner:  # all are checked before the first one runs
-        options.task_settings(settings, name, dataset.n_classes, dataset.n_features).make_learner()
-    command = command_line(sys.argv[1:])
-    if kafka is None:
-        reports = [run_embedded(settings, name, dataset, command) for name in settings.learner]
-    else:
-        stop = StopRequest()
-        reports = [run_on_kafka(settings, name, dataset, command, stop) for name in settings.learner]
-    if no_report:
-        _print_results(reports, None, json=json)
-    else:
-        _publish(reports, report, json=json)
-    if not all(result.ledger_ok for result in reports):
-        raise typer.Exit(EXIT_DIFFERS)
-
-
-def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
-    """Write the page, to the given file or under a name of its own, and print the results."""
-    from stream.reporting.pages import add_page, write_page
-
-    at = datetime.now(UTC)
-    try:
-        written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
-    except OSError as error:  # the results are printed all the same
-        _print_results(reports, None, json=json)
-        raise fail(f"--report {path or REPORTS}: the page cannot be written: {error}", EXIT_USAGE) from error
-    _print_results([replace(report, report=str(written)) for report in reports], written, json=json)
-
-
-def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -> None:
-    if json:
-        objects = [report.as_json() for report in reports]
-        sys.stdout.write(orjson.dumps(objects[0] if len(objects) == 1 else {"runs": objects}).decode() + "\n")
-        return
-    print_table(comparison(reports))
-    for report in reports:
-        if not report.ledger_ok:
-            out.print(f"[bold red]✗ the ledger of {report.learner} does not add up")
-    if page is not None:
-        out.print(f"error curves and ledger: {page}", highlight=False, soft_wrap=True)
-
-
-@app.command(epilog=examples("onebit replay --data synsep --events 100000 --rate 500", "onebit replay --resume"))
-def replay(
-    data: options.Data = None,
-    n_features: options.NFeatures = None,
-    events: options.Events = None,
-    epochs: options.Epochs = None,
-    shuffle: options.Shuffle = None,
-    rate: options.Rate = None,
-    seed: options.Seed = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", rich_help_panel=options.DATA_PANEL, help="Go on after the last event there.")
-    ] = False,
-    bootstrap: options.Bootstrap = None,
-    topic_prefix: options.TopicPrefix = None,
-    connect_timeout: options.ConnectTimeout = None,
-    config: options.Config = None,
-) -> None:  # fmt: skip
-    """Write a data set's rows as contexts, at a pace. Ctrl-C or SIGTERM ends it; --resume goes on from there."""
-    settings = options.settings_from(
-        config, data=data, n_features=n_features, events=events, epochs=epochs, shuffle=shuffle, rate=rate, seed=seed,
-        bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout,
-    )  # fmt: skip
-    programs.replay(settings, resume=resume)
-
-
-@app.command(
-    epilog=examples(
-        "onebit learn --learner soba-diag --param gamma=0.05",
-        "onebit learn --data synsep --instance a   # and --instance b in another terminal, with 2 partitions",
-        "onebit learn --n-classes 12 --n-features 4096   # for contexts of your own",
-    )
-)
-def learn(
-    learner: options.LearnerName = None,
-    param: options.Parameters = None,
-    data: options.Data = None,
-    n_classes: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=options.LEARNER_PANEL, help="With --n-features: for contexts of no data set."),
-    ] = None,
-    n_features: options.NFeatures = None,
-    seed: options.Seed = None,
-    window: options.Window = None,
-    on_expiry: options.OnExpiry = None,
-    late: options.Late = None,
-    orphan_window: options.OrphanWindow = None,
-    retain: options.Retain = None,
-    pending_max: options.PendingMax = None,
-    orphans_max: options.OrphansMax = None,
-    retained_max: options.RetainedMax = None,
-    change_settings: Annotated[
-        bool,
-        typer.Option(
-            "--change-settings",
-            rich_help_panel=options.JOIN_PANEL,
-            help="In a pipeline that has begun, let what is given here hold from the next step on.",
-        ),
-    ] = False,
-    instance: options.Instance = None,
-    ready_file: options.ReadyFile = None,
-    snapshot_interval: options.SnapshotInterval = None,
-    bootstrap: options.Bootstrap = None,
-    topic_prefix: options.TopicPrefix = None,
-    connect_timeout: options.ConnectTimeout = None,
-    config: options.Config = None,
 ) -> None:
-    """Answer contexts with predictions, and learn from their feedback.
-
-    Ctrl-C or SIGTERM finishes the open transaction and exits 0. A learner that was killed goes on where it stood when
-    it is started again. What is not given is then what the pipeline has; what is given and differs is refused, unless
-    --change-settings lets it change: windows, limits, and what expiry teaches.
-    """
-    settings = options.settings_from(
-        config, learner=learner, param=param, data=data, n_classes=n_classes, n_features=n_features, seed=seed,
-        window=window, on_expiry=on_expiry, late=late, orphan_window=orphan_window, retain=retain,
-        pending_max=pending_max, orphans_max=orphans_max, retained_max=retained_max,
-        instance=instance, ready_file=ready_file, snapshot_interval=snapshot_interval,
-        bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout,
-    )  # fmt: skip
-    programs.learn(settings, change_settings=change_settings)
-
-
-@app.command(epilog=examples("onebit feedback --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01"))
-def feedback(
-    data: options.Data = None,
-    n_features: options.NFeatures = None,
-    seed: options.Seed = None,
-    delay: options.Delay = None,
-    loss: options.Loss = None,
-    duplicates: options.Duplicates = None,
-    with_label: Annotated[
-        bool | None,
-        typer.Option("--with-label", rich_help_panel=options.FEEDBACK_PANEL, help="Tell the true class too."),
-    ] = None,
-    instance: options.Instance = None,
-    bootstrap: options.Bootstrap = None,
-    topic_prefix: options.TopicPrefix = None,
-    connect_timeout: options.ConnectTimeout = None,
-    config: options.Config = None,
-) -> None:
-    """Answer predictions with right or wrong, late. It knows the labels of the data set by event id.
-
-    Ctrl-C or SIGTERM ends it; feedback that is still due is sent when it is started again.
-    """
-    settings = options.settings_from(
-        config, data=data, n_features=n_features, seed=seed, delay=delay, loss=loss, duplicates=duplicates,
-        with_label=with_label, instance=instance, bootstrap=bootstrap, topic_prefix=topic_prefix,
-        connect_timeout=connect_timeout,
-    )  # fmt: skip
-    programs.feedback(settings)
-
-
-@app.command(
-    epilog=examples("onebit verify", "onebit verify --wait-events 5620 --timeout 10m --json", "onebit verify --replay")
-)
-def verify(
-    wait_events: Annotated[
-        int | None, typer.Option(help="First wait until so many events are decided and none is pending.")
-    ] = None,
-    wait_replay: Annotated[
-        bool,
-        typer.Option("--wait-replay", help="First wait for all events of `onebit replay` with the same settings."),
-    ] = False,
-    timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for that.")] = "10m",
-    replay: Annotated[
-        bool,
-        typer.Option("--replay", help="Apply the whole journal again too, and compare the state with a recovery's."),
-    ] = False,
-    data: options.Data = None,
-    events: options.Events = None,
-    epochs: options.Epochs = None,
-    bootstrap: options.Bootstrap = None,
-    topic_prefix: options.TopicPrefix = None,
-    connect_timeout: options.ConnectTimeout = None,
-    config: options.Config = None,
-    json: options.Json = False,
-) -> None:
-    """Recompute the ledger from the topics alone, and compare it with what the learner counted.
-
-    With --replay the learner's whole state as well: from the first step on, without any snapshot, it must come out to
-    the bit as a recovery from the newest snapshot gives it. Exit code 1 and the differences when they do not agree; 2
-    when records that the ledger is counted from have been deleted, by retention or otherwise.
-    """
-    settings = options.settings_from(
-        config, data=data, events=events, epochs=epochs, bootstrap=bootstrap, topic_prefix=topic_prefix,
-        connect_timeout=connect_timeout,
-    )  # fmt: skip
-    if wait_replay and wait_events is None:
-        wait_events = programs.events_of_replay(settings)
-    findings = programs.verify(settings, wait_events=wait_events, timeout_ms=parse_duration(timeout))
-    replays = model.replay(settings) if replay else []
-    error = programs.matched_error_of(settings)
-    ok = all(finding.ok for finding in findings) and all(found.ok for found in replays)
-    if json:
-        result = {
-            "ok": ok,
-            "matched": error.matched,
-            "error": error.error_rate,
-            "error_last_fifth": error.error_rate_last_fifth,
-            "partitions": [finding.as_json() for finding in findings],
-        }
-        if replay:
-            result["replay"] = [found._asdict() | {"ok": found.ok} for found in replays]
-        sys.stdout.write(orjson.dumps(result).decode() + "\n")
-    else:
-        programs.print_findings(findings, error)
-        model.print_replays(replays)
-    if not ok:
-        gone = {finding.partition for finding in findings if finding.gone}
-        wrong = [one.partition for one in findings if not one.ok] + [one.partition for one in replays if not one.ok]
-        differs = set(wrong) - gone
-        raise typer.Exit(EXIT_DIFFERS if differs else EXIT_USAGE)
+    """Online multiclass learning from one late bit of feedback: right or wrong."""
 
 
 USAGE_ERRORS = (
@@ -351,28 +76,18 @@ USAGE_ERRORS = (
 )
 
 
-def main() -> None:
-    """Run a command, and turn what it raises into a message and an exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command (by default the process's own), and turn what it raises into a message and an exit code."""
     try:
-        app(args=_with_default_address(sys.argv[1:]))
+        app(arguments, prog_name="onebit")
     except USAGE_ERRORS as error:
-        raise fail(str(error), EXIT_USAGE) from error
+        raise fail(str(error), ExitCode.USAGE) from error
     except FencedError as error:
-        raise fail(str(error), EXIT_FENCED) from error
+        raise fail(str(error), ExitCode.FENCED) from error
     except BrokerUnavailableError as error:
-        raise fail(str(error), EXIT_UNAVAILABLE) from error
+        raise fail(str(error), ExitCode.UNAVAILABLE) from error
     except BrokerError as error:
-        raise fail(str(error), EXIT_USAGE) from error
+        raise fail(str(error), ExitCode.USAGE) from error
     except KeyboardInterrupt:
         err.print("interrupted")
-        sys.exit(EXIT_INTERRUPTED)
-
-
-def _with_default_address(arguments: list[str]) -> list[str]:
-    """`--kafka` may stand without an address, which the option parser does not offer."""
-    completed: list[str] = []
-    for index, argument in enumerate(arguments):
-        following = arguments[index + 1] if index + 1 < len(arguments) else "-"
-        bare = argument == "--kafka" and following.startswith("-")
-        completed.append(f"--kafka={DEFAULT_BOOTSTRAP}" if bare else argument)
-    return completed
+        sys.exit(ExitCode.INTERRUPTED)

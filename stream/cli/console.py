@@ -2,25 +2,18 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from stream.cli.exits import ExitCode
 from stream.reporting import tables
 
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
-
-EXIT_DIFFERS = 1  # verify found a difference
-EXIT_USAGE = 2  # a setting, a file or a command line that cannot be used
-EXIT_FENCED = 3  # another process has taken over, or may have, or the group threw this one out
-EXIT_UNAVAILABLE = 4  # no broker answers
-EXIT_INTERRUPTED = 130
 
 
 def monotonic_ms() -> int:
@@ -37,6 +30,11 @@ def boot_ms() -> int:
 def announce(message: str) -> None:
     """Tell people something on stderr, with the time of day."""
     err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(message)}", highlight=False, soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    """Tell people on stderr of something that is probably not as they want it."""
+    err.print(f"[bold yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
 def examples(*lines: str) -> str:
@@ -56,6 +54,14 @@ def print_table(table: tables.Table, title: str | None = None) -> None:
     out.print(shown)
 
 
+def boxed_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A table with lines, to be filled; the columns of numbers stand to the right."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return table
+
+
 class StopRequest:
     """Whether the process was asked to stop: the first Ctrl-C or SIGTERM asks, a second Ctrl-C breaks off."""
 
@@ -72,69 +78,6 @@ class StopRequest:
         announce("stopping: the open transaction is finished first")
         self.stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class RunProgress:
-    """The progress line of a run: events, events per second, error so far, pending, time to go.
-
-    On a terminal it moves; elsewhere a line is written now and then.
-    """
-
-    LINE_INTERVAL_S = 5.0
-    REFRESH_INTERVAL_S = 0.1
-
-    def __init__(self, label: str, events: int) -> None:
-        self._label = label
-        self._events = events
-        self._started_s = time.monotonic()
-        self._shown_s = self._started_s
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
-        if err.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(),
-                console=err,
-                auto_refresh=False,
-            )
-            self._task = self._bar.add_task(label, total=events, figures="")
-            self._bar.start()
-
-    def due(self) -> bool:
-        """Whether it is time to show something; cheap enough for an inner loop."""
-        interval_s = self.LINE_INTERVAL_S if self._bar is None else self.REFRESH_INTERVAL_S
-        return time.monotonic() - self._shown_s >= interval_s
-
-    def show(self, done: int, error_rate: float, pending: int) -> None:
-        """Show where the run stands."""
-        now_s = time.monotonic()
-        self._shown_s = now_s
-        per_s = done / max(now_s - self._started_s, 1e-9)
-        figures = f"{per_s:,.0f} events/s  error {tables.percent(error_rate)}  pending {pending:,}"
-        if self._bar is None:
-            remaining = (self._events - done) / per_s if per_s else 0.0
-            announce(f"{self._label}: {done:,} of {self._events:,} events  {figures}  ETA {remaining:.0f} s")
-        else:
-            self._bar.update(self._task, completed=done, figures=figures)
-            self._bar.refresh()
-
-    def close(self) -> None:
-        """Leave the line as it is."""
-        if self._bar is not None:
-            self._bar.stop()
-
-
-@contextmanager
-def run_progress(label: str, events: int) -> Iterator[RunProgress]:
-    """A progress line for the time of a run."""
-    progress = RunProgress(label, events)
-    try:
-        yield progress
-    finally:
-        progress.close()
 
 
 def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
@@ -164,7 +107,7 @@ class Status:
         self._said = lines
 
 
-def fail(message: str, code: int) -> SystemExit:
+def fail(message: str, code: ExitCode) -> SystemExit:
     """Say what went wrong, and the exception that ends the process."""
     err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     return SystemExit(code)

@@ -1,6 +1,7 @@
 """`onebit model`: models of any past moment, side by side, into a new pipeline; and the replay of `onebit verify`."""
 
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -12,32 +13,33 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.brokers.port import Broker
-from stream.cli import options
-from stream.cli.console import EXIT_DIFFERS, announce, every, examples, monotonic_ms, out
-from stream.cli.programs import connect, require_topics
-from stream.cli.settings import Settings, SettingsError
+from stream.cli.connection import command_hint, connected
+from stream.cli.console import announce, every, examples, monotonic_ms, out
+from stream.cli.exits import ExitCode
+from stream.cli.flags import Json, Partition, with_settings
+from stream.cli.settings import Panel, Program, Settings, SettingsError
 from stream.recovery.recover import Progress
 from stream.verifying.model_files import compare_models, read_model, write_model
 from stream.verifying.models import export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
-from stream.wire.topics import Topics
 
-model_app = typer.Typer(help="Models of any moment: export, compare, import.", no_args_is_help=True)
+app = typer.Typer(help="Models of any moment: export, compare, import.", no_args_is_help=True)
 
 PROGRESS_INTERVAL_MS = 5_000
 
 ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of `onebit model export`.")]
 
 
-@model_app.command(
+@app.command(
     epilog=examples(
         "onebit model export --out now.npz",
         "onebit model export --at 2026-03-01T12:00:00+01:00 --out noon.npz",
         "onebit model export --journal 5000 --partition 2 --out step-5000.npz --json",
     )
 )
+@with_settings(Program.CONNECT)
 def export(
+    settings: Settings,
     out_file: Annotated[Path, typer.Option("--out", metavar="FILE.npz", help="Where the model is written.")],
     at: Annotated[
         str | None,
@@ -50,12 +52,8 @@ def export(
     journal: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="As it was after a step of the journal.")
     ] = None,
-    partition: options.Partition = 0,
-    bootstrap: options.Bootstrap = None,
-    topic_prefix: options.TopicPrefix = None,
-    connect_timeout: options.ConnectTimeout = None,
-    config: options.Config = None,
-    json: options.Json = False,
+    partition: Partition = 0,
+    json: Json = False,
 ) -> None:
     """Write the model as it is, or as it was at any past moment, to a numpy file that needs no pickle.
 
@@ -64,10 +62,7 @@ def export(
     """
     if at is not None and journal is not None:
         raise SettingsError("--at and --journal: expected one of the two; got both")
-    settings = options.settings_from(
-        config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
-    )
-    with _connected(settings) as (broker, topics, partitions):
+    with connected(settings) as (broker, topics, partitions):
         _check_partition(partition, partitions)
         at_ms = None if at is None else time_ms(at)
         progress = report(f"partition {partition}")
@@ -85,8 +80,8 @@ def export(
     )
 
 
-@model_app.command(epilog=examples("onebit model diff monday.npz tuesday.npz"))
-def diff(first: ModelFile, second: ModelFile, json: options.Json = False) -> None:
+@app.command(epilog=examples("onebit model diff monday.npz tuesday.npz"))
+def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
     """Compare two models array by array; exit code 1 when they are not the same to the bit."""
     models = read_model(first), read_model(second)
     differences = compare_models(*models)
@@ -114,25 +109,23 @@ def diff(first: ModelFile, second: ModelFile, json: options.Json = False) -> Non
         out.print(table, highlight=False)
         out.print("[bold green]the same, to the bit" if same else "[bold red]they differ")
     if not same:
-        raise typer.Exit(EXIT_DIFFERS)
+        raise typer.Exit(ExitCode.DIFFERS)
 
 
-@model_app.command(
+@app.command(
     name="import",
     epilog=examples(
         "onebit model import noon.npz --topic-prefix trial.   # then: onebit learn --topic-prefix trial. ...",
         "onebit model import noon.npz --partition 2",
     ),
 )
+@with_settings(Program.CONNECT)
 def import_file(
+    settings: Settings,
     file: ModelFile,
     partition: Annotated[
-        int | None, typer.Option(min=0, show_default="all", rich_help_panel=options.KAFKA_PANEL, help="Only this one.")
+        int | None, typer.Option(min=0, show_default="all", rich_help_panel=Panel.KAFKA, help="Only this one.")
     ] = None,
-    bootstrap: options.Bootstrap = None,
-    topic_prefix: options.TopicPrefix = None,
-    connect_timeout: options.ConnectTimeout = None,
-    config: options.Config = None,
 ) -> None:
     """Let a learner that has not begun yet begin with a model; start it with the model's learner and parameters.
 
@@ -140,36 +133,20 @@ def import_file(
     and `onebit verify --replay`, begin with it too. Where a learner has begun already nothing is written.
     """
     model = read_model(file)
-    settings = options.settings_from(
-        config, bootstrap=bootstrap, topic_prefix=topic_prefix, connect_timeout=connect_timeout
-    )
-    with _connected(settings) as (broker, topics, partitions):
+    with connected(settings) as (broker, topics, partitions):
         if partition is not None:
             _check_partition(partition, partitions)
         chosen = range(partitions) if partition is None else [partition]
         for number in chosen:
             import_model(broker, topics, number, model, f"{settings.topic_prefix}import-{number}")
-    flags = " ".join(f"--param {name}={value}" for name, value in model.meta["parameters"].items())
+    meta = model.meta
+    flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
     out.print(
-        f"{len(chosen)} partitions begin with {file}; start it: onebit learn --learner {model.meta['learner']} {flags} "
-        f"--n-classes {model.meta['n_classes']} --n-features {model.meta['n_features']}",
+        f"{len(chosen)} partitions begin with {file}; start it: {command_hint(settings, 'learn')} --learner "
+        f"{meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}",
         highlight=False,
         soft_wrap=True,
     )
-
-
-class _connected:  # noqa: N801 (used like a function)
-    """A connection, the topics and their number of partitions, for the time of a command."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._broker = connect(settings)
-        self._topics = options.topics_of(settings)
-
-    def __enter__(self) -> tuple[Broker, Topics, int]:
-        return self._broker, self._topics, require_topics(self._broker, self._topics)
-
-    def __exit__(self, *error: object) -> None:
-        self._broker.close()
 
 
 def _check_partition(partition: int, partitions: int) -> None:
@@ -210,7 +187,7 @@ def report(label: str) -> Callable[[Progress], None]:
 
 def replay(settings: Settings) -> list[Replay]:
     """Apply the whole journal of every partition again."""
-    with _connected(settings) as (broker, topics, partitions):
+    with connected(settings) as (broker, topics, partitions):
         return [
             replay_journal(broker, topics, partition, report(f"replaying partition {partition}"))
             for partition in range(partitions)

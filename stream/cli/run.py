@@ -1,193 +1,133 @@
-"""`onebit run`, embedded: the whole pipeline in this process, in virtual time."""
+"""`onebit run`: the whole pipeline to its end, embedded or on Kafka, and what is shown of it."""
 
-import gc
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
 
-from consumers.learner import LearnerOptions, LearnerProgram
-from producers.datasets.base import Dataset
-from producers.feedback import FeedbackOptions, FeedbackProgram
-from producers.replay import ReplayProgram
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
-from stream.brokers.virtual_time import run_until_settled
-from stream.cli.console import announce, run_progress
-from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.cli.settings import Settings
-from stream.joining.task import TaskSettings
-from stream.learners import registered
-from stream.randomness.delays import parse_delay
-from stream.recovery.digests import state_digest
-from stream.reporting.errors import ErrorCurve, constant_error_rate
-from stream.reporting.run_report import RunReport, summarise_delays
-from stream.verifying.audit import audit_partition
-from stream.wire.codec import decode_example
-from stream.wire.events import Answer
-from stream.wire.ledger import total_ledger
-from stream.wire.records import TopicPartition
+import orjson
+import typer
+from typer.core import TyperCommand
+
+from stream.cli import cost
+from stream.cli.composition import dataset_of, events_of, task_settings
+from stream.cli.console import StopRequest, examples, fail, out, print_table, warn
+from stream.cli.embedded import run_embedded
+from stream.cli.exits import ExitCode
+from stream.cli.flags import Json, with_settings
+from stream.cli.settings import Panel, Program, Settings
+from stream.cli.sources import command_line
+from stream.reporting.run_report import RunReport
+from stream.reporting.tables import comparison
+
+REPORTS = Path("reports")
+
+app = typer.Typer()
 
 
-@dataclass(slots=True)
-class Judge:
-    """Judges every prediction as it was made, from the true class."""
+class _RunCommand(TyperCommand):
+    """The parser of `onebit run`, whose --kafka may stand without an address."""
 
-    n_classes: int
-    curve: ErrorCurve = field(default_factory=ErrorCurve)
-    labels: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.labels = [0] * self.n_classes
-
-    def observe(self, answer: Answer, label: int) -> None:
-        """Take in one answer and the true class."""
-        self.curve.add(answer.action != label, answer.greedy != label)
-        self.labels[label] += 1
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a bare --kafka an empty address: the one of the settings."""
+        followed = zip(args, [*args[1:], "-"], strict=True)
+        completed = ["--kafka=" if one == "--kafka" and after.startswith("-") else one for one, after in followed]
+        return super().parse_args(ctx, completed)
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedPipeline:
-    """The programs of one learner's run over an embedded broker, ready to run."""
-
-    settings: Settings
-    task: TaskSettings
-    clock: VirtualClock
-    broker: EmbeddedBroker
-    replay: ReplayProgram
-    feedback: FeedbackProgram
-    learner: LearnerProgram
-    judge: Judge
-
-    def run(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Run until every decision is settled."""
-        with _without_collector():
-            run_until_settled(self.clock, (self.replay, self.feedback), self.learner, _poll_ms(self.settings), progress)
-
-    @property
-    def pending(self) -> int:
-        """Decisions that wait."""
-        return sum(len(task.join.pending) for task in self.learner.tasks.values())
-
-
-def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
-    """Make topics and programs, and compile the learner, so that a run measures the run."""
-    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
-    task.warm_up()
-    topics = topics_of(settings)
-    clock = VirtualClock()
-    broker = EmbeddedBroker(clock)
-    broker.create_topics(topics.specs(settings.partitions))
-    judge = Judge(dataset.n_classes)
-
-    def now_ms() -> int:
-        return clock.now_ms
-
-    options = FeedbackOptions(with_label=registered()[learner].needs_label or settings.with_label)
-    plan = feedback_plan(settings, dataset)
-    return EmbeddedPipeline(
-        settings,
-        task,
-        clock,
-        broker,
-        ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
-        FeedbackProgram(broker, topics, dataset.label_of, plan, options, now_ms, observe=judge.observe),
-        LearnerProgram(broker, topics, task, LearnerOptions(snapshot_interval_ms=0, dates_by_contexts=True), now_ms),
-        judge,
-    )
-
-
-def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: str) -> RunReport:
-    """Run one learner on the data set until every decision is settled."""
-    pipeline = prepare_embedded(settings, learner, dataset)
-    curve = pipeline.judge.curve
-    with run_progress(learner, events_of(settings, dataset)) as progress:
-
-        def show() -> None:
-            progress.show(len(curve), curve.error_rate, pipeline.pending)
-
-        started_s = time.perf_counter()
-        pipeline.run(lambda: show() if progress.due() else None)
-        wall_s = time.perf_counter() - started_s
-        show()
-    tasks = pipeline.learner.tasks
-    digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
-    updates = sum(task.updates for task in tasks.values())
-    outcome = Outcome(updates, digest, pipeline.clock.now_ms / 1_000, wall_s)
-    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, outcome, command)
-
-
-POLL_MS_MAX = 100
-"""The records of so much time go into one transaction. What is learned is the same for any value up to the shortest
-delay, and a larger one is hardly faster."""
-
-SHORT_DELAY_SHARE = 0.001
-"""This share of the feedback may come sooner than the learner polls again, and then waits for it."""
-
-
-def _poll_ms(settings: Settings) -> int:
-    """How often the learner polls: at every moment, where answers come at once or nearly so."""
-    return min(POLL_MS_MAX, parse_delay(settings.delay).quantile_ms(SHORT_DELAY_SHARE))
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Leave the cyclic garbage collector out: a run makes no cycles, and all its records would be walked again."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-class Outcome(NamedTuple):
-    """What a run left behind, beside its topics."""
-
-    updates: int
-    state_sha256: str
-    virtual_s: float
-    wall_s: float
-
-
-def report_of(
-    broker: Broker,
+@app.command(
+    cls=_RunCommand,
+    epilog=examples(
+        "onebit run",
+        "onebit run --learner perceptron,banditron,soba-diag --param banditron.gamma=0.05",
+        "onebit run --data synsep --events 100000 --delay fixed:5s --loss 0.02 --json",
+        "onebit run --data my.svm.gz --n-features 5000 --epochs 3 --shuffle --window 30s --on-expiry negative",
+        "onebit run --kafka localhost:9092 --delay exponential:200ms --window 5s",
+    ),
+)
+@with_settings(Program.RUN)
+def run(
     settings: Settings,
-    task: TaskSettings,
-    dataset: Dataset,
-    judge: Judge,
-    outcome: Outcome,
-    command: str,
-) -> RunReport:
-    """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
-    topics = topics_of(settings)
-    findings = [audit_partition(broker, topics, partition) for partition in range(settings.partitions)]
-    for finding in findings:
-        for fault in finding.faults:
-            announce(f"ledger of partition {finding.partition}: {fault}")
-    delays_ms = [
-        example.delay_ms
-        for partition in range(settings.partitions)
-        for record in read_partition(broker, TopicPartition(topics.examples, partition))
-        if (example := decode_example(record)[0]).delay_ms is not None
-    ]
-    return RunReport(
-        data=dataset.name,
-        learner=task.learner,
-        params=task.parameters,
-        seed=settings.seed,
-        events=events_of(settings, dataset),
-        classes=dataset.n_classes,
-        features=dataset.n_features,
-        ledger=total_ledger(finding.learner for finding in findings),
-        audit_ok=all(finding.ok for finding in findings),
-        errors=judge.curve.summary(),
-        settings=settings.shown() | {"command": command},
-        full_information=registered()[task.learner].needs_label,
-        delays=summarise_delays(delays_ms),
-        constant_error_rate=constant_error_rate(judge.labels),
-        **outcome._asdict(),
-    )
+    kafka: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:PORT]",
+            rich_help_panel=Panel.KAFKA,
+            show_default="embedded",
+            help="Run real processes over real topics, at this address; without one, at ONEBIT_BOOTSTRAP or "
+            "localhost:9092.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=Panel.OUTPUT,
+            show_default=f"a new one in {REPORTS}/, listed by {REPORTS}/index.html",
+            help="Where the page is written.",
+        ),
+    ] = None,
+    no_report: Annotated[
+        bool, typer.Option("--no-report", rich_help_panel=Panel.OUTPUT, help="Write no page.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run the whole pipeline to its end: replay, learner, feedback; then a table, and a page with the error curves.
+
+    By default in this one process, over an embedded broker, in virtual time: no service is needed, and the same seed
+    gives the same run, bit for bit. Feedback still on its way at the end is waited for, so that nothing is pending.
+    """
+    if kafka:
+        settings = settings.model_copy(update={"bootstrap": kafka})
+    dataset = dataset_of(settings)
+    for name in settings.learner:  # all are checked before the first one runs
+        task = task_settings(settings, name, dataset.n_classes, dataset.n_features)
+        task.make_learner()
+        if slow := cost.warning(task, cost.nnz_of(dataset), events_of(settings, dataset)):
+            warn(slow)
+    command = command_line(sys.argv[1:])
+    if kafka is None:
+        reports = [run_embedded(settings, name, dataset, command) for name in settings.learner]
+    else:
+        from stream.cli.on_kafka import run_on_kafka  # here: an embedded run need not load the Kafka client
+
+        stop = StopRequest()
+        reports = [run_on_kafka(settings, name, dataset, command, stop) for name in settings.learner]
+    if no_report:
+        _print_results(reports, None, json=json)
+    else:
+        _publish(reports, report, json=json)
+    if not all(result.ledger_ok for result in reports):
+        raise typer.Exit(ExitCode.DIFFERS)
+
+
+def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:
+    """Write the page, to the given file or under a name of its own, and print the results."""
+    from stream.reporting.pages import add_page, write_page
+
+    at = datetime.now(UTC)
+    try:
+        written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
+    except OSError as error:  # the results are printed all the same
+        _print_results(reports, None, json=json)
+        raise fail(f"--report {path or REPORTS}: the page cannot be written: {error}", ExitCode.USAGE) from error
+    _print_results([replace(report, report=str(written)) for report in reports], written, json=json)
+
+
+def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -> None:
+    warnings = dict.fromkeys(message for report in reports for message in report.warnings)
+    if json:
+        for message in warnings:
+            warn(message)
+        objects = [report.as_json() for report in reports]
+        sys.stdout.write(orjson.dumps(objects[0] if len(objects) == 1 else {"runs": objects}).decode() + "\n")
+        return
+    print_table(comparison(reports))
+    for report in reports:
+        if not report.ledger_ok:
+            out.print(f"[bold red]✗ the ledger of {report.learner} does not add up")
+    for message in warnings:
+        warn(message)
+    if page is not None:
+        out.print(f"error curves and ledger: {page}", highlight=False, soft_wrap=True)

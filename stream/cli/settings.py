@@ -1,12 +1,20 @@
-"""The settings of a pipeline: from flags, `ONEBIT_*` variables and a TOML file, in this order of precedence."""
+"""The settings of a pipeline, and their one home.
+
+A field of `Settings` says all that there is to say about a setting: its name, type and range, its default, its help,
+and which programs take it. Its flag, its `ONEBIT_*` variable, its name in the TOML file, `onebit settings`,
+docs/settings.md and the report follow from that. To add a setting, add a field here, and read it where it is used.
+
+A field's name ends with its unit (`window_ms`); people write the unit with the value, and so the setting's own name
+goes without it: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
+"""
 
 import json
 import os
-import shlex
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -19,12 +27,55 @@ from stream.durations import DurationError, format_duration, parse_duration
 from stream.randomness.delays import DelayError, parse_delay
 from stream.wire.topics import DEFAULT_PREFIX
 
+PREFIX = "ONEBIT_"
 CONFIG_VARIABLE = "ONEBIT_CONFIG"
 DEFAULT_CONFIG = Path("onebit.toml")
 
 
 class SettingsError(ValueError):
     """A setting that cannot be used; the message names it, its value, and what is accepted."""
+
+
+class Panel(StrEnum):
+    """Under which heading a setting stands in the help."""
+
+    DATA = "What is replayed"
+    LEARNER = "Who learns"
+    FEEDBACK = "How the feedback comes"
+    JOIN = "How long is waited"
+    KAFKA = "Kafka"
+    OUTPUT = "Output"
+
+
+class Program(StrEnum):
+    """What a setting is a setting of: the commands whose flags it is among."""
+
+    RUN = "run"
+    REPLAY = "replay"
+    LEARN = "learn"
+    FEEDBACK = "feedback"
+    CREATE = "topics create"
+    DESCRIBE = "topics describe"
+    VERIFY = "verify"
+    CONNECT = "every other command that connects to Kafka"
+
+
+_PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
+_REPLAY = frozenset((Program.RUN, Program.REPLAY))
+_EVENTS = _REPLAY | {Program.VERIFY}  # what tells how many events a replay writes
+_LEARN = frozenset((Program.RUN, Program.LEARN))
+_FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
+_CONNECTED = frozenset(Program) - {Program.RUN}
+
+
+class Setting(NamedTuple):
+    """What people are told about a setting, and where it is a flag."""
+
+    panel: Panel
+    programs: frozenset[Program]
+    help: str
+    metavar: str | None = None  # None: by its type
+    unset: str | None = None  # what counts when it is None
 
 
 def _duration(value: object) -> object:
@@ -44,9 +95,8 @@ def _delay(value: str) -> str:
     return value
 
 
-Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0)]
+Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0), PlainSerializer(format_duration)]
 """Milliseconds; written as 250ms, 10s, 5m or 2h."""
-
 
 FOR_EVER = "forever"
 
@@ -59,11 +109,16 @@ def _retention(value: object) -> object:
     return _duration(value)
 
 
-Retention = Annotated[int, BeforeValidator(_retention)]
+def format_retention(retention_ms: int) -> str:
+    """A retention as people write it."""
+    return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
+
+
+Retention = Annotated[int, BeforeValidator(_retention), PlainSerializer(format_retention)]
 """Milliseconds, -1: for ever; written as 24h, or forever."""
 
 
-def _names(value: object) -> object:
+def _list(value: object) -> object:
     """A list as a variable holds it: a,b or ["a","b"]."""
     if not isinstance(value, str):
         return value
@@ -72,50 +127,277 @@ def _names(value: object) -> object:
     return [name for part in value.split(",") if (name := part.strip())]
 
 
+def _names(value: object) -> object:
+    """Names, each of which may be several with commas between them, wherever they come from."""
+    parts = _list(value)
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        return parts
+    return [name for part in parts for name in _list_of(part)]
+
+
+def _list_of(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
 Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
-"""Several texts; in a variable they are written a,b."""
+"""Names, written a,b or one by one."""
+
+Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
+"""Several texts, which may hold commas; in a variable they are written a,b or ["a","b"]."""
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
+_UNITS = ("_ms", "_per_s")
+
+
+def setting_name(field: str) -> str:
+    """The name of the setting that a field of `Settings` holds: without its unit.
+
+    >>> setting_name("window_ms"), setting_name("rate_per_s"), setting_name("data")
+    ('window', 'rate', 'data')
+    """
+    for unit in _UNITS:
+        field = field.removesuffix(unit)
+    return field
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting.
+
+    >>> flag_of("on_expiry"), variable_of("on_expiry")
+    ('--on-expiry', 'ONEBIT_ON_EXPIRY')
+    """
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """The variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def config_path() -> Path | None:
+    """The file of settings, if one was named or there is one in the working directory."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    return DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
+
 
 class Settings(BaseSettings):
-    """All that a run depends on. Each field is a flag of the same name, and a variable `ONEBIT_NAME`."""
+    """All that a run depends on."""
 
-    model_config = SettingsConfigDict(env_prefix="ONEBIT_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_prefix_target="all", extra="forbid", frozen=True, alias_generator=setting_name
+    )
 
-    data: str = "optdigits"
-    n_features: int | None = Field(default=None, ge=1)
-    n_classes: int | None = Field(default=None, ge=2)
-    events: int | None = Field(default=None, ge=1)
-    epochs: int | None = Field(default=None, ge=1)
-    shuffle: bool = False
-    learner: Names = Field(default=["soba-diag"], min_length=1)
-    param: Names = []
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    rate: float = Field(default=1_000.0, gt=0.0)
-    delay: Annotated[str, AfterValidator(_delay)] = "lognormal:10s,1.0"
-    loss: Probability = 0.0
-    duplicates: Probability = 0.0
-    window: Duration = 300_000
-    on_expiry: Literal["drop", "negative"] = "drop"
-    late: Literal["ignore", "correct"] = "ignore"
-    with_label: bool = False
-    instance: str = Field(default="1", pattern=r"^[A-Za-z0-9._-]{1,100}$")
-    orphan_window: Duration = 300_000
-    retain: Duration = 3_600_000
-    pending_max: int = Field(default=1_000_000, ge=1)
-    orphans_max: int = Field(default=100_000, ge=1)
-    retained_max: int = Field(default=5_000_000, ge=1)
-    snapshot_interval: Duration = 60_000
-    partitions: int = Field(default=1, ge=1, le=1_000)
-    replication: int = Field(default=1, ge=1)
-    retention: Retention = -1
-    bootstrap: str = "localhost:9092"
-    topic_prefix: str = Field(default=DEFAULT_PREFIX, pattern=r"^[A-Za-z0-9._-]{1,200}$")
-    ready_file: str | None = Field(default=None, min_length=1)
-    connect_timeout: Duration = 30_000
-    session_timeout: Duration = 10_000
-    transaction_timeout: Duration = 20_000
+    data: Annotated[
+        str,
+        Setting(
+            Panel.DATA,
+            _PIPELINE | {Program.VERIFY},
+            "A data set (see `onebit data list`) or an svmlight file, .gz too.",
+            "NAME|FILE",
+        ),
+    ] = "optdigits"
+    n_features: Annotated[
+        int | None,
+        Field(ge=1),
+        Setting(
+            Panel.DATA,
+            _PIPELINE,
+            "The number of features: of a file whose last ones may be empty, or of contexts that are of no data set.",
+            unset="the greatest in the file",
+        ),
+    ] = None
+    events: Annotated[
+        int | None,
+        Field(ge=1),
+        Setting(
+            Panel.DATA,
+            _EVENTS,
+            "The number of events to replay; beyond the last row the rows begin again.",
+            unset="all rows",
+        ),
+    ] = None
+    epochs: Annotated[
+        int | None, Field(ge=1), Setting(Panel.DATA, _EVENTS, "How often the rows are replayed.", unset="1")
+    ] = None
+    shuffle: Annotated[bool, Setting(Panel.DATA, _REPLAY, "Every epoch has an order of its own.")] = False
+    rate_per_s: Annotated[
+        float,
+        Field(gt=0.0),
+        Setting(Panel.DATA, _REPLAY, "The pace of the replay, in events per second.", "EVENTS_PER_S"),
+    ] = 100.0
+    seed: Annotated[
+        int,
+        Field(ge=0, lt=2**63),
+        Setting(Panel.DATA, _PIPELINE, "Every draw follows from this seed, and so do the rows of synthetic data."),
+    ] = 0
+    learner: Annotated[
+        Names,
+        Field(min_length=1),
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "See `onebit learners`. `onebit run` takes several, as a,b or repeated: each meets the same events and the "
+            "same draws.",
+            "NAME",
+        ),
+    ] = ["soba-diag"]
+    param: Annotated[
+        Texts,
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "A parameter of the learner; repeat it for more. With several learners write LEARNER.NAME=VALUE.",
+            "NAME=VALUE",
+        ),
+    ] = []
+    n_classes: Annotated[
+        int | None,
+        Field(ge=2),
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.LEARN,)),
+            "The number of classes, with --n-features: for contexts that are of no data set.",
+            unset="those of the data set",
+        ),
+    ] = None
+    delay: Annotated[
+        str,
+        AfterValidator(_delay),
+        Setting(
+            Panel.FEEDBACK,
+            _FEEDBACK,
+            "none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), weibull:10s,0.7 "
+            "(scale, shape), empirical:FILE (one delay in ms a line); per true class: 0=fixed:1s;*=none.",
+            "SPEC",
+        ),
+    ] = "lognormal:1s,1.0"
+    loss: Annotated[Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "The share of feedback that never comes.", "P")] = (
+        0.0
+    )
+    duplicates: Annotated[
+        Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "The share of feedback that comes twice.", "P")
+    ] = 0.0
+    with_label: Annotated[
+        bool,
+        Setting(
+            Panel.FEEDBACK,
+            frozenset((Program.FEEDBACK,)),
+            "Feedback tells the true class too, which full-information learners need.",
+        ),
+    ] = False
+    window_ms: Annotated[
+        Duration,
+        Setting(Panel.JOIN, _LEARN | {Program.DESCRIBE}, "How long a decision waits for its feedback: 250ms, 10s, 5m."),
+    ] = 300_000
+    on_expiry: Annotated[
+        Literal["drop", "negative"],
+        Setting(Panel.JOIN, _LEARN, "What an expired decision teaches: nothing, or that it was wrong."),
+    ] = "drop"
+    late: Annotated[
+        Literal["ignore", "correct"],
+        Setting(
+            Panel.JOIN,
+            _LEARN,
+            "What feedback after the window does: nothing, or take back the 0 that --on-expiry negative assumed.",
+        ),
+    ] = "ignore"
+    orphan_window_ms: Annotated[Duration, Setting(Panel.JOIN, _LEARN, "How long feedback waits for its context.")] = (
+        300_000
+    )
+    retain_ms: Annotated[
+        Duration,
+        Setting(Panel.JOIN, _LEARN, "How long a settled id is remembered, so that duplicates and late bits are known."),
+    ] = 3_600_000
+    pending_max: Annotated[
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Beyond so many decisions that wait, the oldest expires.")
+    ] = 1_000_000
+    orphans_max: Annotated[
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Beyond so much feedback that waits, the oldest is dropped.")
+    ] = 100_000
+    retained_max: Annotated[
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Beyond so many settled ids, the oldest is forgotten.")
+    ] = 5_000_000
+    instance: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9._-]{1,100}$"),
+        Setting(
+            Panel.KAFKA,
+            frozenset((Program.LEARN, Program.FEEDBACK)),
+            "The name of this process across restarts; of several that run at once each needs its own.",
+            "NAME",
+        ),
+    ] = "1"
+    ready_file: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            Panel.KAFKA,
+            frozenset((Program.LEARN,)),
+            "A file for health checks: it is touched every second while this process's partitions are recovered and "
+            "run, and else removed. A check should ask for its age too.",
+            "FILE",
+            unset="none",
+        ),
+    ] = None
+    snapshot_interval_ms: Annotated[
+        Duration,
+        Setting(
+            Panel.KAFKA,
+            frozenset((Program.LEARN, Program.DESCRIBE)),
+            "From one snapshot of the state to the next. With 0s there are none, and a recovery applies the whole "
+            "journal again.",
+        ),
+    ] = 60_000
+    partitions: Annotated[
+        int,
+        Field(ge=1, le=1_000),
+        Setting(
+            Panel.KAFKA,
+            frozenset((Program.RUN, Program.CREATE)),
+            "The partitions of every topic; each has a learner of its own.",
+        ),
+    ] = 1
+    replication: Annotated[
+        int, Field(ge=1), Setting(Panel.KAFKA, frozenset((Program.CREATE,)), "The copies of every partition.")
+    ] = 1
+    retention_ms: Annotated[
+        Retention,
+        Setting(
+            Panel.KAFKA,
+            frozenset((Program.CREATE,)),
+            "How long contexts, feedback, predictions, examples and dead letters are kept; journal and snapshots are "
+            "kept for ever.",
+            f"DURATION|{FOR_EVER}",
+        ),
+    ] = -1
+    bootstrap: Annotated[str, Setting(Panel.KAFKA, _CONNECTED, "The address at which Kafka answers.", "HOST:PORT")] = (
+        "localhost:9092"
+    )
+    topic_prefix: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"),
+        Setting(Panel.KAFKA, frozenset(Program), "The names of all topics begin with this.", "PREFIX"),
+    ] = DEFAULT_PREFIX
+    connect_timeout_ms: Annotated[
+        Duration, Setting(Panel.KAFKA, _CONNECTED, "How long a program waits for a broker that is away.")
+    ] = 30_000
+    session_timeout_ms: Annotated[
+        Duration,
+        Setting(
+            Panel.KAFKA,
+            frozenset((Program.LEARN, Program.FEEDBACK)),
+            "After so long a silence the group gives a process's partitions to another one.",
+        ),
+    ] = 10_000
+    transaction_timeout_ms: Annotated[
+        Duration,
+        Setting(
+            Panel.KAFKA, frozenset((Program.LEARN,)), "After so long a time the broker ends a transaction that is open."
+        ),
+    ] = 20_000
 
     @classmethod
     def settings_customise_sources(
@@ -127,66 +409,22 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags win over variables, variables over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _config_path())
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The fields (`window_ms`) that a flag, a variable or the file gave; the others have their defaults."""
+        return frozenset(self.model_fields_set)
 
     def shown(self) -> dict[str, object]:
-        """The effective settings as people write them."""
-        values: dict[str, object] = self.model_dump()
-        for name, field in type(self).model_fields.items():
-            if any(isinstance(item, BeforeValidator) and item.func is _duration for item in field.metadata):
-                values[name] = format_duration(getattr(self, name))
-        values["retention"] = FOR_EVER if self.retention < 0 else format_duration(self.retention)
-        return values
+        """The effective settings as people write them, by the settings' names."""
+        return self.model_dump(by_alias=True)
 
     def environment(self) -> dict[str, str]:
-        """The settings as variables, for a process started with the same ones."""
-        return {
-            f"ONEBIT_{name.upper()}": _as_variable(value) for name, value in self.shown().items() if value is not None
-        }
+        """The settings that were given, as variables for a process that is started with the same ones."""
+        given = self.model_dump(by_alias=True, include=set(self.given))
+        return {variable_of(name): _as_variable(value) for name, value in given.items() if value is not None}
 
 
 def _as_variable(value: object) -> str:
-    if isinstance(value, list):
-        return "[" + ",".join('"' + str(item).replace("\\", "\\\\").replace('"', '\\"') + '"' for item in value) + "]"
-    return str(value)
-
-
-def _config_path() -> Path | None:
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named:
-        return Path(named)
-    return DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
-
-
-def load_settings(given: dict[str, Any]) -> Settings:
-    """The settings, with the given flags on top; flags that are None were not given.
-
-    Raises:
-        SettingsError: a value that is not accepted, an unknown name in the file, or a file that cannot be read.
-    """
-    path = _config_path()
-    if path is not None and not path.is_file():
-        raise SettingsError(f"{CONFIG_VARIABLE}: expected a TOML file; there is none at {path}")
-    try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "settings"
-        message = first["msg"].removeprefix("Value error, ")
-        says_it = first["type"] == "extra_forbidden" or "; got " in message
-        got = "" if says_it else f"; got {first['input']!r}"
-        raise SettingsError(f"--{name.replace('_', '-')}: {message}{got}") from error
-    except ValueError as error:  # the TOML file, or a list in a variable, cannot be parsed
-        raise SettingsError(f"settings from {path or 'variables'} cannot be read: {error}") from error
-
-
-def command_line(arguments: list[str]) -> str:
-    """How a run can be repeated: the command, and the settings that came from elsewhere."""
-    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items()) if _is_setting(name)]
-    return " ".join([*variables, "onebit", *map(shlex.quote, arguments)])
-
-
-def _is_setting(name: str) -> bool:
-    return name.startswith("ONEBIT_") and (
-        name == CONFIG_VARIABLE or name.removeprefix("ONEBIT_").lower() in Settings.model_fields
-    )
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)

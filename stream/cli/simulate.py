@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from stream.cli.console import EXIT_DIFFERS, announce, every, out
+from stream.cli.console import announce, every, out
+from stream.cli.exits import ExitCode
 from stream.cli.settings import SettingsError
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
@@ -50,6 +51,10 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
     )
 
 
+app = typer.Typer()
+
+
+@app.command()
 def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
@@ -76,7 +81,7 @@ def simulate(
     else:
         ok = _run(range(seed, seed + seeds), events, jobs or os.cpu_count() or 1, shrinks=not no_shrink, json=json)
     if not ok:
-        raise typer.Exit(EXIT_DIFFERS)
+        raise typer.Exit(ExitCode.DIFFERS)
 
 
 def _run(seeds: range, events: int, jobs: int, *, shrinks: bool, json: bool) -> bool:

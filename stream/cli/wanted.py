@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stream.cli.options import dataset_of, task_settings
-from stream.cli.settings import Settings, SettingsError
+from stream.cli import cost
+from stream.cli.composition import dataset_of, task_settings
+from stream.cli.settings import Settings, SettingsError, flag_of, setting_name
 from stream.joining.task import TaskSettings
 from stream.recovery.resolve import SettingsDifferError, resolve
 from stream.recovery.stored_settings import PARAMETER
@@ -14,22 +15,23 @@ STORED_NAMES = {
     "n_classes": "n_classes",
     "n_features": "n_features",
     "seed": "seed",
-    "window": "window_ms",
-    "orphan_window": "orphan_ms",
-    "retain": "retain_ms",
+    "window_ms": "window_ms",
+    "orphan_window_ms": "orphan_ms",
+    "retain_ms": "retain_ms",
     "pending_max": "pending_max",
     "orphans_max": "orphans_max",
     "retained_max": "retained_max",
     "on_expiry": "on_expiry",
     "late": "late",
 }
-"""Settings of a task, as flags, variables and file name them, and as the journal does."""
+"""The fields of `Settings` that are settings of a task, and how the journal names them."""
 
 
 class Wanted(NamedTuple):
     """The settings of a learner's tasks."""
 
     task: TaskSettings  # those of a task that has not begun
+    nnz: int  # about how many entries of its contexts are not zero
     given: frozenset[str]  # the names, as the journal has them, of those that all tasks must have
 
 
@@ -38,10 +40,9 @@ def given_settings(settings: Settings) -> frozenset[str]:
 
     A data set gives the numbers of classes and features.
     """
-    fields = {field.removesuffix("_ms") for field in settings.model_fields_set}
-    names = {STORED_NAMES[field] for field in fields & STORED_NAMES.keys()}
+    names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
-    return frozenset(names | {"n_classes", "n_features"} if "data" in fields else names)
+    return frozenset(names | {"n_classes", "n_features"} if "data" in settings.given else names)
 
 
 def wanted_settings(settings: Settings, begun: Mapping[str, Any], place: str, *, change: bool = False) -> Wanted:
@@ -55,25 +56,26 @@ def wanted_settings(settings: Settings, begun: Mapping[str, Any], place: str, *,
     given = given_settings(settings)
     learner = begun["learner"] if begun and "learner" not in given else settings.learner[0]
     own = settings.model_copy(update={"learner": [learner]})
-    task = task_settings(own, learner, *_sizes(settings, begun))
-    return Wanted(resolve(begun, task, given, change=change, place=place), given)
+    n_classes, n_features, nnz = _sizes(settings, begun)
+    task = task_settings(own, learner, n_classes, n_features)
+    return Wanted(resolve(begun, task, given, change=change, place=place), nnz, given)
 
 
-def _sizes(settings: Settings, begun: Mapping[str, Any]) -> tuple[int, int]:
-    """The numbers of classes and of features: given, or the pipeline's, or the data set's."""
+def _sizes(settings: Settings, begun: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The numbers of classes, of features and of non-zero entries: given, the pipeline's, or the data set's."""
     n_classes, n_features = settings.n_classes, settings.n_features
-    if begun and "data" not in settings.model_fields_set:
+    if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
     if n_classes is None or n_features is None:
         dataset = dataset_of(settings)
-        return dataset.n_classes, dataset.n_features
-    return n_classes, n_features
+        return dataset.n_classes, dataset.n_features, cost.nnz_of(dataset)
+    return n_classes, n_features, n_features
 
 
 def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
     """The same error with the flag that helps, if one does."""
     if change or not error.can_change:
         return SettingsError(str(error))
-    flags = {stored: "--" + name.replace("_", "-") for name, stored in STORED_NAMES.items()}
+    flags = {stored: flag_of(setting_name(field)) for field, stored in STORED_NAMES.items()}
     named = ", ".join(flags[difference.name] for difference in error.differences)
     return SettingsError(f"{error}; or add --change-settings, and {named} holds from the next step on")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.parsing import parse_number, parse_whole
 from stream.wire.events import Decision, Features, FloatArray
 
 State = dict[str, NDArray[Any] | float | int | str]
@@ -68,13 +69,13 @@ class Parameter:
             return text if not self.choices or text in self.choices else None
         if isinstance(value, bool):
             return None
-        try:
-            number: float | int = int(str(value)) if isinstance(self.default, int) else float(str(value))
-        except ValueError:
+        parse = parse_whole if isinstance(self.default, int) else parse_number
+        number: float | int | None = parse(str(value))
+        if number is None:
             return None
         above = number > self.low if self.low_open else number >= self.low
         below = number < self.high if self.high_open else number <= self.high
-        return number if above and below and np.isfinite(number) else None
+        return number if above and below else None
 
 
 class Learner(ABC):

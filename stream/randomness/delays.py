@@ -27,6 +27,7 @@ from statistics import NormalDist
 from typing import Protocol
 
 from stream.durations import DURATION_MS_MAX, DurationError, parse_duration
+from stream.parsing import parse_number
 from stream.randomness.draws import Draws, Purpose
 
 GRAMMAR = (
@@ -232,11 +233,8 @@ def read_empirical(path: Path) -> Empirical:
 
 
 def _line_ms(path: Path, number: int, line: str) -> int:
-    try:
-        delay_ms = float(line)
-    except ValueError:
-        delay_ms = math.nan
-    if not 0.0 <= delay_ms <= DURATION_MS_MAX:
+    delay_ms = parse_number(line.strip())
+    if delay_ms is None or not 0.0 <= delay_ms <= DURATION_MS_MAX:
         raise DelayError(
             f"{path}, line {number}: a delay is a number of milliseconds without a unit, from 0 to {DURATION_MS_MAX}; "
             f"got {line.strip()!r}"
@@ -252,11 +250,8 @@ def _positive_ms(what: str, text: str) -> int:
 
 
 def _number(what: str, text: str, *, zero_allowed: bool) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and (number > 0.0 or (zero_allowed and number == 0.0))):
+    number = parse_number(text)
+    if number is None or not (number > 0.0 or (zero_allowed and number == 0.0)):
         raise DelayError(f"{what} is a number {'at least' if zero_allowed else 'above'} 0, such as 1.0; got {text!r}")
     return number
 

@@ -89,6 +89,18 @@ class ErrorCurve:
         )
 
 
+def evaluate(actions: Sequence[int] | NDArray[Any], greedy: Sequence[int] | NDArray[Any], labels: Any) -> Errors:
+    """The progressive error of decisions in their order, judged by the true classes; all three of one length.
+
+    >>> evaluate([0, 1, 1, 2], [0, 1, 1, 1], [0, 1, 2, 2]).error_rate
+    0.25
+    """
+    curve = ErrorCurve()
+    for action, best, label in zip(actions, greedy, labels, strict=True):
+        curve.add(bool(action != label), bool(best != label))
+    return curve.summary()
+
+
 def _points(mistakes_before: NDArray[np.int64], window_events: int) -> tuple[CurvePoint, ...]:
     """Points spaced both evenly and geometrically, so that the curve is smooth on a linear and on a log axis."""
     events = mistakes_before.size - 1

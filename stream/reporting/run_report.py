@@ -54,6 +54,8 @@ class RunReport:
     delays: Delays | None = None
     constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
     report: str | None = None  # where the page is
+    feedback_after_end: float = math.nan  # share of the matched feedback that came after the last decision
+    warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -117,6 +119,8 @@ class RunReport:
             "ledger": ledger._asdict(),
             "delays": self.delays._asdict() if self.delays else None,
             "constant_error_rate": self.constant_error_rate,
+            "feedback_after_end": self.feedback_after_end,
+            "warnings": list(self.warnings),
         }
         return {key: _plain(value) for key, value in fields.items()}
 

@@ -1,5 +1,6 @@
 """Models as files, and how two of them compare."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,16 +34,23 @@ def _identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_model(path: Path, model: Model) -> None:
-    """Write a model's file.
+    """Write a model's file: whoever is killed meanwhile, or finds the disk full, leaves the file of before.
 
     Raises:
         ModelError: it cannot be written.
     """
     scalars = {name: type(value).__name__ for name, value in model.state.items() if not isinstance(value, np.ndarray)}
     arrays: dict[str, Any] = {STATE_PREFIX + name: np.asarray(value) for name, value in model.state.items()}
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with path.open("wb") as file:
-            np.savez(file, meta=np.array(orjson.dumps({**model.meta, "scalars": scalars}).decode()), **arrays)
+        try:
+            with fresh.open("wb") as file:
+                np.savez(file, meta=np.array(orjson.dumps({**model.meta, "scalars": scalars}).decode()), **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise ModelError(f"{path} cannot be written: {error}") from error
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
+from stream.brokers.reading import read_partition, read_towards
 from stream.joining.join import Overflows
 from stream.learners import ParameterError, create
 from stream.recovery.digests import state_digest
@@ -83,6 +83,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
 
     Raises:
         ModelError: there was none.
+        BrokerUnavailableError: the broker went away meanwhile.
     """
     low, high = broker.beginnings([journal])[journal], broker.ends([journal])[journal].stable
     found = None
@@ -91,9 +92,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
         while low < high:
             middle = (low + high) // 2
             consumer.seek(journal, middle)
-            record = None
-            while record is None and consumer.position(journal) < high:
-                record = next(iter(consumer.poll(100, 1)), None)
+            record = next(iter(read_towards(consumer, journal, high, records_max=1)), None)
             if record is None or record.append_ms > at_ms:
                 high = middle
                 continue

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from stream.cli.options import parameters_of
-from stream.cli.settings import Settings, load_settings
+from stream.cli.composition import parameters_of
+from stream.cli.settings import Settings
+from stream.cli.sources import load_settings
 from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
 from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
@@ -25,7 +26,7 @@ def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) ->
 
 def test_learner_of_which_only_the_topics_are_given_goes_on_with_all_that_the_pipeline_has() -> None:
     settings = load_settings({"topic_prefix": "own."})
-    assert wanted_settings(settings, by_name(BEGUN), PLACE) == (BEGUN, frozenset())
+    assert wanted_settings(settings, by_name(BEGUN), PLACE) == (BEGUN, 4, frozenset())
 
 
 def test_new_pipeline_has_the_defaults_and_the_data_set_of_today() -> None:
@@ -40,8 +41,7 @@ def test_new_pipeline_has_the_defaults_and_the_data_set_of_today() -> None:
 def test_every_setting_of_a_task_has_a_name_of_the_journal() -> None:
     names = {name for name in by_name(BEGUN) if not name.startswith("parameters.")}
     assert set(STORED_NAMES.values()) == names == {*ABSENT, "learner", "n_classes", "n_features"}
-    fields = {field.removesuffix("_ms") for field in Settings.model_fields}
-    assert STORED_NAMES.keys() <= fields
+    assert STORED_NAMES.keys() <= Settings.model_fields.keys()
 
 
 @pytest.mark.parametrize("source", ["flag", "variable", "file"])

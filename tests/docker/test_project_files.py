@@ -5,7 +5,7 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
-from stream.cli.settings import Settings
+from stream.cli.described import described
 from stream.learners import registered
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def test_compose_passes_every_setting_on_to_the_programs() -> None:
     # file is the learner's alone.
     elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE"}
 
-    assert passed == {name.upper() for name in Settings.model_fields} - elsewhere
+    assert passed == {one.name.upper() for one in described()} - elsewhere
 
 
 def test_the_readme_lists_every_learner() -> None:

@@ -55,6 +55,18 @@ def test_a_file_with_an_index_0_counts_from_0(path: Path) -> None:
     assert read(path).n_features == 4
 
 
+def test_labels_that_only_python_reads_as_numbers_are_words(path: Path) -> None:
+    path.write_text("10 1:1\n1_0 1:1\n10.0 1:1\n١ 1:1\n")
+    assert read(path).class_names == ("10", "1_0", "10.0", "١")
+
+
+@pytest.mark.parametrize("entry", ["1:1_0", "1_0:1", "1:١", "1:0x1", "1:1e"])
+def test_entries_that_only_python_or_nobody_reads_as_numbers_are_refused(path: Path, entry: str) -> None:
+    path.write_text(f"0 1:1\n1 {entry}\n")
+    with pytest.raises(DatasetError, match="line 2: an entry is INDEX:VALUE"):
+        read(path)
+
+
 def test_the_index_base_can_be_given(path: Path) -> None:
     path.write_text("0 1:1\n1 2:1\n")
     assert entries(read(path, index_base=0)) == [(0, {1: 1.0}), (1, {2: 1.0})]

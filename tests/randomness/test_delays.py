@@ -89,6 +89,7 @@ def test_an_empirical_delay_is_read_from_a_file(tmp_path: Path) -> None:
         ("lognormal:10s", "got 'lognormal:10s'"),
         ("lognormal:10s,-1", "sigma is a number at least 0, such as 1.0; got '-1'"),
         ("lognormal:10s,inf", "sigma is a number"),
+        ("lognormal:10s,1_0", "sigma is a number"),
         ("weibull:10s,0", "the shape is a number above 0"),
         ("weibull:10s,x", "got 'x'"),
         ("empirical:", "expected none"),
@@ -106,7 +107,7 @@ def test_a_wrong_specification_is_refused_with_what_was_expected(spec: str, mess
         parse_delay(spec)
 
 
-@pytest.mark.parametrize("line", ["-1", "nan", "1s", "x", "1e300"])
+@pytest.mark.parametrize("line", ["-1", "nan", "1s", "x", "1e300", "1_0", "١"])
 def test_a_wrong_line_in_a_file_of_delays_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "delays.txt"
     path.write_text(f"10\n{line}\n")

@@ -1,5 +1,6 @@
 """Topics that are altered while the programs run: the programs notice, say so, and go no further."""
 
+import re
 import signal
 import threading
 import time
@@ -11,8 +12,9 @@ from confluent_kafka import admin as confluent_admin
 
 from stream.brokers.connecting import connect
 from stream.brokers.local_kafka import LocalKafka
-from stream.cli import programs
-from stream.cli.settings import Settings, SettingsError
+from stream.cli import connection
+from stream.cli.app import main
+from stream.cli.exits import ExitCode
 from stream.wire.topics import Topics
 
 INTERVAL_MS = 300
@@ -60,22 +62,21 @@ def own_signals() -> Iterator[None]:
 @pytest.mark.parametrize("name", ALTERATIONS)
 @pytest.mark.parametrize("program", ["learn", "feedback", "replay"])
 def test_program_ends_when_its_topics_are_altered(
-    kafka: LocalKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, program: str, name: str
+    kafka: LocalKafka,
+    prefix: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    name: str,
 ) -> None:
     alter, says = ALTERATIONS[name]
-    monkeypatch.setattr(programs, "WATCH_INTERVAL_MS", INTERVAL_MS)
+    monkeypatch.setattr(connection, "WATCH_INTERVAL_MS", INTERVAL_MS)
     topics = Topics.with_prefix(prefix)
     broker = connect(kafka.bootstrap)
     broker.create_topics(topics.specs(2))
     broker.close()
-    settings = Settings(
-        bootstrap=kafka.bootstrap, topic_prefix=prefix, data="optdigits", learner=["banditron"], rate=20.0, events=5_000
-    )
-    run: dict[str, Callable[[], None]] = {
-        "learn": lambda: programs.learn(settings),
-        "feedback": lambda: programs.feedback(settings),
-        "replay": lambda: programs.replay(settings, resume=False),
-    }
+    arguments = [program, "--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--data", "optdigits"]
+    arguments += {"learn": ["--learner", "banditron"], "replay": ["--rate", "20"]}.get(program, [])
     altered_s: list[float] = []
 
     def change() -> None:
@@ -85,12 +86,14 @@ def test_program_ends_when_its_topics_are_altered(
     later = threading.Timer(2.0, change)
     later.start()
     try:
-        with pytest.raises(SettingsError, match=r"altered while this program ran.*" + says.format(**topics._asdict())):
-            run[program]()
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
     finally:
         later.join()
     assert time.monotonic() - altered_s[0] < 10
+    assert ended.value.code == ExitCode.USAGE
+    assert re.search(r"altered while this program ran.*" + says.format(**topics._asdict()), capsys.readouterr().err)
 
 
 def test_topics_are_looked_at_often_enough_to_notice_within_a_minute() -> None:
-    assert programs.WATCH_INTERVAL_MS <= 30_000
+    assert connection.WATCH_INTERVAL_MS <= 30_000

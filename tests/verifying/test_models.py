@@ -1,13 +1,16 @@
 """Models of any past moment, in files, side by side, and as the beginning of a new pipeline."""
 
+import errno
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
+from stream.brokers.port import BrokerUnavailableError
 from stream.cli.model import time_ms
 from stream.cli.settings import SettingsError
 from stream.learners import registered
@@ -17,7 +20,7 @@ from stream.recovery.recover import rebuild
 from stream.verifying.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
 from stream.verifying.models import export_model, import_model
 from stream.verifying.reapply import replay_journal
-from stream.wire.records import TopicPartition
+from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task, synsep_task
 
@@ -113,6 +116,37 @@ def test_file_that_is_no_model_or_was_changed_is_refused(run: Pipeline, tmp_path
         read_model(tmp_path / "changed.npz")
     with pytest.raises(ModelError, match="cannot be written"):
         write_model(tmp_path / "no" / "such.npz", model)
+
+
+def test_a_model_that_is_not_written_to_its_end_leaves_the_file_of_before(
+    run: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.npz"
+    before = export_model(run.broker, TOPICS, 0, number=5)
+    write_model(path, before)
+
+    def full(file: BinaryIO, **arrays: Any) -> None:
+        file.write(b"PK half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(ModelError, match=r"a\.npz cannot be written: .*No space left"):
+        write_model(path, export_model(run.broker, TOPICS, 0))
+    assert read_model(path).meta["digest"] == before.meta["digest"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_export_at_a_time_ends_when_the_broker_has_gone_away(run: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = type(run.broker.reader([JOURNAL]))
+    polls = itertools.count()
+
+    def poll(self: object, timeout_ms: int, records_max: int) -> list[Record]:
+        assert next(polls) < 10_000, "it polls for ever"
+        return []
+
+    monkeypatch.setattr(consumer, "poll", poll)
+    with pytest.raises(BrokerUnavailableError, match=r"could not read test\.journal/0"):
+        export_model(run.broker, TOPICS, 0, at_ms=2_000)
 
 
 def test_comparison_tells_what_differs_and_by_how_much() -> None:

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
-from stream.brokers.connecting import connect
 from stream.brokers.port import Broker, BrokerError
 from stream.brokers.reading import read_partition
-from stream.cli.console import EXIT_FENCED, StopRequest, announce, fail, run_progress
-from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.cli.run import Judge, Outcome, report_of
+from stream.cli.composition import events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.connection import command_hint, connect
+from stream.cli.console import StopRequest, announce, fail
+from stream.cli.embedded import Judge, RunEnd, report_of
+from stream.cli.exits import ExitCode
+from stream.cli.progress import run_progress
 from stream.cli.settings import Settings, SettingsError
 from stream.learners import registered
 from stream.recovery.digests import state_digest
@@ -46,9 +48,9 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
     topics = topics_of(settings)
     started_s = time.perf_counter()
-    broker = connect(settings.bootstrap, connect_timeout_ms=settings.connect_timeout, progress=announce)
+    broker = connect(settings)
     try:
-        broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention))
+        broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention_ms))
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings, learner) as programs:
@@ -57,8 +59,8 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         judge, virtual_s = _judge(broker, topics, settings, dataset)
         tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
         digest = state_digest(task.learner.state() for task in tasks)
-        outcome = Outcome(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
-        return report_of(broker, settings, task, dataset, judge, outcome, command)
+        end = RunEnd(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
+        return report_of(broker, settings, task, dataset, judge, end, command)
     finally:
         broker.close()
 
@@ -77,7 +79,7 @@ def _refuse_used(broker: Broker, topics: Topics, settings: Settings) -> None:
     if any(ends.high_watermark > 0 for ends in broker.ends(tps).values()):
         raise SettingsError(
             f"--topic-prefix {settings.topic_prefix}: {topics.contexts} holds events of an earlier run; choose another "
-            "prefix, or delete these topics with `onebit topics delete`"
+            f"prefix, or delete these topics: {command_hint(settings, 'topics delete')}"
         )
 
 
@@ -108,12 +110,15 @@ class _Programs:
         """End the run when a program has ended early; only the replay comes to an end by itself."""
         for name, process in list(self.processes.items()):
             code = process.poll()
-            if code == EXIT_FENCED and self._restarts < RESTARTS_MAX:
+            if code == ExitCode.FENCED and self._restarts < RESTARTS_MAX:
                 self._restarts += 1
                 announce(f"`onebit {name}` ended, starting it again: {self._last_lines(name, 1)}")
                 self.processes[name] = self._start(name)
             elif code is not None and (code != 0 or name != "replay"):
-                raise fail(f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}", 1)
+                raise fail(
+                    f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}",
+                    ExitCode.DIFFERS,
+                )
 
     def _last_lines(self, name: str, count: int = 15) -> str:
         return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
@@ -171,7 +176,7 @@ def _wait_until_settled(
         while True:
             programs.check()
             if stop():
-                raise fail("the run was stopped before its end; its topics are kept", 130)
+                raise fail("the run was stopped before its end; its topics are kept", ExitCode.INTERRUPTED)
             try:
                 ledger = follower.read(POLL_MS)
             except BrokerError as error:
@@ -179,7 +184,7 @@ def _wait_until_settled(
                 time.sleep(1.0)
                 continue
             if progress.due():
-                progress.show(ledger.decided, float("nan"), ledger.pending)
+                progress.show(ledger.decided, pending=ledger.pending)
             if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
                 break
     follower.close()

@@ -1,0 +1,165 @@
+"""The connection to Kafka: made, waited for, made anew, and what the topics must be."""
+
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from stream.brokers import local_kafka
+from stream.brokers.connecting import connect as connect_to_kafka
+from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.cli.composition import topics_of
+from stream.cli.console import StopRequest, announce, every, fail, monotonic_ms
+from stream.cli.exits import ExitCode
+from stream.cli.settings import Settings, SettingsError, flag_of
+from stream.wire.topics import Topics
+
+WATCH_INTERVAL_MS = 30_000
+"""So often a program that runs looks whether its topics are still what it began with."""
+
+REFUSALS_MAX = 5
+REFUSED_WITHIN_MS = 60_000
+"""A broker that has just come back may refuse what it soon allows; what it refuses again and again will not change."""
+
+
+def command_hint(settings: Settings, command: str, *names: str) -> str:
+    """A command as these settings need it: with the address and the prefix, and others by name, that were given."""
+    given = [name for name in ("bootstrap", "topic_prefix", *names) if name in settings.given]
+    flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
+    return " ".join((f"onebit {command}", *flags))
+
+
+def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Broker:
+    """Connect to Kafka, waiting for it as long as the settings say.
+
+    Raises:
+        SystemExit: no broker answered, or the program was asked to stop while it waited.
+    """
+
+    def waiting(message: str) -> None:
+        if stop():
+            raise SystemExit(ExitCode.OK)
+        announce(message)
+
+    try:
+        return connect_to_kafka(
+            settings.bootstrap,
+            connect_timeout_ms=settings.connect_timeout_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            transaction_timeout_ms=settings.transaction_timeout_ms,
+            progress=waiting,
+        )
+    except BrokerUnavailableError as error:
+        raise fail(f"{error}{_start_hint(settings)}", ExitCode.UNAVAILABLE) from error
+
+
+def _start_hint(settings: Settings) -> str:
+    """How a Kafka is started at another port of this machine than the usual one."""
+    host, _, port = settings.bootstrap.rpartition(":")
+    if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
+        return ""
+    return f"; with this port: onebit kafka up --port {port}"
+
+
+def require_topics(broker: Broker, settings: Settings) -> int:
+    """The number of partitions; topics that are missing end the program with what to do."""
+    topics = topics_of(settings)
+    descriptions = broker.describe_topics(list(topics))
+    missing = [name for name in topics if name not in descriptions]
+    if missing:
+        create = command_hint(settings, "topics create", "partitions")
+        raise SettingsError(f"there is no topic {', '.join(missing)}; create them first: {create}")
+    counts = {name: descriptions[name].partitions for name in topics}
+    if len(set(counts.values())) != 1:
+        raise SettingsError(f"all topics need the same number of partitions; got {counts}")
+    wrong = [name for name in topics if not descriptions[name].append_time]
+    if wrong:
+        raise SettingsError(
+            f"topic {wrong[0]}: expected message.timestamp.type LogAppendTime; got CreateTime: no clock but the "
+            "broker's may count; set it to LogAppendTime (kafka-configs --alter), or delete the topics and create them "
+            f"anew: {command_hint(settings, 'topics delete')}; {command_hint(settings, 'topics create', 'partitions')}"
+        )
+    return counts[topics.contexts]
+
+
+def watch_topics(broker: Broker, settings: Settings, partitions: int) -> Callable[[], None]:
+    """A function to be called often, which looks now and then whether the topics are still what they were.
+
+    It raises SettingsError when they are not: with other partitions an event's records do not meet any more, and
+    without the broker's append time nothing is in order.
+    """
+
+    def look() -> None:
+        try:
+            found = require_topics(broker, settings)
+        except BrokerUnavailableError:
+            return  # what the program itself asks will tell
+        except SettingsError as error:
+            raise SettingsError(
+                f"the topics were altered while this program ran, and it goes no further: {error}"
+            ) from error
+        if found != partitions:
+            raise SettingsError(
+                f"the topics were altered while this program ran, and it goes no further: they had {partitions} "
+                f"partitions, now they have {found}; an event's key belongs to another partition now. Begin anew with "
+                "another prefix, and bring the model along (onebit model export, import)"
+            )
+
+    return every(WATCH_INTERVAL_MS, look)
+
+
+class Connected(NamedTuple):
+    """A connection, and the topics there."""
+
+    broker: Broker
+    topics: Topics
+    partitions: int
+
+
+@contextmanager
+def connected(settings: Settings) -> Iterator[Connected]:
+    """A connection to topics that are as they must be, for the time of a command."""
+    broker = connect(settings)
+    try:
+        yield Connected(broker, topics_of(settings), require_topics(broker, settings))
+    finally:
+        broker.close()
+
+
+def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker], None]) -> None:
+    """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
+
+    Raises:
+        SystemExit: another process took over, the group threw this one out, or no broker came back within
+            --connect-timeout.
+    """
+    refused = 0  # times in a row that the broker answered, and would not do what was asked
+    while True:
+        broker = connect(settings, stop)
+        began_ms = monotonic_ms()
+        try:
+            work(broker)
+        except FencedError as error:
+            raise fail(
+                f"{error}; nothing was written after that. Start it again, and it goes on from its last commit; give "
+                "every process that runs at the same time its own --instance",
+                ExitCode.FENCED,
+            ) from error
+        except (BrokerUnavailableError, StaleMemberError) as error:
+            if stop():
+                return
+            announce(f"the broker is away, connecting again: {error}")
+            continue
+        except BrokerError as error:
+            refused = refused + 1 if monotonic_ms() - began_ms < REFUSED_WITHIN_MS else 1
+            if stop():
+                return
+            if refused >= REFUSALS_MAX:
+                raise
+            announce(f"the broker refused, trying again ({refused} of {REFUSALS_MAX}): {error}")
+            time.sleep(1.0)
+            continue
+        finally:
+            broker.close()
+        return

@@ -1,0 +1,56 @@
+"""`onebit data`: the data sets that can be replayed."""
+
+import sys
+from typing import Annotated
+
+import orjson
+import typer
+from rich.markup import escape
+
+from producers.datasets.catalogue import catalogue, load
+from stream.cli.console import boxed_table, out
+from stream.cli.flags import Json
+
+app = typer.Typer(help="The data sets that can be replayed.", no_args_is_help=True)
+
+
+@app.command(name="list")
+def list_data() -> None:
+    """The data sets that have a name; any svmlight file can be replayed too."""
+    table = boxed_table("name", "rows", "features", "classes", "what", numbers=("rows", "features", "classes"))
+    for entry in catalogue():
+        table.add_row(entry.name, f"{entry.rows:,}", f"{entry.n_features:,}", str(entry.n_classes), entry.summary)
+    out.print(table)
+    for entry in catalogue():
+        out.print(f"terms of {entry.name}: {escape(entry.terms)}", soft_wrap=True, highlight=False)
+    out.print("also: any svmlight file, .gz too, by its path")
+
+
+@app.command()
+def show(
+    name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE")],
+    n_features: Annotated[
+        int | None, typer.Option(min=1, help="The features of a file whose last ones may be empty.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which of all synthetic data sets it is.")] = 0,
+    json: Json = False,
+) -> None:
+    """Rows, features, classes and terms of one data set, and its first rows."""
+    dataset = load(name_or_file, n_features, seed)
+    if json:
+        fields = {
+            "name": dataset.name, "rows": dataset.rows, "features": dataset.n_features, "classes": dataset.n_classes,
+            "class_names": dataset.class_names, "terms": dataset.terms,
+        }  # fmt: skip
+        sys.stdout.write(orjson.dumps(fields).decode() + "\n")
+        return
+    out.print(f"[bold]{escape(dataset.name)}[/]: {dataset.rows:,} rows, {dataset.n_features:,} features")
+    named = ", ".join(f"{label} = {name}" for label, name in enumerate(dataset.class_names))
+    out.print(f"{dataset.n_classes} classes: {escape(named)}", soft_wrap=True)
+    out.print(f"terms: {escape(dataset.terms)}", soft_wrap=True)
+    table = boxed_table("event", "class", "non-zeros", "first entries", numbers=("class", "non-zeros"))
+    for row in range(min(5, dataset.rows)):
+        x, label = dataset.row(row)
+        entries = " ".join(f"{index}:{value:g}" for index, value in zip(x.indices[:6], x.values[:6], strict=True))
+        table.add_row(dataset.event_id(row), str(label), str(x.indices.size), entries)
+    out.print(table)

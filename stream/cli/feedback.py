@@ -1,0 +1,59 @@
+"""`onebit feedback`: the simulated environment on its own, against Kafka."""
+
+import typer
+
+from producers.feedback import FeedbackOptions, FeedbackProgram
+from stream.brokers.clocks import EstimatedClock
+from stream.brokers.port import Broker
+from stream.cli.composition import dataset_of, feedback_plan, topics_of
+from stream.cli.connection import keep_running, require_topics, watch_topics
+from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
+from stream.cli.flags import with_settings
+from stream.cli.settings import Program, Settings
+
+POLL_MS = 100
+STATUS_INTERVAL_MS = 5_000
+
+app = typer.Typer()
+
+
+@app.command(epilog=examples("onebit feedback --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01"))
+@with_settings(Program.FEEDBACK)
+def feedback(settings: Settings) -> None:
+    """Answer predictions with right or wrong, late. It knows the labels of the data set by event id.
+
+    Ctrl-C or SIGTERM ends it; feedback that is still due is sent when it is started again.
+    """
+    stop = StopRequest()
+    dataset = dataset_of(settings)
+    topics = topics_of(settings)
+    plan = feedback_plan(settings, dataset)
+
+    def work(broker: Broker) -> None:
+        watch = watch_topics(broker, settings, require_topics(broker, settings))
+        clock = EstimatedClock(monotonic_ms)
+        options = FeedbackOptions(
+            group=f"{settings.topic_prefix}feedback",
+            instance=f"feedback-{settings.instance}",
+            with_label=settings.with_label,
+        )
+        program = FeedbackProgram(
+            broker, topics, dataset.label_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
+        )
+        announce(f"feedback on {topics.predictions}: delay {settings.delay}; Ctrl-C stops it")
+        sent, said = 0, Status()
+        show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
+        try:
+            while not stop():
+                watch()
+                sent += program.step(_until(program.next_due_ms(), clock.now_ms()))
+                show()
+        finally:
+            program.close()
+
+    keep_running(settings, stop, work)
+
+
+def _until(due_ms: int | None, now_ms: int) -> int:
+    """How long a poll may wait so that what is due is not late."""
+    return POLL_MS if due_ms is None else min(max(due_ms - now_ms, 1), POLL_MS)

@@ -1,0 +1,92 @@
+"""The flags of a command, made from the settings that it takes."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from stream.cli.console import warn
+from stream.cli.described import Described, described
+from stream.cli.settings import CONFIG_VARIABLE, Panel, Program, Settings
+from stream.cli.sources import load_settings, unknown_variables
+
+Command = Callable[..., None]
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", rich_help_panel=Panel.OUTPUT, help="Print one JSON object on stdout, and nothing else."),
+]
+Partition = Annotated[
+    int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="The partition whose model it is: each learns alone.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=Panel.OUTPUT,
+        show_default="onebit.toml, if there is one",
+        help="A TOML file of settings; flags and ONEBIT_* variables win over it.",
+    ),
+]
+
+
+def with_settings(program: Program) -> Callable[[Command], Command]:
+    """Give a command the flags of all settings of a program, and --config; it is called with the `Settings` first.
+
+    What the command declares beyond `settings` are flags of its own, which stand below those.
+    """
+
+    def decorate(command: Command) -> Command:
+        taken = [one for one in described() if program in one.setting.programs]
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        shared = [_parameter(one.name, _annotation(one)) for one in taken] + [_parameter("config", Config)]
+
+        @functools.wraps(command)
+        def command_with_flags(**values: Any) -> None:
+            config = values.pop("config")
+            flags = {one.name: values.pop(one.name) for one in taken}
+            command(settings_from(config, flags), **values)
+
+        parameters = [*shared, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
+        command_with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command_with_flags.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command_with_flags
+
+    return decorate
+
+
+def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """The settings from flags, variables and file; variables that have no effect are named."""
+    if config is not None:
+        os.environ[CONFIG_VARIABLE] = str(config)
+    for message in unknown_variables():
+        warn(message)
+    return load_settings(flags)
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _annotation(one: Described) -> Any:
+    """The type of a flag, None when it is not given, and what the help says about it."""
+    kinds = [kind for kind in get_args(one.annotation) if kind is not type(None)]
+    is_optional = len(kinds) == 1 and type(None) in get_args(one.annotation)
+    kind: Any = str if one.is_duration else kinds[0] if is_optional else one.annotation
+    flags = f"{one.flag}/--no-{one.flag.removeprefix('--')}" if kind is bool else one.flag
+    numeric = kind in (int, float)
+    return Annotated[
+        kind | None,
+        typer.Option(
+            flags,
+            metavar=one.setting.metavar or ("DURATION" if one.is_duration else "N" if kind is int else None),
+            rich_help_panel=one.setting.panel,
+            show_default=one.shown_default,
+            help=one.setting.help,
+            min=one.low if numeric else None,
+            max=one.high if numeric else None,
+        ),
+    ]

@@ -1,0 +1,144 @@
+"""`onebit learn`: the learner program on its own, against Kafka."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consumers.learner import LearnerOptions, LearnerProgram, RecoveryStoppedError
+from stream.brokers.port import Broker
+from stream.cli import cost
+from stream.cli.composition import parameters_of, topics_of
+from stream.cli.connection import keep_running, require_topics, watch_topics
+from stream.cli.console import Status, StopRequest, announce, boot_ms, every, examples, warn
+from stream.cli.flags import with_settings
+from stream.cli.readiness import ReadyFile
+from stream.cli.settings import Panel, Program, Settings, SettingsError
+from stream.cli.tally import Tally, ledger_line
+from stream.cli.wanted import wanted_settings, with_hint
+from stream.joining.task import TaskSettings
+from stream.recovery.resolve import SettingsDifferError
+from stream.recovery.settings_reading import pipeline_settings
+from stream.reporting.tables import percent
+
+POLL_MS = 100
+STATUS_INTERVAL_MS = 5_000
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples(
+        "onebit learn --learner soba-diag --param gamma=0.05",
+        "onebit learn --data synsep --instance a   # and --instance b in another terminal, with 2 partitions",
+        "onebit learn --n-classes 12 --n-features 4096   # for contexts of your own",
+    )
+)
+@with_settings(Program.LEARN)
+def learn(
+    settings: Settings,
+    change_settings: Annotated[
+        bool,
+        typer.Option(
+            "--change-settings",
+            rich_help_panel=Panel.JOIN,
+            help="In a pipeline that has begun, let what is given here hold from the next step on.",
+        ),
+    ] = False,
+) -> None:
+    """Answer contexts with predictions, and learn from their feedback.
+
+    Ctrl-C or SIGTERM finishes the open transaction and exits 0. A learner that was killed goes on where it stood when
+    it is started again. What is not given is then what the pipeline has; what is given and differs is refused, unless
+    --change-settings lets it change: windows, limits, and what expiry teaches.
+    """
+    stop = StopRequest()
+    topics = topics_of(settings)
+    check_given(settings)
+    ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
+
+    def work(broker: Broker) -> None:
+        partitions = require_topics(broker, settings)
+        watch = watch_topics(broker, settings, partitions)
+        begun = pipeline_settings(broker, topics, partitions)
+        task, nnz, given = wanted_settings(settings, begun, topics.journal, change=change_settings)
+        if slow := cost.warning(task, nnz):
+            warn(slow)
+        task.warm_up()
+        tally = Tally()
+        program = LearnerProgram(
+            broker, topics, task, _options(settings, task, nnz), boot_ms, announce,
+            stop=stop, given=given, change_settings=change_settings, committed=tally.add,
+        )  # fmt: skip
+        announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
+        said = Status()
+
+        def status() -> None:
+            said.show(status_lines(program, tally))
+            if warning := tally.warning():
+                warn(warning)
+
+        show = every(STATUS_INTERVAL_MS, status)
+        try:
+            while not stop():
+                watch()
+                program.step(POLL_MS)
+                ready_file.show(program.ready)
+                show()
+            status()
+        except RecoveryStoppedError as error:
+            announce(f"stopped in a recovery, which wrote nothing: {error}")
+        finally:
+            ready_file.show(ready=False)
+            program.close()
+
+    try:
+        keep_running(settings, stop, work)
+    except SettingsDifferError as error:
+        raise with_hint(error, change=change_settings) from error
+
+
+def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions:
+    return LearnerOptions(
+        group=f"{settings.topic_prefix}learner",
+        instance=f"learner-{settings.instance}",
+        records_max=cost.records_max(task, nnz, LearnerOptions().records_max),
+        snapshot_interval_ms=settings.snapshot_interval_ms,
+    )
+
+
+def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
+    """Where every partition stands, how often the learner was right, and whether its broker is slow."""
+    lines = [
+        f"partition {partition}: {ledger_line(running.join.ledger())}, {running.updates:,} updates"
+        for partition, running in sorted(program.tasks.items())
+    ]
+    if tally.reward_rate is not None:
+        lines.append(f"reward 1 for {percent(tally.reward_rate)} of the decisions matched since this program started")
+    if program.outdated:
+        lines.append(
+            f"{program.outdated:,} decisions are dated too long before their predictions, and wait for less than their "
+            "window: the broker, or the learner, is slow; a longer --window allows for more"
+        )
+    return lines
+
+
+def check_given(settings: Settings) -> None:
+    """Refuse what cannot work before a broker is waited for.
+
+    Raises:
+        SettingsError: several learners, a number of classes without the number of features, or a wrong parameter.
+        ParameterError: the learner that is given does not have a parameter.
+    """
+    if len(settings.learner) != 1:
+        raise SettingsError(
+            f"--learner: `onebit learn` runs one learner; got {', '.join(settings.learner)}; start each with a "
+            "--topic-prefix of its own, or compare them with `onebit run`"
+        )
+    if "learner" in settings.given:
+        parameters_of(settings, settings.learner[0])
+    if settings.n_classes is not None and settings.n_features is None:
+        raise SettingsError(
+            f"--n-classes {settings.n_classes}: contexts that are of no data set need both --n-classes and "
+            "--n-features; got no --n-features"
+        )

@@ -1,0 +1,68 @@
+"""`onebit replay`: a data set's rows as contexts, against Kafka."""
+
+import time
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from producers.replay import ReplayProgram, resume_position
+from stream.brokers.port import Broker
+from stream.cli.composition import dataset_of, replay_options, topics_of
+from stream.cli.connection import keep_running, require_topics, watch_topics
+from stream.cli.console import StopRequest, announce, examples, monotonic_ms
+from stream.cli.flags import with_settings
+from stream.cli.progress import run_progress
+from stream.cli.settings import Panel, Program, Settings
+
+app = typer.Typer()
+
+
+@app.command(
+    name="replay",
+    epilog=examples("onebit replay --data synsep --events 100000 --rate 500", "onebit replay --resume"),
+)
+@with_settings(Program.REPLAY)
+def replay_command(
+    settings: Settings,
+    resume: Annotated[
+        bool, typer.Option("--resume", rich_help_panel=Panel.DATA, help="Go on after the last event in the topic.")
+    ] = False,
+) -> None:
+    """Write a data set's rows as contexts, at a pace. Ctrl-C or SIGTERM ends it; --resume goes on from there."""
+    replay(settings, resume=resume)
+
+
+def replay(settings: Settings, *, resume: bool) -> None:
+    """Replay a data set to its end, or until asked to stop."""
+    stop = StopRequest()
+    dataset = dataset_of(settings)
+    topics = topics_of(settings)
+    reached = 0
+
+    def work(broker: Broker) -> None:
+        nonlocal reached
+        partitions = require_topics(broker, settings)
+        watch = watch_topics(broker, settings, partitions)
+        options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
+        if resume or reached:
+            announce(f"looking for the last event in {topics.contexts}")
+            options = replace(options, start=resume_position(broker, topics, dataset, options))
+        announce(f"{dataset.name}: {options.events - options.start:,} events from position {options.start:,}")
+        program = ReplayProgram(broker, topics, dataset, options, monotonic_ms)
+        with run_progress("replay", options.events) as progress:
+            try:
+                while not program.finished and not stop():
+                    watch()
+                    sent = program.step(0)
+                    reached = program.position
+                    if progress.due():
+                        progress.show(program.position)
+                    due_ms = program.next_due_ms()
+                    if not sent and due_ms is not None:
+                        time.sleep(max(due_ms - monotonic_ms(), 1) / 1_000)
+            finally:
+                program.close()
+        announce(f"{program.position:,} of {options.events:,} events are in {topics.contexts}")
+
+    keep_running(settings, stop, work)

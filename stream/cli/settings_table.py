@@ -1,0 +1,76 @@
+"""`onebit settings`: every setting, what it is now, and where that comes from."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from stream.cli.console import out
+from stream.cli.described import Described, described
+from stream.cli.flags import Config, settings_from
+from stream.cli.settings import Panel, Program, config_path
+from stream.cli.sources import source_of
+
+app = typer.Typer()
+
+
+@app.command()
+def settings(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md instead.")] = False,
+    config: Config = None,
+) -> None:
+    """Show every setting: its value here and now, from variables and file, and what it does."""
+    if markdown:
+        sys.stdout.write(as_markdown())
+        return
+    effective = settings_from(config, {})
+    shown = effective.shown()
+    table = Table("setting", "value", "from", "what", box=None, header_style="bold underline", padding=(0, 2, 0, 0))
+    for one in described():
+        is_given = one.field in effective.given
+        source = source_of(one.name, {}, config_path()) if is_given else "default"
+        value = _text(shown[one.name]) if is_given else one.shown_default
+        table.add_row(one.flag, escape(value), source, escape(one.setting.help))
+    out.print(table, highlight=False)
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def as_markdown() -> str:
+    """All settings as docs/settings.md lists them."""
+    lines = [
+        "# Settings",
+        "",
+        "`onebit settings --markdown` writes this page; a test holds it equal to the code.",
+        "",
+        "Every setting is a flag (`--on-expiry`), a variable (`ONEBIT_ON_EXPIRY`), and a name in a TOML file",
+        "(`on_expiry` in `onebit.toml`, or in the file of `--config`). Flags win over variables, they over the file.",
+        "A duration is a number and a unit: `250ms`, `10s`, `5m`, `1.5h`. A list is written `a,b`.",
+        "`onebit settings` shows what holds in a shell, and where it comes from.",
+    ]
+    for panel in Panel:
+        rows = [_row(one) for one in described() if one.setting.panel is panel]
+        if rows:
+            header = ["", f"## {panel}", "", "| flag | default | accepted | what | flag of |", "|---|---|---|---|---|"]
+            lines += [*header, *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: Described) -> str:
+    cells = (f"`{one.flag}`", _code(one), one.accepted, one.setting.help, _programs(one))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _code(one: Described) -> str:
+    return one.shown_default if one.default in (None, [], False) else f"`{one.shown_default}`"
+
+
+def _programs(one: Described) -> str:
+    programs = one.setting.programs
+    if programs >= frozenset(Program) - {Program.RUN}:
+        return "all" if Program.RUN in programs else "all but run"
+    return ", ".join(str(program) for program in Program if program in programs)

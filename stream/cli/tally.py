@@ -1,0 +1,63 @@
+"""What a running learner tells people: its counts, how often it was right, and when it cannot read what it gets."""
+
+from collections.abc import Sequence
+
+from stream.joining.task import DeadLetter
+from stream.recovery.commit import Commit
+from stream.wire.events import Outcome
+from stream.wire.ledger import Ledger
+
+DEAD_SHARE_MAX = 0.01
+"""More dead letters than this among the records of an interval, and something is set up wrongly."""
+
+_ALWAYS = ("decided", "matched", "pending")
+_ORDER = ("decided", "matched", "expired", "pending", "late", "context_duplicates", "feedback_duplicates")
+_TOTALS = ("contexts", "feedback")
+
+
+class Tally:
+    """What was published since the program started, and since people were told last."""
+
+    def __init__(self) -> None:
+        self._matched = 0
+        self._rewards = 0
+        self._records = 0  # since people were told last, as are those below
+        self._dead = 0
+        self._last_dead: DeadLetter | None = None
+
+    def add(self, commits: Sequence[Commit]) -> None:
+        """Take in what a transaction has published."""
+        for _, _, step, effects, *_ in commits:
+            matched = [example for example, _ in effects.examples if example.outcome is Outcome.MATCHED]
+            self._matched += len(matched)
+            self._rewards += sum(example.reward == 1 for example in matched)
+            self._records += sum(stop - start for start, stop in (step.contexts, step.feedback))
+            self._dead += len(effects.dead_letters)
+            if effects.dead_letters:
+                self._last_dead = effects.dead_letters[-1]
+
+    @property
+    def reward_rate(self) -> float | None:
+        """Of the decisions that were matched since the program started, the share that got reward 1."""
+        return self._rewards / self._matched if self._matched else None
+
+    def warning(self) -> str:
+        """What to tell of the dead letters since the last time; nothing when they are few."""
+        records, dead, last = self._records, self._dead, self._last_dead
+        self._records, self._dead, self._last_dead = 0, 0, None
+        if last is None or dead <= DEAD_SHARE_MAX * records:
+            return ""
+        place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
+        return f"{dead:,} of the last {records:,} records went to the dead letters; the last, {place}: {last.reason}"
+
+
+def ledger_line(ledger: Ledger) -> str:
+    """The counts of a ledger in one line: the main ones, and all others that are not zero.
+
+    >>> ledger_line(Ledger(contexts=5, decided=3, matched=2, pending=1, context_malformed=2, feedback=2))
+    'decided 3, matched 2, pending 1, context malformed 2'
+    """
+    others = [name for name in Ledger._fields if name not in (*_ORDER, *_TOTALS)]
+    counts = {name: getattr(ledger, name) for name in (*_ORDER, *others)}
+    told = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in _ALWAYS]
+    return ", ".join(told)

@@ -1,0 +1,41 @@
+"""Commands run as in a shell whose variables and working directory are the test's own."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from stream.cli.app import main
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Onebit = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config sets it: so it is put back after the test
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def onebit(capsys: pytest.CaptureFixture[str]) -> Onebit:
+    """Run a command in this process."""
+
+    def run(*arguments: str) -> Ended:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run

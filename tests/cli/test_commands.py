@@ -1,0 +1,142 @@
+"""Commands as a user types them."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stream
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.cli.connection import command_hint, require_topics
+from stream.cli.exits import ExitCode
+from stream.cli.settings import SettingsError
+from stream.cli.sources import load_settings
+from tests.cli.conftest import Onebit
+
+
+def test_the_version_is_told(onebit: Onebit) -> None:
+    assert onebit("--version") == (ExitCode.OK, f"onebit {stream.__version__}\n", "")
+
+
+@pytest.mark.parametrize("module", ["stream", "stream.cli"])
+def test_the_package_is_a_program(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"onebit {stream.__version__}\n"
+
+
+def test_the_public_api_is_there_and_importing_it_is_cheap() -> None:
+    for name in stream.__all__:
+        assert getattr(stream, name) is not None
+        assert name in dir(stream)
+    assert (Path(stream.__file__).parent / "py.typed").exists()
+    code = "import stream, sys; print(sorted({'numba', 'numpy', 'scipy', 'kafka', 'typer'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_help_tells_every_exit_code(onebit: Onebit) -> None:
+    told = onebit("--help").out
+    assert [code for code in ExitCode if f" {code.value} {code.meaning.split(' ')[0]}" not in told] == []
+
+
+def test_classes_without_features_are_refused_naming_both(onebit: Onebit) -> None:
+    ended = onebit("learn", "--n-classes", "12")
+    assert ended.code == ExitCode.USAGE
+    assert "--n-classes 12" in ended.err
+    assert "--n-features" in ended.err
+
+
+def test_a_program_of_one_learner_refuses_several(onebit: Onebit) -> None:
+    ended = onebit("learn", "--learner", "soba-diag,banditron")
+    assert ended.code == ExitCode.USAGE
+    assert "`onebit learn` runs one learner; got soba-diag, banditron" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--epochs", "none"), "--epochs"),
+        (("--events", "0"), "or equal to 1"),
+        (("--on-expiry", "forget"), "drop"),
+        (("--window", "5"), "--window: a duration is a number and a unit"),
+        (("--rate", "0"), "--rate: Input should be greater than 0"),
+        (("--delay", "soon"), "--delay"),
+        (("--learner", "nobody"), "no learner is called 'nobody'"),
+        (("--data", "optdigit"), "did you mean optdigits"),
+    ],
+)
+def test_a_flag_that_cannot_be_used_is_refused_before_anything_runs(
+    flags: tuple[str, str], told: str, onebit: Onebit
+) -> None:
+    ended = onebit("run", *flags)
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert told in ended.err
+
+
+def test_a_parameter_that_only_python_reads_as_a_number_is_refused(onebit: Onebit) -> None:
+    ended = onebit("run", "--learner", "banditron", "--param", "gamma=0_1")
+    assert ended.code == ExitCode.USAGE
+    assert "parameter gamma is a number in [0, 1]; got '0_1'" in ended.err
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("flags", [("--kafka", "--no-report"), ("--no-report", "--kafka"), ("--kafka",)])
+def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
+    flags: tuple[str, ...], onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = unused_port()
+    monkeypatch.setenv("ONEBIT_BOOTSTRAP", f"127.0.0.1:{port}")
+    monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
+    ended = onebit("run", *flags)
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert f"no Kafka answered at 127.0.0.1:{port}" in ended.err
+    assert f"onebit kafka up --port {port}" in ended.err
+
+
+def test_an_address_that_is_given_wins_over_that_of_the_settings(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = unused_port()
+    monkeypatch.setenv("ONEBIT_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
+    assert f"no Kafka answered at 127.0.0.1:{port} " in onebit("run", "--kafka", f"127.0.0.1:{port}").err
+
+
+def test_hints_hold_the_address_and_the_prefix_that_were_given() -> None:
+    broker = EmbeddedBroker(VirtualClock(0))
+    settings = load_settings({"topic_prefix": "own.", "bootstrap": "kafka:1", "partitions": 2, "seed": 3})
+    create = "onebit topics create --bootstrap kafka:1 --topic-prefix own. --partitions 2"
+    with pytest.raises(SettingsError, match=re.escape("there is no topic own.contexts, ") + ".*" + re.escape(create)):
+        require_topics(broker, settings)
+    assert command_hint(load_settings({}), "topics create") == "onebit topics create"
+
+
+def test_the_home_of_a_local_kafka_is_told_and_stands_in_the_hints(onebit: Onebit, tmp_path: Path) -> None:
+    home = str(tmp_path / "my kafka")
+    ended = onebit("kafka", "status", "--data-dir", home)
+    assert ended.code == ExitCode.DIFFERS
+    assert ended.out == f"no Kafka runs in {home}; start one: onebit kafka up --data-dir '{home}'\n"
+    assert onebit("kafka", "down", "--data-dir", home).out == f"no Kafka runs in {home}\n"
+    assert f"onebit kafka up --data-dir '{home}'" in onebit("kafka", "logs", "--data-dir", home).err
+
+
+def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    first, second = onebit("kafka", "status").out.splitlines()
+    assert first == f"no Kafka runs in {tmp_path / 'onebit' / 'kafka'}; start one: onebit kafka up"
+    assert second == "one that was started with a --data-dir is found with that"
+
+
+def test_commands_load_the_kafka_client_and_the_plotting_library_only_where_they_use_them() -> None:
+    code = "import stream.cli.app, sys; print(sorted({'kafka', 'matplotlib', 'jgo', 'psutil'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,140 @@
+"""Settings: one home, three sources, and what is told about them."""
+
+from pathlib import Path
+
+import pytest
+
+from stream.cli.described import described
+from stream.cli.exits import ExitCode, markdown
+from stream.cli.settings import Panel, Program, SettingsError
+from stream.cli.settings_table import as_markdown
+from stream.cli.sources import load_settings, unknown_variables
+from tests.cli.conftest import Onebit
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+COMMANDS = {
+    Program.RUN: ("run",),
+    Program.REPLAY: ("replay",),
+    Program.LEARN: ("learn",),
+    Program.FEEDBACK: ("feedback",),
+    Program.CREATE: ("topics", "create"),
+    Program.DESCRIBE: ("topics", "describe"),
+    Program.CONNECT: ("verify",),
+}
+
+
+def test_the_docs_list_every_setting_as_the_code_has_it() -> None:
+    assert (DOCS / "settings.md").read_text() == as_markdown()
+
+
+def test_the_docs_list_every_exit_code() -> None:
+    assert (DOCS / "exit-codes.md").read_text() == markdown()
+
+
+@pytest.mark.parametrize("program", Program)
+def test_a_command_has_the_flags_of_its_program_with_their_help(
+    program: Program, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("TERMINAL_WIDTH", "400")
+    told = onebit(*COMMANDS[program], "--help").out
+    lines = [line.strip("│ ") for line in told.splitlines()]
+    for one in described():
+        shown = [line for line in lines if line.split(" ")[0] == one.flag]
+        assert len(shown) == (program in one.setting.programs), one.flag
+        if shown:
+            assert one.setting.help in shown[0]
+            assert f"[default: ({one.shown_default})]" in shown[0]
+
+
+def test_a_setting_is_a_flag_of_some_command_and_its_field_ends_with_its_unit() -> None:
+    for one in described():
+        assert one.setting.programs, one.name
+        assert one.is_duration == one.field.endswith("_ms"), one.field
+        assert one.setting.help.endswith("."), one.name
+    assert {one.setting.panel for one in described()} == set(Panel) - {Panel.OUTPUT}
+
+
+def test_flags_win_over_variables_and_variables_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("onebit.toml").write_text('window = "1s"\nretain = "2s"\norphan_window = "3s"\nepochs = 2\n')
+    monkeypatch.setenv("ONEBIT_WINDOW", "10s")
+    monkeypatch.setenv("ONEBIT_RETAIN", "20s")
+    settings = load_settings({"window": "100s", "epochs": None})
+    durations_ms = (settings.window_ms, settings.retain_ms, settings.orphan_window_ms, settings.connect_timeout_ms)
+    assert durations_ms == (100_000, 20_000, 3_000, 30_000)
+    assert settings.epochs == 2
+
+
+def test_settings_know_which_were_given_wherever_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({}).given == frozenset()
+    Path("onebit.toml").write_text('on_expiry = "drop"\n')  # given, although it is the default
+    monkeypatch.setenv("ONEBIT_WINDOW", "5m")
+    assert load_settings({"rate": 7.0, "seed": None}).given == {"on_expiry", "window_ms", "rate_per_s"}
+
+
+def test_another_process_gets_the_settings_that_were_given_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "window": "1500ms", "retention": "forever", "learner": ["banditron", "soba"], "rate": 0.1, "shuffle": True,
+        "param": ['comparator=1,2;3,"4'], "topic_prefix": "own.", "events": 7,
+    }  # fmt: skip
+    settings = load_settings(given)
+    variables = settings.environment()
+    assert set(variables) == {f"ONEBIT_{name.upper()}" for name in given}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings({}) == settings
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [("flag", "--window"), ("variable", "ONEBIT_WINDOW"), ("file", "window in onebit.toml")],
+)
+def test_a_value_that_is_not_accepted_is_named_with_where_it_came_from(
+    source: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if source == "variable":
+        monkeypatch.setenv("ONEBIT_WINDOW", "5 minutes")
+    elif source == "file":
+        Path("onebit.toml").write_text('window = "5 minutes"\n')
+    with pytest.raises(SettingsError, match=rf"^{named}: a duration is a number and a unit .*; got '5 minutes'$"):
+        load_settings({"window": "5 minutes"} if source == "flag" else {})
+
+
+def test_a_name_in_the_file_that_is_no_setting_is_refused_with_the_nearest() -> None:
+    Path("onebit.toml").write_text('windows = "5s"\n')
+    with pytest.raises(SettingsError, match=r"windows in onebit\.toml: .*did you mean window\b"):
+        load_settings({})
+
+
+def test_a_variable_that_is_no_setting_is_told_with_the_nearest(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = ("ONEBIT_WINDOW", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP", "ONEBIT_IMAGE", "ONEBIT_TEST_EVENTS")
+    for name in known:
+        monkeypatch.setenv(name, "5s")
+    assert unknown_variables() == []
+    monkeypatch.setenv("ONEBIT_WINDOWS", "5s")
+    ended = onebit("settings")
+    assert ended.code == ExitCode.OK
+    assert "warning: ONEBIT_WINDOWS: no setting has this name" in ended.err
+    assert "did you mean ONEBIT_WINDOW" in ended.err
+
+
+def test_learners_are_separated_by_commas_in_flags_and_variables_and_parameters_keep_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert load_settings({"learner": ["soba,banditron", "confidit"]}).learner == ["soba", "banditron", "confidit"]
+    assert load_settings({"param": ["comparator=1,2"]}).param == ["comparator=1,2"]
+    monkeypatch.setenv("ONEBIT_LEARNER", "soba, banditron")
+    assert load_settings({}).learner == ["soba", "banditron"]
+
+
+def test_settings_are_shown_with_where_they_come_from(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("own.toml").write_text("seed = 3\n")
+    monkeypatch.setenv("ONEBIT_WINDOW", "90s")
+    rows = [line.split() for line in onebit("settings", "--config", "own.toml").out.splitlines()]
+    by_flag = {row[0]: row[1:3] for row in rows if row}
+    assert by_flag["--seed"] == ["3", "file"]
+    assert by_flag["--window"] == ["90s", "variable"]
+    assert by_flag["--data"] == ["optdigits", "default"]

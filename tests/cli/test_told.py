@@ -1,0 +1,149 @@
+"""What people are told while a program runs and when a run has ended."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from consumers.learner import LearnerOptions, LearnerProgram
+from producers.datasets.synthetic import synsep
+from stream.cli import cost, embedded, hindsight
+from stream.cli.exits import ExitCode
+from stream.cli.hindsight import Answers
+from stream.cli.progress import RunProgress, TimeToGo
+from stream.cli.sources import load_settings
+from stream.cli.tally import Tally, ledger_line
+from stream.joining.task import TaskSettings
+from stream.learners import check_parameters
+from stream.wire.ledger import Ledger
+from tests.cli.conftest import Onebit
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+
+def tallied(pipeline: Pipeline, tally: Tally) -> Callable[[], None]:
+    """A learner of this pipeline, to be run until it is idle."""
+    options = LearnerOptions()
+    program = LearnerProgram(pipeline.broker, TOPICS, pipeline.settings, options, pipeline.now_ms, committed=tally.add)
+
+    def run() -> None:
+        while program.step(0):
+            pass
+
+    return run
+
+
+def test_the_reward_rate_is_that_of_the_matched_decisions() -> None:
+    pipeline, tally = Pipeline(small_task()), Tally()
+    run = tallied(pipeline, tally)
+    assert Tally().reward_rate is None
+    for number, reward in enumerate((1, 0, 0, 1, 0)):
+        pipeline.context(f"event-{number}")
+        pipeline.answer(f"event-{number}", reward)
+    pipeline.context("nobody answers")
+    run()
+    assert tally.reward_rate == 0.4
+    assert tally.warning() == ""
+
+
+def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None:
+    pipeline, tally = Pipeline(small_task()), Tally()
+    run = tallied(pipeline, tally)
+    for number in range(20):
+        pipeline.context(f"event-{number}", 7)  # there are 4 features
+    run()
+    message = tally.warning()
+    assert message.startswith("20 of the last 20 records went to the dead letters; the last, test.contexts/0, ")
+    assert "offset 19: " in message
+    assert message.endswith("got 7")
+    assert tally.warning() == ""  # told once
+    for number in range(300):
+        pipeline.context(f"good-{number}", 1)
+    pipeline.context("one bad", 7)
+    run()
+    assert tally.warning() == ""  # one of 301
+
+
+@pytest.mark.parametrize("name", Ledger._fields)
+def test_no_count_of_the_ledger_is_hidden(name: str) -> None:
+    line = ledger_line(Ledger(**{name: 1_234}))
+    if name not in ("contexts", "feedback"):  # the sums of others
+        assert f"{name.replace('_', ' ')} 1,234" in line
+    assert ledger_line(Ledger()) == "decided 0, matched 0, pending 0"
+
+
+def test_a_run_is_not_at_its_end_while_feedback_waits_to_be_learned_from() -> None:
+    time_to_go = TimeToGo(events=100, now_s=0.0)
+    assert math.isnan(time_to_go.estimate_s(decided=0, pending=0, now_s=1.0))
+    assert time_to_go.estimate_s(decided=100, pending=100, now_s=2.0) == 2.0
+    # All is decided, and an update takes 20 s: the last 30 s tell it.
+    estimates_s = [
+        time_to_go.estimate_s(decided=100, pending=pending, now_s=2.0 + 20.0 * (100 - pending))
+        for pending in range(99, -1, -1)
+    ]
+    assert estimates_s[5] == pytest.approx(94 * 20.0)
+    assert estimates_s[-1] == 0.0
+
+
+def test_progress_tells_what_is_pending_and_how_long_that_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    times_s = iter((0.0, 10.0, 70.0))
+    progress = RunProgress("newtron", 10, lambda: next(times_s))
+    progress.show(10, 0.9, 10)
+    progress.show(10, 0.9, 8)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("newtron: 10 of 10 events  1 events/s  error 90.0 %  pending 10  ETA 10 s")
+    assert second.endswith("pending 8  ETA 4 min 0 s")
+
+
+def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
+    newtron = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
+    told = cost.warning(newtron, 25, 1_000)
+    assert told.startswith("newtron with 9 classes and 400 features: an update takes some 23.4 s")
+    assert "1,000 of them some 6 h" in told
+    assert "pnewtron" in told
+    assert cost.records_max(newtron, 25, 2_000) == 1
+    for fast in ("pnewtron", "banditron", "soba-diag", "confidit"):
+        task = TaskSettings(fast, 9, 400, check_parameters(fast, {}))
+        assert (cost.warning(task, 25, 1_000_000), cost.records_max(task, 25, 100)) == ("", 100)
+
+
+def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "FLOPS_PER_S", 1.0)
+    settings = load_settings({"data": "synsep", "events": 30, "rate": 1e9, "delay": "fixed:1s"})
+    pipeline = embedded.prepare_embedded(settings, "banditron", synsep(1))
+    pending: list[int] = []
+    pipeline.run(lambda: pending.append(pipeline.pending))
+    assert pending[-1] == 0
+    assert {*range(31)} <= set(pending)
+
+
+@pytest.mark.parametrize(
+    ("after_end", "told"),
+    [(math.nan, False), (0.0, False), (0.33, False), (0.34, True), (1.0, True)],
+)
+def test_feedback_that_comes_too_late_to_be_of_use_is_told(after_end: float, told: bool) -> None:
+    assert bool(hindsight.warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == told
+
+
+def test_a_run_that_ends_before_its_feedback_says_so_with_a_rate_that_mends_it(onebit: Onebit) -> None:
+    flags = ("--data", "synsep", "--events", "300", "--learner", "banditron", "--delay", "fixed:10s", "--json")
+    ended = onebit("run", *flags, "--rate", "1000")
+    found = orjson.loads(ended.out)
+    assert ended.code == ExitCode.OK
+    assert found["feedback_after_end"] == 1.0
+    (message,) = found["warnings"]
+    assert "100.0 % of the feedback came after the last event" in message
+    assert "--rate 3 spreads the same events over 1 min 40 s" in message
+    assert f"warning: {message}" in ended.err
+    better = orjson.loads(onebit("run", *flags, "--rate", "3").out)
+    assert (better["feedback_after_end"], better["warnings"]) == (pytest.approx(0.1, abs=0.01), [])
+
+
+def test_a_run_without_flags_learns_although_its_feedback_is_late(onebit: Onebit) -> None:
+    ended = onebit("run", "--json", "--report", "page.html")
+    found = orjson.loads(ended.out)
+    assert (found["data"], found["events"], found["warnings"]) == ("optdigits", 5_620, [])
+    assert found["delays"]["median_ms"] > 500
+    assert found["error_rate_last_fifth"] < 0.5 * found["constant_error_rate"]
+    assert Path("page.html").exists()
