@@ -78,4 +78,4 @@ def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:
         return SettingsError(str(error))
     flags = {stored: flag_of(setting_name(field)) for field, stored in STORED_NAMES.items()}
     named = ", ".join(flags[difference.name] for difference in error.differences)
-    return SettingsError(f"{error}; or add --change-settings, and {named} holds from the next step on")
+    return SettingsError(f"{error}; or let {named} change from the next step on: --change-settings")

@@ -15,7 +15,7 @@ from stream.recovery.snapshot import restore
 from stream.recovery.snapshot_chunks import Generation, Stored
 from stream.recovery.snapshot_format import Snapshot, SnapshotError
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
-from stream.recovery.stored_settings import by_name, task_settings
+from stream.recovery.stored_settings import ABSENT, by_name, task_settings
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -75,6 +75,8 @@ def recover(
     """
     place = f"{topics.journal}/{partition}"
     begun = settings_in_force(broker, topics, partition)
+    if begun and not begun.keys() >= ABSENT.keys():  # a model has only those that it depends on
+        place = f"the model imported into {topics.snapshots}/{partition}"
     # First, so that nobody waits for a long recovery to hear that the settings are refused.
     settings = resolve(begun, settings, given, change=change_settings, place=place)
     recovered = _rebuild(broker, topics, partition, settings, progress)

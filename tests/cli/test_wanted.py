@@ -87,7 +87,7 @@ def test_hint_names_the_flags_that_would_change() -> None:
     with pytest.raises(SettingsDifferError) as raised:
         wanted(BEGUN, window="5s", orphan_window="1s")
     assert str(with_hint(raised.value, change=False)).endswith(
-        "; or add --change-settings, and --window, --orphan-window holds from the next step on"
+        "; or let --window, --orphan-window change from the next step on: --change-settings"
     )
     changed = wanted(BEGUN, change=True, window="5s", orphan_window="1s")
     assert changed == replace(BEGUN, join=replace(BEGUN.join, window_ms=5_000, orphan_ms=1_000))

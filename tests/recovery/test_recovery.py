@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
@@ -14,7 +15,7 @@ from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.digests import task_digest
 from stream.recovery.journal import JournalError
 from stream.recovery.recover import Progress, rebuild, recover
-from stream.recovery.snapshot_chunks import Stored
+from stream.recovery.snapshot_chunks import Stored, decode
 from stream.recovery.snapshot_format import FORMAT
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
@@ -435,3 +436,125 @@ def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> Non
     idle(again)
     assert (list(again.tasks), list(others[0].tasks)) == ([0], [1])
     assert all(audit.ok for audit in pipeline.audits())
+
+
+def snapshot_position(pipeline: Pipeline) -> tuple[int, int]:
+    """The step of the newest snapshot, and the place in the journal from which recovery reads on."""
+    found = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
+    assert found is not None
+    stored = Stored()
+    for record in pipeline.records(TOPICS.snapshots):
+        stored.add(record.key, record.value)
+    assert stored.newest is not None
+    position = decode(stored.newest).position
+    return position.number, position.journal_offset
+
+
+def test_journal_before_the_snapshot_is_not_even_read() -> None:
+    pipeline, program = many_snapshots()
+    _, journal_offset = snapshot_position(pipeline)
+    log = pipeline.broker._log(JOURNAL)
+    unread = min(journal_offset, log.records[-1].offset - 100)  # the last step is looked for among the last hundred
+    assert unread > 20
+    for index, record in enumerate(log.records):
+        if 0 < record.offset < unread:
+            log.records[index] = record._replace(value=b"not to be read")
+    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(program.tasks[0])
+
+
+def test_journal_may_be_deleted_up_to_where_the_snapshot_says_and_no_further() -> None:
+    pipeline, program = many_snapshots()
+    _, journal_offset = snapshot_position(pipeline)
+    pipeline.broker.delete_records(JOURNAL, journal_offset)
+    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(program.tasks[0])
+    spoil(pipeline, *generations(pipeline)[1:])
+    with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from offset \d+ on, where step \d+ stands"):
+        rebuild(pipeline.broker, TOPICS, 0, None)
+
+
+def idle_with_snapshot() -> Pipeline:
+    """A pipeline whose newest snapshot is of its last step."""
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=60_000)
+    pipeline.context("a")
+    pipeline.answer("a", 1)
+    idle(learner)
+    for _ in range(3):
+        pipeline.clock.advance_to(pipeline.now_ms() + 60_000)
+        idle(learner)
+    learner.close()
+    assert snapshot_position(pipeline)[0] == pipeline.journal()[-1].number
+    return pipeline
+
+
+def test_snapshot_of_the_last_step_needs_nothing_of_the_journal_before_that_step() -> None:
+    pipeline = idle_with_snapshot()
+    number, journal_offset = snapshot_position(pipeline)
+    pipeline.broker.delete_records(JOURNAL, journal_offset)
+    found = rebuild(pipeline.broker, TOPICS, 0, None)
+    assert found.number == number
+    assert found.stored.newest is not None
+    taken_ms = [step.now_ms for step in pipeline.journal() if step.number == found.stored.newest.number]
+    assert [found.snapshot_ms] == taken_ms
+
+
+def test_journal_that_was_deleted_as_a_whole_is_refused_for_what_it_may_have_held() -> None:
+    pipeline = idle_with_snapshot()
+    pipeline.broker.delete_records(JOURNAL, pipeline.ends()[JOURNAL])
+    with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from offset \d+ on.*it is kept from \d+ on"):
+        rebuild(pipeline.broker, TOPICS, 0, None)
+
+
+def test_journal_that_ends_before_the_snapshot_was_made_anew() -> None:
+    pipeline, _ = many_snapshots()
+    number, _ = snapshot_position(pipeline)
+    records = pipeline.records(TOPICS.journal)
+    for kept in (number - 1, number):  # steps; beside them there is the opening
+        pipeline.broker.delete_topics([TOPICS.journal])
+        pipeline.broker.create_topics(TOPICS.specs(1))
+        for record in records[: kept + 1]:
+            pipeline.broker.producer().send(TOPICS.journal, 0, None, record.value, record.headers)
+        if kept == number:
+            assert rebuild(pipeline.broker, TOPICS, 0, None).number == number
+            continue
+        with pytest.raises(JournalError, match=rf"after step {number} .* holds steps up to {kept}: .* made anew since"):
+            rebuild(pipeline.broker, TOPICS, 0, None)
+
+
+@pytest.mark.parametrize("change", [{"updates": 1_000}, {"ledger": {"conflicts": 77}}])
+def test_step_that_leaves_another_state_than_the_journal_says_is_refused(change: dict[str, Any]) -> None:
+    pipeline, _ = many_snapshots()
+    log = pipeline.broker._log(JOURNAL)
+    fields = orjson.loads(log.records[9].value or b"")
+    value = {**fields, **change, "ledger": {**fields["ledger"], **change.get("ledger", {})}}
+    log.records[9] = log.records[9]._replace(value=orjson.dumps(value))
+    with pytest.raises(
+        JournalError, match=rf"step {fields['n']} of test.journal/0: expected .* the inputs have changed"
+    ):
+        rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
+
+
+def test_inputs_are_looked_at_from_the_first_step_on_before_a_learner_goes_on() -> None:
+    pipeline = Pipeline(small_task())
+    program = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.context("a")
+    while not pipeline.journal():
+        program.step(0)
+    program.close()
+    assert len(pipeline.journal()) == 1
+    applied = pipeline.journal()[0].contexts[1]
+    for number in range(3):
+        pipeline.context(f"new-{number}")
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), applied + 2)
+    assert rebuild(pipeline.broker, TOPICS, 0, None, until=0, snapshots=False).number == 0
+    with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {applied}; it is kept from"):
+        recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+
+
+def test_progress_towards_an_earlier_step_ends_with_that_step() -> None:
+    pipeline, _ = many_snapshots()
+    told: list[Progress] = []
+    rebuild(pipeline.broker, TOPICS, 0, None, told.append, until=20, snapshots=False)
+    assert [progress.number for progress in told] == list(range(21))
+    assert {(progress.first, progress.last) for progress in told} == {(1, 20)}
+    assert told[-1].records == sum(b - a for step in pipeline.journal()[:20] for a, b in (step.contexts, step.feedback))

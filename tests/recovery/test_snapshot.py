@@ -249,6 +249,11 @@ def test_writer_gives_out_bounded_portions_and_takes_away_what_an_earlier_genera
     assert [message.value for message in messages] == [*CHUNKS, None, None]
 
 
+def test_portion_ends_with_the_chunk_that_fills_it() -> None:
+    for bytes_max, count in ((1, 1), (len(CHUNKS[0]), 1), (len(CHUNKS[0]) + 1, 2)):
+        assert len(Writer(large(), 3, "b").portion(bytes_max)) == count
+
+
 def damaged(chunk: bytes, at: int) -> bytes:
     return chunk[:at] + bytes([chunk[at] ^ 1]) + chunk[at + 1 :]
 
@@ -389,7 +394,7 @@ def test_count_that_is_absent_is_0_and_one_of_a_later_version_is_refused() -> No
     assert ledger.expired > 0
     found = decode(rewritten(b'"expired":%d,' % ledger.expired, b""))
     assert found.ledger == ledger._replace(expired=0)
-    for old, new in ((b'"late":', b'"newer":'), (b'"overflows":{', b'"overflows":{"newer":1,')):
+    for old, new in ((b'"late":0', b'"newer":0'), (b'"overflows":{', b'"overflows":{"newer":1,')):
         with pytest.raises(SnapshotError, match=r"generation 7 holds newer, which .* written by a later version"):
             decode(rewritten(old, new))
 

@@ -235,7 +235,7 @@ def test_learner_with_other_parameters_than_the_imported_model_is_refused(run: P
     model = export_model(run.broker, TOPICS, 0)
     pipeline = imported(model)
     with pytest.raises(
-        JournalError, match=r"imported into test.snapshots/0 is of learner = 'soba-diag'; got 'banditron'"
+        JournalError, match=r"imported into test.snapshots/0 has learner = 'soba-diag'; got 'banditron'"
     ):
         idle(pipeline.learner(settings=synsep_task("banditron")))
 

@@ -1,0 +1,69 @@
+"""Settings of a pipeline on a real Kafka: left out, refused, and changed, by the learner's command line."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import LocalKafka
+from stream.wire.codec import HEADERS
+from tests.processes import Pipeline, Program
+
+BEGUN = ("--learner", "banditron", "--param", "gamma=0.25", "--n-classes", "3", "--n-features", "4", "--window", "60s")
+
+
+@pytest.fixture
+def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[Pipeline]:
+    made = Pipeline(kafka.bootstrap, prefix, tmp_path)
+    made.create_topics()
+    yield made
+    made.close()
+
+
+def send_contexts(pipeline: Pipeline, *event_ids: str) -> None:
+    broker: KafkaBroker = pipeline.broker()
+    producer = broker.producer()
+    for event_id in event_ids:
+        value = json.dumps({"id": event_id, "x": {"i": [0, 2]}}).encode()
+        producer.send(pipeline.topics.contexts, 0, event_id.encode(), value, HEADERS)
+    producer.close()
+    broker.close()
+
+
+def until(pipeline: Pipeline, program: Program, claim: Callable[[int, int], bool], what: str) -> None:
+    """Wait until (decided, expired) are so, and stop the learner."""
+    with pipeline.watch() as watch:
+        watch.wait_until(lambda ledger: claim(ledger.decided, ledger.expired), what)
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+def test_learner_goes_on_with_what_the_pipeline_has_and_changes_only_what_it_is_told_to(pipeline: Pipeline) -> None:
+    send_contexts(pipeline, "a", "b")
+    until(pipeline, pipeline.start("learn", *BEGUN), lambda decided, _: decided == 2, "two decisions")
+
+    again = pipeline.start("learn")  # nothing but the topics is given
+    again.wait_until_it_says("banditron on .*: started")
+    send_contexts(pipeline, "c")
+    until(pipeline, again, lambda decided, expired: (decided, expired) == (3, 0), "a third one, and all wait")
+
+    refused = pipeline.start("learn", "--window", "500ms")
+    assert refused.wait() == 2
+    assert "has window_ms = 60000; got 500" in refused.said()
+    assert "or let --window change from the next step on: --change-settings" in " ".join(refused.said().split())
+
+    other = pipeline.start("learn", "--learner", "soba-diag", "--change-settings")
+    assert other.wait() == 2
+    assert "has learner = 'banditron'; got 'soba-diag': this cannot change" in " ".join(other.said().split())
+
+    changed = pipeline.start("learn", "--window", "500ms", "--change-settings")
+    changed.wait_until_it_says(r"from step \d+ on window_ms = 500, and no longer 60000")
+    until(pipeline, changed, lambda _, expired: expired == 3, "all expire by the shorter window")
+
+    last = pipeline.start("learn")
+    send_contexts(pipeline, "d")
+    until(pipeline, last, lambda _, expired: expired == 4, "so does one after another restart")
+    pipeline.assert_model_is_that_of_the_journal()
