@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
-from stream.joining.task import Task, TaskSettings, merge
+from stream.joining.task import Reading, Task, TaskSettings, merge
 from stream.learners import State
 from stream.recovery.commit import Commit, CrashPoint, commit
 from stream.recovery.journal import JournalStep
@@ -70,6 +70,7 @@ class _RunningTask:
     snapshots: _Snapshots
     snapshots_end: int  # the high watermark of its snapshots topic before it was recovered
     imported: str | None  # the model that it began with, to be told in the journal
+    reading: Reading  # how its inputs are read
     context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)
@@ -231,7 +232,7 @@ class LearnerProgram:
         ):
             return None
         first_step = running.number == 0
-        effects = running.task.step(records, self._broker_ms, feedback_end_ms)
+        effects = running.task.step(records, self._broker_ms, feedback_end_ms, running.reading)
         contexts_from, feedback_from = running.contexts_offset, running.feedback_offset
         for record in records:
             if record.topic == self._topics.contexts:
@@ -248,6 +249,7 @@ class LearnerProgram:
             feedback_end_ms,
             running.task.updates,
             running.task.join.ledger(),
+            running.reading,
         )
         settings, imported = (self._settings, running.imported) if first_step else (None, None)
         return Commit(partition, settings, step, effects, self._snapshot(partition, running), imported)
@@ -406,6 +408,7 @@ class LearnerProgram:
             ),
             snapshots_end,
             recovered.imported,
+            Reading(partitions=self._broker.describe_topics([self._topics.contexts])[self._topics.contexts].partitions),
         )
         if self._options.snapshot_interval_ms and self._spare is None:
             self._spare = recovered.task.learner.state()

@@ -31,6 +31,7 @@ from stream.cli.run_kafka import run_on_kafka
 from stream.cli.settings import SettingsError, command_line
 from stream.cli.simulate import simulate
 from stream.durations import DurationError, parse_duration
+from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError
@@ -314,10 +315,20 @@ USAGE_ERRORS = (
 )
 
 
+POLICY_HINTS = {
+    Unsuitable.NO_LABEL: "use --on-expiry drop",
+    Unsuitable.NOTHING_ASSUMED: "--late correct needs --on-expiry negative",
+    Unsuitable.NOT_RETRACTABLE: "use --late ignore",
+}
+"""What to do about a policy that a learner cannot follow."""
+
+
 def main() -> None:
     """Run a command, and turn what it raises into a message and an exit code."""
     try:
         app(args=_with_default_address(sys.argv[1:]))
+    except PolicyError as error:
+        raise fail(f"{error}; {POLICY_HINTS[error.reason]}", EXIT_USAGE) from error
     except USAGE_ERRORS as error:
         raise fail(str(error), EXIT_USAGE) from error
     except FencedError as error:

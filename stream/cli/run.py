@@ -116,8 +116,8 @@ def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: st
     tasks = pipeline.learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     updates = sum(task.updates for task in tasks.values())
-    outcome = Outcome(updates, digest, pipeline.clock.now_ms / 1_000, wall_s)
-    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, outcome, command)
+    result = RunResult(updates, digest, pipeline.clock.now_ms / 1_000, wall_s)
+    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, result, command)
 
 
 POLL_MS_MAX = 100
@@ -144,7 +144,7 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-class Outcome(NamedTuple):
+class RunResult(NamedTuple):
     """What a run left behind, beside its topics."""
 
     updates: int
@@ -159,7 +159,7 @@ def report_of(
     task: TaskSettings,
     dataset: Dataset,
     judge: Judge,
-    outcome: Outcome,
+    result: RunResult,
     command: str,
 ) -> RunReport:
     """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
@@ -189,5 +189,5 @@ def report_of(
         full_information=registered()[task.learner].needs_label,
         delays=summarise_delays(delays_ms),
         constant_error_rate=constant_error_rate(judge.labels),
-        **outcome._asdict(),
+        **result._asdict(),
     )

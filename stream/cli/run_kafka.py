@@ -15,7 +15,7 @@ from stream.brokers.port import Broker, BrokerError
 from stream.brokers.reading import read_partition
 from stream.cli.console import EXIT_FENCED, StopRequest, announce, fail, run_progress
 from stream.cli.options import events_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.cli.run import Judge, Outcome, report_of
+from stream.cli.run import Judge, RunResult, report_of
 from stream.cli.settings import Settings, SettingsError
 from stream.learners import registered
 from stream.recovery.digests import state_digest
@@ -57,8 +57,8 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         judge, virtual_s = _judge(broker, topics, settings, dataset)
         tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
         digest = state_digest(task.learner.state() for task in tasks)
-        outcome = Outcome(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
-        return report_of(broker, settings, task, dataset, judge, outcome, command)
+        result = RunResult(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
+        return report_of(broker, settings, task, dataset, judge, result, command)
     finally:
         broker.close()
 

@@ -5,7 +5,9 @@ Each step then adds one record: which offsets it applied, what time it was, and 
 
     {"n": 0, "settings": {...}, "import": "c0ffee..."}
     {"n": 7, "contexts": [120, 150], "feedback": [80, 95], "now_ms": ..., "feedback_end_ms": ..., "updates": 31,
-     "ledger": [150, 149, ...]}                                                  (in the order of Ledger's fields)
+     "ledger": [150, 149, ...], "rules": 2, "partitions": 1}                     (in the order of Ledger's fields)
+
+A step without `rules` was made by a version that had the first ones, and its ledger lacks the later counts.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ import orjson
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task import READING_1, Reading, TaskSettings
 from stream.learners import check_parameters, registered
 from stream.wire import codec
 from stream.wire.ledger import Ledger, total_ledger
@@ -35,6 +37,7 @@ class JournalStep(NamedTuple):
     feedback_end_ms: int
     updates: int
     ledger: Ledger
+    reading: Reading = Reading()
 
 
 class JournalError(Exception):
@@ -89,6 +92,8 @@ def encode_step(step: JournalStep) -> bytes:
             "feedback_end_ms": step.feedback_end_ms,
             "updates": step.updates,
             "ledger": tuple(step.ledger),
+            "rules": step.reading.rules,
+            "partitions": step.reading.partitions,
         }
     )
 
@@ -114,6 +119,7 @@ def decode_step(record: Record) -> JournalStep | dict[str, Any]:
             fields["feedback_end_ms"],
             fields["updates"],
             Ledger(*fields["ledger"]),
+            Reading(fields["rules"], fields["partitions"]) if "rules" in fields else READING_1,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise JournalError(f"{_place(record)}: expected a journal record; cannot be read: {error!r}") from error

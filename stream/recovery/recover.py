@@ -272,7 +272,7 @@ def _apply_again(
                 inputs = _Inputs(broker, topics, partition, step, last or step)
                 progress(Progress(number, first, final, 0))
             batch = inputs.of(step)
-            observe(step.number, task.step(batch, step.now_ms, step.feedback_end_ms))
+            observe(step.number, task.step(batch, step.now_ms, step.feedback_end_ms, step.reading))
             _check_same(task, step, journal)
             number, applied, records = step.number, step, records + len(batch)
             progress(Progress(number, first, final, records))

@@ -7,7 +7,7 @@ after which it was taken. A value, the *chunk*, is
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
-    head    {"format": 2, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
+    head    {"format": 3, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
             {"count": 4, "whole": sha256 over the chunks' sha256 (32 bytes each, in order)}
 
 A generation whose last chunk is not there, or of which a chunk is missing or does not have its checksum, is *torn*: it
@@ -28,8 +28,9 @@ is as if it had never been written.
 
 A column of texts or bytes is two arrays: `NAME.lengths` (-1: none) and `NAME.bytes`, all of them joined.
 
-**Formats.** 2 is the current one. 1 did not have `taken_ms`, nor `overflows`: `_from_1` supplies them. A chunk of a
-later format is refused.
+**Formats.** 3 is the current one. 2 did not have the columns `feedback_action` of orphans and `decided_action` of
+settled ids, which are then not known, and a count that it did not have is 0. 1 did not have `taken_ms`, nor
+`overflows`: `_from_1` supplies them. A chunk of a later format is refused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ from stream.wire.events import Decision, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
 
-FORMAT = 2
+FORMAT = 3
 
 CHUNK_BYTES = 500_000
 """Of a chunk's payload: well under the 1 MB that Kafka lets a record have by default."""
@@ -245,7 +246,12 @@ def _from_1(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "taken_ms": values["watermark_ms"], "overflows": Overflows()._asdict()}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+def _from_2(values: dict[str, Any]) -> dict[str, Any]:
+    """Format 2 had the same values; its blocks lack columns, see `_orphan_entries` and `_retained_entries`."""
+    return values
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 """For each earlier format, what makes the values of its `state` section those of the next one."""
 
 
@@ -282,7 +288,8 @@ def _orphan_columns(entries: Sequence[Orphan]) -> dict[str, NDArray[Any]]:
     feedback, records, kept_at_ms = zip(*entries, strict=True)
     return {
         "reward": np.array([event.reward for event in feedback], np.int8),
-        "label": np.array([-1 if event.label is None else event.label for event in feedback], np.int64),
+        **_numbers_or_none("label", [event.label for event in feedback]),
+        **_numbers_or_none("feedback_action", [event.action for event in feedback]),
         "kept_at_ms": np.array(kept_at_ms, np.int64),
         **_texts("topic", [record.topic for record in records]),
         "partition": np.array([record.partition for record in records], np.int32),
@@ -312,8 +319,8 @@ def _orphan_entries(ids: Sequence[str], columns: Mapping[str, NDArray[Any]]) -> 
             strict=True,
         )
     ]
-    labels = [None if label < 0 else label for label in columns["label"].tolist()]
-    feedback = map(Feedback, ids, columns["reward"].tolist(), labels)
+    labels, actions = (_numbers_or_none_of(name, columns, len(ids)) for name in ("label", "feedback_action"))
+    feedback = map(Feedback, ids, columns["reward"].tolist(), labels, actions)
     return list(map(Orphan, feedback, records, columns["kept_at_ms"].tolist()))
 
 
@@ -321,12 +328,13 @@ _OUTCOMES = tuple(Outcome)
 
 
 def _retained_columns(entries: Sequence[Retained]) -> dict[str, NDArray[Any]]:
-    outcomes, rewards, settled_at_ms, kept = zip(*entries, strict=True)
+    outcomes, rewards, settled_at_ms, kept, actions = zip(*entries, strict=True)
     pending = [entry for entry in kept if entry is not None]
     columns: dict[str, NDArray[Any]] = {
         "outcome": np.array([_OUTCOMES.index(outcome) for outcome in outcomes], np.int8),
         "reward": np.array([-1 if reward is None else reward for reward in rewards], np.int8),
         "settled_at_ms": np.array(settled_at_ms, np.int64),
+        **_numbers_or_none("decided_action", actions),
     }
     if pending:
         columns["kept"] = np.array([entry is not None for entry in kept], np.int8)
@@ -341,7 +349,20 @@ def _retained_entries(columns: Mapping[str, NDArray[Any]]) -> list[Retained]:
     if "kept" in columns:
         for index, pending in zip(np.flatnonzero(columns["kept"]).tolist(), _pending_entries(columns), strict=True):
             kept[index] = pending
-    return list(map(Retained, outcomes, rewards, columns["settled_at_ms"].tolist(), kept))
+    actions = _numbers_or_none_of("decided_action", columns, len(outcomes))
+    return list(map(Retained, outcomes, rewards, columns["settled_at_ms"].tolist(), kept, actions))
+
+
+def _numbers_or_none(name: str, numbers: Sequence[int | None]) -> dict[str, NDArray[Any]]:
+    """A column of numbers from 0 on, of which some are not known: -1."""
+    return {name: np.array([-1 if number is None else number for number in numbers], np.int64)}
+
+
+def _numbers_or_none_of(name: str, columns: Mapping[str, NDArray[Any]], count: int) -> list[int | None]:
+    """The numbers of a column; none is known where an earlier format did not have it."""
+    if name not in columns:
+        return [None] * count
+    return [None if number < 0 else number for number in columns[name].tolist()]
 
 
 def _blobs(name: str, blobs: Sequence[bytes | None]) -> dict[str, NDArray[Any]]:

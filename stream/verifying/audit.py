@@ -14,12 +14,20 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
+from stream.joining.task import Reading
 from stream.learners import registered
 from stream.recovery.journal import JournalError, JournalStep, decode_step, with_defaults
 from stream.wire import codec
-from stream.wire.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, MalformedError
+from stream.wire.codec import (
+    DEAD_LETTER_MALFORMED,
+    DEAD_LETTER_MISMATCHED,
+    DEAD_LETTER_ORPHAN,
+    FEEDBACK_RULES_1,
+    MalformedError,
+)
 from stream.wire.events import Example, Feedback, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
@@ -65,6 +73,7 @@ class _Settled(NamedTuple):
     decided_at_ms: int
     feedback_offset: int | None
     place: str
+    step: int  # that settled it
 
 
 class _Place(NamedTuple):
@@ -92,6 +101,7 @@ class _Audit:
     settled_by: dict[int, _Settled] = field(default_factory=dict)  # by feedback offset
     dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
     steps: list[tuple[int, int]] = field(default_factory=list)  # where each step ended: context and feedback offset
+    readings: list[Reading] = field(default_factory=list)  # of each step
     begun_at: tuple[int, int] | None = None  # where the first one began; None: there is none
     decided_as: dict[str, list[_Place]] = field(default_factory=lambda: defaultdict(list))  # of each id, in order
     latest_step: int = 0  # of those that have published
@@ -105,6 +115,12 @@ class _Audit:
         """When a record was applied: in which step, and where in it."""
         step = bisect_right(self.steps, record.offset, key=itemgetter(of_input))
         return _Place(step, record.append_ms, of_input, record.offset)
+
+    def is_misplaced(self, record: Record, of_input: int, event_id: str | None) -> bool:
+        """Whether a record's key, or its id where it has none, belongs to another partition."""
+        key = record.key if record.key is not None or event_id is None else event_id.encode()
+        partitions = self.readings[self.place(record, of_input).step].partitions
+        return partitions > 1 and key is not None and partition_for(key, partitions) != self.partition
 
 
 def audit_partition(
@@ -202,6 +218,7 @@ def _journal(broker: Broker, tp: TopicPartition, audit: _Audit) -> tuple[dict[st
             audit.begun_at = audit.begun_at or (entry.contexts[0], entry.feedback[0])
             last = entry
             audit.steps.append((entry.contexts[1], entry.feedback[1]))
+            audit.readings.append(entry.reading)
             audit.feedback_end_ms = max(audit.feedback_end_ms, entry.feedback_end_ms)
         else:
             opening = with_defaults(entry)
@@ -245,7 +262,7 @@ def _read_example(audit: _Audit, record: Record, opening: dict[str, Any]) -> Non
             f"{place}: action {example.action} with propensity {example.propensity} is not that of the prediction, "
             f"{action} with {propensity}"
         )
-    settled = _Settled(example, decided_at_ms, feedback_offset, place)
+    settled = _Settled(example, decided_at_ms, feedback_offset, place, codec.step_of(record))
     audit.settled[example.id].append(settled)
     deadline_ms = decided_at_ms + opening["join"]["window_ms"]
     if example.outcome is Outcome.EXPIRED:
@@ -280,7 +297,7 @@ def _read_dead_letter(audit: _Audit, record: Record) -> None:
 
 
 def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features: int) -> dict[str, int]:
-    counts = {"contexts": 0, "decided": 0, "context_duplicates": 0, "context_malformed": 0}
+    counts = dict.fromkeys(("contexts", "decided", "context_duplicates", "context_malformed", "contexts_misplaced"), 0)
     decided: set[str] = set()
     for record in contexts:
         if record.offset >= end:
@@ -292,9 +309,11 @@ def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features:
             event_id = codec.decode_context(record, n_features).id
         except MalformedError:
             counts["context_malformed"] += 1
+            counts["contexts_misplaced"] += audit.is_misplaced(record, 0, None)
             if not dead:
                 audit.fault(f"{place} is malformed and has no dead letter")
             continue
+        counts["contexts_misplaced"] += audit.is_misplaced(record, 0, event_id)
         if dead:
             audit.fault(f"{place} has a dead letter, and can be read")
         if record.offset in audit.prediction_of:
@@ -313,7 +332,7 @@ def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features:
 
 
 def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: dict[str, Any]) -> dict[str, int]:
-    names = ("feedback", "matched", "late", "feedback_duplicates", "conflicts")
+    names = ("feedback", "matched", "late", "feedback_duplicates", "conflicts", "mismatched", "feedback_misplaced")
     counts = dict.fromkeys((*names, "orphans_waiting", "orphans_dropped", "feedback_malformed"), 0)
     needs_label = registered()[opening["learner"]].needs_label
     orphans: dict[str, _Orphan] = {}  # of each id the latest feedback that waited for its context
@@ -322,20 +341,27 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
             break
         counts["feedback"] += 1
         kind = audit.dead.get((audit.topics.feedback, record.offset))
+        place = audit.place(record, 1)
+        rules = audit.readings[place.step].rules
         try:
-            event = codec.decode_feedback(record, opening["n_classes"], needs_label=needs_label)
+            event = codec.decode_feedback(record, opening["n_classes"], needs_label=needs_label, rules=rules)
         except MalformedError:
             counts["feedback_malformed"] += 1
+            counts["feedback_misplaced"] += audit.is_misplaced(record, 1, None)
             if kind != DEAD_LETTER_MALFORMED:
                 audit.fault(f"feedback at offset {record.offset} is malformed and has no dead letter")
             continue
-        place = audit.place(record, 1)
+        counts["feedback_misplaced"] += audit.is_misplaced(record, 1, event.id)
         decisions = bisect_right(audit.decided_as.get(event.id, ()), place)  # of this id, before this feedback
         if kind == DEAD_LETTER_ORPHAN:
             counts["orphans_dropped"] += 1
             if decisions and not _is_forgotten(audit, event.id, decisions, record.append_ms, opening["join"]):
                 audit.fault(f"feedback at offset {record.offset} was dropped as an orphan; {event.id!r} was decided")
             orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
+        elif kind == DEAD_LETTER_MISMATCHED:
+            counts["mismatched"] += 1
+            if _check_mismatched(audit, record, event, decisions, opening["join"]):
+                orphans[event.id] = _Orphan(decisions, record.append_ms, event.reward)
         elif record.offset in audit.settled_by:
             counts["matched"] += 1
             settled = audit.settled_by[record.offset]
@@ -347,6 +373,27 @@ def _count_feedback(audit: _Audit, feedback: list[Record], end: int, opening: di
     if counts["matched"] != len(audit.settled_by):
         audit.fault(f"{len(audit.settled_by)} matched examples name {counts['matched']} applied feedback records")
     return counts
+
+
+def _check_mismatched(audit: _Audit, record: Record, event: Feedback, decisions: int, join: dict[str, int]) -> bool:
+    """Whether feedback was refused as an orphan; it must name another action than the one that was decided."""
+    actions = [action for action, _, _ in audit.decisions[event.id]]
+    settled = audit.settled[event.id]
+    was_orphan = (
+        decisions == 0
+        or event.action == actions[decisions - 1]
+        or (
+            len(settled) >= decisions
+            and record.append_ms > settled[decisions - 1].example.settled_at_ms + join["retain_ms"]
+        )
+    )
+    index = decisions if was_orphan else decisions - 1
+    if event.action is None or index >= len(actions) or event.action == actions[index]:
+        audit.fault(
+            f"feedback at offset {record.offset} was refused as of another action, {event.action}; decided for "
+            f"{event.id!r} was {actions[index] if index < len(actions) else 'nothing'}"
+        )
+    return was_orphan
 
 
 def _is_forgotten(audit: _Audit, event_id: str, decisions: int, append_ms: int, join: dict[str, int]) -> bool:
@@ -371,6 +418,11 @@ def _check_overdue(audit: _Audit, watermark_ms: int, window_ms: int) -> None:
 def _check_matched(audit: _Audit, settled: _Settled, record: Record, event: Feedback) -> None:
     """Whether an example says what its feedback said."""
     example = settled.example
+    if event.action not in (None, example.action):
+        audit.fault(
+            f"{settled.place}: {example.id!r} with action {example.action}; its feedback at offset {record.offset} is "
+            f"of action {event.action}"
+        )
     expected = (event.id, event.reward, record.append_ms - settled.decided_at_ms)
     if (example.id, example.reward, example.delay_ms) != expected:
         audit.fault(
@@ -404,10 +456,16 @@ def _count_other(
     elif decisions > len(audit.settled[event.id]):
         audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}, which is pending")
     elif decisions:
-        example, decided_at_ms, feedback_offset, _ = audit.settled[event.id][decisions - 1]
+        example, decided_at_ms, feedback_offset, _, step = audit.settled[event.id][decisions - 1]
         if feedback_offset is not None and feedback_offset > record.offset:
             audit.fault(f"feedback at offset {record.offset} did not settle {event.id!r}; offset {feedback_offset} did")
         if record.append_ms <= example.settled_at_ms + join["retain_ms"]:
+            known = audit.readings[step - 1].rules != FEEDBACK_RULES_1
+            if known and event.action not in (None, example.action):
+                audit.fault(
+                    f"feedback at offset {record.offset} is of action {event.action}, and was not refused; decided for "
+                    f"{event.id!r} was {example.action}"
+                )
             if example.outcome is Outcome.EXPIRED:
                 counts["late"] += 1
                 _check_late(audit, record, event.id, example, decided_at_ms + join["window_ms"])

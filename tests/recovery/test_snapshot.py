@@ -51,10 +51,11 @@ def decisions(draw: st.DrawFn) -> Pending:
     return Pending(x, Decision(draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(floats), scores), draw(times))
 
 
-feedback = st.builds(Feedback, ids, bits, st.none() | st.integers(0, 2**31))
+classes = st.none() | st.integers(0, 2**31)
+feedback = st.builds(Feedback, ids, bits, classes, classes)
 headers = st.lists(st.tuples(ids, st.binary(max_size=5)), max_size=2).map(tuple)
 records = st.builds(Record, ids, st.integers(0, 999), times, times, blobs, blobs, headers)
-retained = st.builds(Retained, st.sampled_from(Outcome), st.none() | bits, times, st.none() | decisions())
+retained = st.builds(Retained, st.sampled_from(Outcome), st.none() | bits, times, st.none() | decisions(), classes)
 
 
 def entries(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[list[str], list[Any]]]:
@@ -174,7 +175,8 @@ def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
     }, "a new part of a task's state must go into its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "settings", "assumed_reward", "_corrects", "watermark_ms", "pending", "orphans", "retained", "_counts",
-        "_quiet_until_ms",  # follows from the others
+        "_quiet_until_ms", "_kept", "_limit_ms", "_room",  # follow from the others
+        "keeps_actions",  # set by each step
     }, "a new part of the join's state must go into the snapshot"  # fmt: skip
 
 
@@ -295,13 +297,26 @@ def test_imported_model_stands_beside_the_generations() -> None:
     assert found.imported.number == 7
 
 
+def without_actions(snapshot: Snapshot) -> Snapshot:
+    """The same, as a version took it that did not keep the action of what is settled."""
+    ids, kept = snapshot.retained
+    assert None not in [entry.action for entry in kept]
+    return snapshot._replace(retained=(ids, [entry._replace(action=None) for entry in kept]))
+
+
 def test_snapshot_of_format_1_is_migrated() -> None:
     found = whole(stored((GOLDEN / "snapshot.format1").read_bytes()))
     assert found.format == 1
     task = used_task(small_task())
-    expected = take(task, POSITION._replace(taken_ms=task.join.watermark_ms))
+    expected = without_actions(take(task, POSITION._replace(taken_ms=task.join.watermark_ms)))
     assert expected.overflows == Overflows()
     assert same(decode(found), expected)
+
+
+def test_snapshot_of_format_2_knows_no_action_of_what_is_settled_or_waits_as_feedback() -> None:
+    found = whole(stored((GOLDEN / "snapshot.format2").read_bytes()))
+    assert found.format == 2
+    assert same(decode(found), without_actions(take(used_task(small_task()), POSITION)))
 
 
 def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
@@ -310,8 +325,8 @@ def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
 
 
 def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:
-    later = CHUNKS[0].replace(b'"format":2', b'"format":3')
-    with pytest.raises(SnapshotError, match=r"generation 7 is of format 3; .* reads up to 2: start the later version"):
+    later = CHUNKS[0].replace(b'"format":3', b'"format":4')
+    with pytest.raises(SnapshotError, match=r"generation 7 is of format 4; .* reads up to 3: start the later version"):
         stored(later)
 
 
