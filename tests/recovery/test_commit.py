@@ -7,18 +7,33 @@ from typing import Any, NoReturn
 import orjson
 import pytest
 
+from consumers import learner as learner_module
 from consumers.learner import LearnerProgram
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.joining.join import JoinSettings
-from stream.joining.task import DeadLetter, Effects
+from stream.joining.task import READING_1, DeadLetter, Effects
 from stream.recovery.commit import COMMIT_STEPS, Commit, commit
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError, JournalStep, decode_step, encode_settings, encode_step
 from stream.recovery.recover import rebuild, recover
+from stream.verifying.reapply import replay_journal
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, CrashError, Fragile, Pipeline, digest, plan, small_synsep, small_task, synsep_task
+from tests.pipeline import (
+    N_CLASSES,
+    TOPICS,
+    CrashError,
+    Fragile,
+    Pipeline,
+    context_value,
+    digest,
+    feedback_value,
+    plan,
+    small_synsep,
+    small_task,
+    synsep_task,
+)
 
 EVENTS = 120
 
@@ -297,6 +312,64 @@ def test_journal_is_read_as_it_was_written() -> None:
     opening = decode_step(Record("journal", 0, 0, 0, None, encode_settings(small_task()), HEADERS))
     assert isinstance(opening, dict)
     assert (opening["learner"], opening["join"]["window_ms"]) == ("banditron", 1_000)
+
+
+def test_step_of_the_first_journals_was_read_by_the_first_rules_and_has_no_later_counts() -> None:
+    value = orjson.dumps(
+        {
+            "n": 7, "contexts": [120, 150], "feedback": [80, 95], "now_ms": 1_000, "feedback_end_ms": -1, "updates": 31,
+            "ledger": list(range(14)),
+        }
+    )  # fmt: skip
+    step = decode_step(Record("journal", 0, 0, 0, None, value, HEADERS))
+    assert step == JournalStep(7, (120, 150), (80, 95), 1_000, -1, 31, Ledger(*range(14)), READING_1)
+    assert isinstance(step, JournalStep)
+    assert (step.ledger.mismatched, step.ledger.contexts_misplaced, step.ledger.feedback_misplaced) == (0, 0, 0)
+
+
+def test_steps_of_the_first_rules_are_applied_again_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline of the first version, which a later one recovers, and goes on with by its own rules."""
+    pipeline = Pipeline(small_task())
+    # The first version's steps: the rewards and the action below are to it malformed, and an unknown field.
+    monkeypatch.setattr(learner_module, "Reading", lambda partitions: READING_1)
+    first = pipeline.learner(snapshot_interval_ms=0)
+    for event_id in "abc":
+        pipeline.context(event_id)
+    idle(first)
+    pipeline.answer("a", 1.0)
+    pipeline.answer("b", 1, action=N_CLASSES)
+    idle(first)
+    monkeypatch.undo()
+    assert (pipeline.ledger().matched, pipeline.ledger().feedback_malformed) == (1, 1)
+    second = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.answer("c", 1.0)
+    pipeline.answer("a", 1.0)
+    pipeline.answer("a", 1, action=N_CLASSES)
+    idle(second)
+    assert (pipeline.ledger().matched, pipeline.ledger().feedback_malformed) == (3, 2)
+    assert [step.reading.rules for step in (pipeline.journal()[0], pipeline.journal()[-1])] == [1, 2]
+    assert pipeline.audits()[0].ok
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert replay.ok, replay
+
+
+def test_misplaced_records_are_counted_and_recovered_and_audited() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    first = pipeline.learner(snapshot_interval_ms=0)
+    for event_id, key in (("a", b"a"), ("d", b"d"), ("f", None)):  # d and f belong to partition 1
+        pipeline.send(TOPICS.contexts, context_value(event_id), 0, key)
+        pipeline.send(TOPICS.feedback, feedback_value(event_id, 1), 0, key)
+    pipeline.send(TOPICS.feedback, b"{", 0, b"d")
+    idle(first)
+    ledger = pipeline.journal(0)[-1].ledger
+    assert (ledger.decided, ledger.matched) == (3, 3)
+    assert (ledger.contexts_misplaced, ledger.feedback_misplaced) == (2, 3)
+    second = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.send(TOPICS.contexts, context_value("g"), 0, b"g")
+    idle(second)
+    assert pipeline.journal(0)[-1].ledger.contexts_misplaced == 3
+    assert [finding.ok for finding in pipeline.audits()] == [True, True]
+    assert replay_journal(pipeline.broker, TOPICS, 0).ok
 
 
 def test_every_step_names_where_the_one_before_it_ended() -> None:
