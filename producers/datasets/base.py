@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.randomness import splitmix
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.events import Features, FloatArray, IndexArray
 
@@ -112,10 +113,6 @@ class Dataset:
             f"{0:06} to {self.rows - 1:06}; give the data set (and the seed of synthetic data) that was replayed"
         )
 
-    def row_of(self, event_id: str) -> int:
-        """The row that an event replays."""
-        return self.parse_event_id(event_id)[1]
-
     def label_of(self, event_id: str) -> int:
         """The true class of an event, from its id alone."""
         return self.source.label(self.parse_event_id(event_id)[1])
@@ -129,7 +126,7 @@ class Dataset:
         if shuffle_seed is None:
             return range(self.rows)
         key = Draws(shuffle_seed, Purpose.SHUFFLE).bits(f"{self.id_prefix}-{epoch}")
-        order = np.argsort(_splitmix64(key, self.rows), kind="stable").astype(np.int64)
+        order = np.argsort(splitmix.words(key, self.rows), kind="stable").astype(np.int64)
         return array("q", order.tobytes())  # gives Python's integers, and takes 8 bytes a row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:
@@ -143,11 +140,6 @@ class Dataset:
                 row = order[place]
                 yield Slot(self.event_id(row, epoch), row)
             position += last - first
-
-    def position_of(self, event_id: str, shuffle_seed: int | None = None) -> int:
-        """The position of an event in the replay with this order: `schedule` from the next one on resumes it."""
-        epoch, row = self.parse_event_id(event_id)
-        return epoch * self.rows + self.order(epoch, shuffle_seed).index(row)
 
     def _checked(self, row: int) -> int:
         if not 0 <= row < self.rows:
@@ -165,11 +157,3 @@ def _is_written(text: str, width: int) -> bool:
     """Whether a text is a whole number as Python writes it, with zeros before it up to a width and not beyond."""
     digits = len(text)
     return (digits == width or (width < digits <= 18 and text[0] != "0")) and text.isascii() and text.isdecimal()
-
-
-def _splitmix64(key: int, n: int) -> NDArray[np.uint64]:
-    """The first n outputs of SplitMix64 (Steele, Lea, Flood 2014) from the state `key`; they are all different."""
-    z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

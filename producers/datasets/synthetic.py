@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import Block, Dataset, DatasetError, Row
 from stream.learners.kernels import compiled
+from stream.randomness import splitmix
 from stream.randomness.draws import SEED_MAX
 from stream.wire.events import Features, FloatArray, IndexArray
 
@@ -51,16 +52,16 @@ _COMMON = _OFF + KEYWORDS_OFF
 _KEYWORDS_SEQUENCE = 2**64 - 1
 
 _U64 = np.uint64
-_GOLDEN = _U64(0x9E3779B97F4A7C15)
-_MIX_1 = _U64(0xBF58476D1CE4E5B9)
-_MIX_2 = _U64(0x94D049BB133111EB)
+_GOLDEN = _U64(splitmix.GAMMA)
+_MIX_1 = _U64(splitmix.MULTIPLIER_1)
+_MIX_2 = _U64(splitmix.MULTIPLIER_2)
 _S11, _S27, _S30, _S31, _S32 = _U64(11), _U64(27), _U64(30), _U64(31), _U64(32)
 _ONE = _U64(1)
 
 
 @compiled
 def _mix(z: np.uint64) -> np.uint64:
-    """The output function of SplitMix64, a bijection of 64 bits."""
+    """`splitmix.mix`, compiled."""
     z = (z ^ (z >> _S30)) * _MIX_1
     z = (z ^ (z >> _S27)) * _MIX_2
     return z ^ (z >> _S31)
