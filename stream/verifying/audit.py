@@ -100,6 +100,7 @@ class _Audit:
     settled: dict[str, list[_Settled]] = field(default_factory=lambda: defaultdict(list))
     settled_by: dict[int, _Settled] = field(default_factory=dict)  # by feedback offset
     dead: dict[tuple[str, int], str] = field(default_factory=dict)  # (topic, offset) -> kind
+    dead_in: dict[tuple[str, int], int] = field(default_factory=dict)  # and the step that wrote it
     steps: list[tuple[int, int]] = field(default_factory=list)  # where each step ended: context and feedback offset
     readings: list[Reading] = field(default_factory=list)  # of each step
     begun_at: tuple[int, int] | None = None  # where the first one began; None: there is none
@@ -294,6 +295,7 @@ def _read_dead_letter(audit: _Audit, record: Record) -> None:
     if partition != audit.partition or (topic, offset) in audit.dead:
         audit.fault(f"dead letter at offset {record.offset}: {topic}/{partition} offset {offset} is foreign or twice")
     audit.dead[topic, offset] = kind
+    audit.dead_in[topic, offset] = codec.step_of(record)
 
 
 def _count_contexts(audit: _Audit, contexts: list[Record], end: int, n_features: int) -> dict[str, int]:
@@ -381,6 +383,7 @@ def _check_mismatched(audit: _Audit, record: Record, event: Feedback, decisions:
     settled = audit.settled[event.id]
     was_orphan = (
         decisions == 0
+        or audit.dead_in[record.topic, record.offset] > audit.place(record, 1).step + 1  # refused when its context came
         or event.action == actions[decisions - 1]
         or (
             len(settled) >= decisions
