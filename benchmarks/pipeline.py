@@ -48,7 +48,8 @@ def measure_pending(decisions: int) -> None:
         x = type(x)(x.indices.copy(), x.values.copy())
         decision = task.learner.predict(x, 0.5)
         payload += x.indices.nbytes + x.values.nbytes + decision.scores.nbytes
-        task.join.hold(dataset.event_id(row), Pending(x, decision, row))
+        pending = Pending(x, decision, row)
+        task.join.receive_context(dataset.event_id(row), lambda pending=pending: pending)  # type: ignore[misc]
     used = _resident_bytes() - before
     print(
         f"{decisions:,} pending decisions: {used / decisions:,.0f} bytes each, of which features and scores "

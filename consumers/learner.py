@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
-from stream.joining.task import Task, TaskSettings, merge
+from stream.joining.task import Reading, Task, TaskSettings, merge
 from stream.learners import State
 from stream.recovery.broker_time import BrokerTime, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
@@ -84,6 +84,7 @@ class _RunningTask:
     imported: str | None  # the model that it began with, to be told in the journal
     settings: TaskSettings  # those of its next step; where the task has others, its journal is told
     settings_from: int  # the first step under the settings that the task has; 0: they open its journal
+    reading: Reading  # how its inputs are read
     context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)
@@ -323,7 +324,7 @@ class LearnerProgram:
             return None
         self._asks |= asks
         before = self._before_next_step(running)
-        effects = running.task.step(records, self._time.now_ms, feedback_end_ms)
+        effects = running.task.step(records, self._time.now_ms, feedback_end_ms, running.reading)
         contexts_from, feedback_from = running.contexts_offset, running.feedback_offset
         for record in records:
             if record.topic == self._topics.contexts:
@@ -341,6 +342,7 @@ class LearnerProgram:
             running.task.updates,
             running.task.join.ledger(),
             running.settings_from,
+            running.reading,
         )
         return Commit(partition, before, step, effects, self._snapshot(partition, running))
 
@@ -527,6 +529,7 @@ class LearnerProgram:
             recovered.imported,
             recovered.settings,
             recovered.settings_from,
+            Reading(partitions=self._broker.describe_topics([self._topics.contexts])[self._topics.contexts].partitions),
         )
         if self._options.snapshot_interval_ms and self._spare is None:
             self._spare = recovered.task.learner.state()

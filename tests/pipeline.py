@@ -38,10 +38,11 @@ def context_value(event_id: str, *indices: int) -> bytes:
     return orjson.dumps({"id": event_id, "x": {"i": indices or (0, 2)}})
 
 
-def feedback_value(event_id: str, reward: int, label: int | None = None) -> bytes:
+def feedback_value(event_id: str, reward: float, label: int | None = None, action: int | None = None) -> bytes:
     """A feedback."""
-    fields = {"id": event_id, "reward": reward}
-    return orjson.dumps(fields if label is None else {**fields, "label": label})
+    optional = {"label": label, "action": action}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return orjson.dumps({"id": event_id, "reward": reward, **given})
 
 
 def small_task(learner: str = "banditron", **changes: Any) -> TaskSettings:
@@ -66,8 +67,10 @@ class Inputs:
     def context(self, event_id: str, append_ms: int, *indices: int) -> Record:
         return self.add(TOPICS.contexts, append_ms, context_value(event_id, *indices))
 
-    def feedback(self, event_id: str, reward: int, append_ms: int, label: int | None = None) -> Record:
-        return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label))
+    def feedback(
+        self, event_id: str, reward: float, append_ms: int, label: int | None = None, action: int | None = None
+    ) -> Record:
+        return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, action))
 
     def of(self, topic: str) -> deque[Record]:
         return deque(record for record in self.records if record.topic == topic)
@@ -179,9 +182,10 @@ class Pipeline:
         partition = partition_for(event_id.encode(), self.partitions)
         self.send(TOPICS.contexts, context_value(event_id, *indices), partition, event_id.encode())
 
-    def answer(self, event_id: str, reward: int) -> None:
+    def answer(self, event_id: str, reward: float, action: int | None = None) -> None:
         partition = partition_for(event_id.encode(), self.partitions)
-        self.send(TOPICS.feedback, feedback_value(event_id, reward), partition, event_id.encode())
+        value = feedback_value(event_id, reward, action=action)
+        self.send(TOPICS.feedback, value, partition, event_id.encode())
 
     def records(self, topic: str, partition: int = 0) -> list[Record]:
         return list(read_partition(self.broker, TopicPartition(topic, partition)))

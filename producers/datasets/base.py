@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.randomness import splitmix
 from stream.randomness.draws import Draws, Purpose
-from stream.randomness.splitmix64 import GOLDEN, mix
 from stream.wire.events import Features, FloatArray, IndexArray
 
 LabelArray = NDArray[np.int64]
@@ -126,8 +126,7 @@ class Dataset:
         if shuffle_seed is None:
             return range(self.rows)
         key = Draws(shuffle_seed, Purpose.SHUFFLE).bits(f"{self.id_prefix}-{epoch}")
-        words = mix(np.arange(1, self.rows + 1, dtype=np.uint64) * GOLDEN + np.uint64(key))
-        order = np.argsort(words, kind="stable").astype(np.int64)
+        order = np.argsort(splitmix.words(key, self.rows), kind="stable").astype(np.int64)
         return array("q", order.tobytes())  # gives Python's integers, and takes 8 bytes a row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from producers.datasets.base import Block, Dataset, DatasetError, Row
 from stream.learners.kernels import compiled
+from stream.randomness import splitmix
 from stream.randomness.draws import SEED_MAX
-from stream.randomness.splitmix64 import GOLDEN, mix
 from stream.wire.events import Features, FloatArray, IndexArray
 
 N_CLASSES = 9
@@ -56,17 +56,18 @@ _S11, _S32 = _U64(11), _U64(32)
 _ONE = _U64(1)
 
 
-_mix = compiled(mix)
+_GOLDEN = _U64(splitmix.GAMMA)
+_mix = compiled(splitmix.mix_words)
 
 
 @compiled
 def _sequence(seed: np.uint64, row: np.uint64) -> np.uint64:
-    return _mix(_mix(seed + GOLDEN) + (row + _ONE) * GOLDEN)
+    return _mix(_mix(seed + _GOLDEN) + (row + _ONE) * _GOLDEN)
 
 
 @compiled
 def _word(sequence: np.uint64, place: int) -> np.uint64:
-    return _mix(sequence + (_U64(place) + _ONE) * GOLDEN)
+    return _mix(sequence + (_U64(place) + _ONE) * _GOLDEN)
 
 
 @compiled

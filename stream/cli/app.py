@@ -28,6 +28,7 @@ from stream.cli.console import err, fail
 from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
 from stream.durations import DurationError
+from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError
@@ -76,10 +77,20 @@ USAGE_ERRORS = (
 )
 
 
+POLICY_HINTS = {
+    Unsuitable.NO_LABEL: "use --on-expiry drop",
+    Unsuitable.NOTHING_ASSUMED: "--late correct needs --on-expiry negative",
+    Unsuitable.NOT_RETRACTABLE: "use --late ignore",
+}
+"""What to do about a policy that a learner cannot follow."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command (by default the process's own), and turn what it raises into a message and an exit code."""
     try:
         app(arguments, prog_name="onebit")
+    except PolicyError as error:
+        raise fail(f"{error}; {POLICY_HINTS[error.reason]}", ExitCode.USAGE) from error
     except USAGE_ERRORS as error:
         raise fail(str(error), ExitCode.USAGE) from error
     except FencedError as error:

@@ -7,19 +7,78 @@ it is comes with the records and with the step, so that the same steps give the 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from stream.joining.join import Action, DroppedOrphan, Input, Join, JoinSettings, Pending, Retained, Settled
+from stream.joining.join import (
+    DroppedOrphan,
+    Event,
+    Input,
+    Join,
+    JoinSettings,
+    Late,
+    Mismatched,
+    Pending,
+    Settled,
+)
+from stream.joining.placement import count_misplaced
 from stream.learners import Learner, ParameterError, create
 from stream.randomness.draws import Draws, Purpose
-from stream.wire.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, MalformedError, decode_context, decode_feedback
-from stream.wire.events import Example, Features, Feedback, Outcome, Prediction
+from stream.wire.codec import (
+    DEAD_LETTER_MALFORMED,
+    DEAD_LETTER_MISMATCHED,
+    DEAD_LETTER_ORPHAN,
+    FEEDBACK_RULES,
+    FEEDBACK_RULES_1,
+    MalformedError,
+    decode_context,
+    decode_feedback,
+)
+from stream.wire.events import Example, Features, Outcome, Prediction
 from stream.wire.records import Record
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
+
+
+class Unsuitable(Enum):
+    """Why a learner cannot follow a policy."""
+
+    NO_LABEL = auto()  # it learns from labels, and an expired decision has none
+    NOTHING_ASSUMED = auto()  # late feedback is to correct what was assumed, and nothing is
+    NOT_RETRACTABLE = auto()  # its updates cannot be taken back exactly
+
+
+class PolicyError(ParameterError):
+    """A policy for expired decisions or for late feedback that a learner cannot follow."""
+
+    def __init__(self, reason: Unsuitable, learner: str) -> None:
+        super().__init__(_POLICY_REASONS[reason].format(learner=learner))
+        self.reason = reason
+        self.learner = learner
+
+
+_POLICY_REASONS = {
+    Unsuitable.NO_LABEL: "{learner} learns from labels, and an expired decision has none",
+    Unsuitable.NOTHING_ASSUMED: "late feedback can correct only an assumed reward, and none is assumed at expiry",
+    Unsuitable.NOT_RETRACTABLE: "late feedback can correct only an update that can be taken back; {learner} has none",
+}
+
+
+class Reading(NamedTuple):
+    """How the records of a step are read. The journal tells it of each step, so that it can be applied again."""
+
+    rules: int = FEEDBACK_RULES  # see `decode_feedback`
+    partitions: int = 1  # of the inputs: by this number a key belongs to a partition
+
+
+READING = Reading()
+"""That of the present version, with one partition."""
+
+READING_1 = Reading(FEEDBACK_RULES_1)
+"""That of Onebit 0.1, which did not look at actions or at where a record stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +98,8 @@ class TaskSettings:
         """A fresh learner; settings that it cannot work with are refused.
 
         Raises:
-            ParameterError: an unknown learner or parameter, or a policy that this learner cannot follow.
+            PolicyError: a policy that this learner cannot follow.
+            ParameterError: an unknown learner or parameter.
         """
         learner = create(self.learner, self.n_classes, self.n_features, **self.parameters)
         self.check_policies(learner)
@@ -49,24 +109,21 @@ class TaskSettings:
         """See that the learner can follow `on_expiry` and `late`.
 
         Raises:
-            ParameterError: it cannot.
+            PolicyError: it cannot.
         """
         if learner.needs_label and self.on_expiry == "negative":
-            raise ParameterError(
-                f"{self.learner} learns from labels, and an expired decision has none; use --on-expiry drop"
-            )
+            raise PolicyError(Unsuitable.NO_LABEL, self.learner)
         if self.late == "correct" and self.on_expiry != "negative":
-            raise ParameterError("late policy correct takes back an assumed 0; it needs --on-expiry negative")
+            raise PolicyError(Unsuitable.NOTHING_ASSUMED, self.learner)
         if self.late == "correct" and not learner.retractable:
-            raise ParameterError(
-                f"late policy correct needs a learner whose update can be taken back exactly; {self.learner} has none"
-            )
+            raise PolicyError(Unsuitable.NOT_RETRACTABLE, self.learner)
 
     def warm_up(self) -> None:
-        """Compile the learner's kernels, or load them, so that its first event does not wait for that."""
+        """Compile all kernels that a step needs, or load them, so that the first event does not wait for that."""
         learner = self.make_learner()
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
         learner.update(x, learner.predict(x, 0.5), 1, 0.5, 0)
+        count_misplaced([b"warm"], 0, 2)
 
 
 class DeadLetter(NamedTuple):
@@ -143,7 +200,7 @@ class Task:
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
 
-    def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int) -> Effects:
+    def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading = READING) -> Effects:
         """Apply records in their order.
 
         Args:
@@ -151,62 +208,82 @@ class Task:
             now_ms: the broker's time, as far as known, before the step; decisions are made at this time or later.
             feedback_end_ms: the broker's time when the feedback was found read to its end, after these records; -1
                 when it was not.
+            reading: how they are read.
         """
         effects = Effects([], [], [])
-        self._settle(self.join.settle_changed(), effects)
+        self._act_on(self.join.settle_changed(), effects)
+        counts_places = reading.partitions > 1
+        places: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
+        self.join.keeps_actions = reading.rules != FEEDBACK_RULES_1
+        partition = 0
         for record in records:
-            if record.topic == self._contexts_topic:
-                self._apply_context(record, now_ms, effects)
+            is_context = record.topic == self._contexts_topic
+            if is_context:
+                event_id = self._apply_context(record, now_ms, effects)
             else:
                 self._pass_time(record.append_ms, effects)
-                self._apply_feedback(record, effects)
+                event_id = self._apply_feedback(record, reading.rules, effects)
+            if counts_places:
+                partition = record.partition
+                key = record.key if event_id is None or record.key is not None else event_id.encode()
+                if key is not None:
+                    places[not is_context].append(key)
+        if counts_places:
+            contexts, feedback = (count_misplaced(keys, partition, reading.partitions) for keys in places)
+            self.join.count_misplaced(contexts=contexts, feedback=feedback)
         self._pass_time(feedback_end_ms, effects)
         return effects
 
-    def _apply_context(self, record: Record, now_ms: int, effects: Effects) -> None:
+    def _apply_context(self, record: Record, now_ms: int, effects: Effects) -> str | None:
+        """Apply a context; its id, if it can be read."""
         try:
-            context = decode_context(record, self.settings.n_features)
+            event_id, x = decode_context(record, self.settings.n_features)
         except MalformedError as error:
             self.join.receive_malformed(Input.CONTEXT)
             effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
-            return
-        event_id, x = context
-        if self.join.receive_context(event_id) is Action.IGNORE_CONTEXT:
-            return
-        decision = self.learner.predict(x, self._draw_action(event_id))
-        self.decided_at_ms = decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
-        effects.predictions.append((Prediction(event_id, decision, decided_at_ms, self.updates), record.offset))
-        settled = self.join.hold(event_id, Pending(x, decision, decided_at_ms))
-        if settled is not None:
-            self._learn(settled, effects)
+            return None
 
-    def _apply_feedback(self, record: Record, effects: Effects) -> None:
+        def decide() -> Pending:
+            decision = self.learner.predict(x, self._draw_action(event_id))
+            decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
+            self.decided_at_ms = decided_at_ms
+            effects.predictions.append((Prediction(event_id, decision, decided_at_ms, self.updates), record.offset))
+            return Pending(x, decision, decided_at_ms)
+
+        events = self.join.receive_context(event_id, decide)
+        if events:
+            self._act_on(events, effects)
+        return event_id
+
+    def _apply_feedback(self, record: Record, rules: int, effects: Effects) -> str | None:
+        """Apply a feedback; its id, if it can be read."""
         try:
-            feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
+            feedback = decode_feedback(
+                record, self.settings.n_classes, needs_label=self.learner.needs_label, rules=rules
+            )
         except MalformedError as error:
             self.join.receive_malformed(Input.FEEDBACK)
             effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
-            return
-        result = self.join.receive_feedback(feedback, record)
-        if result is None:
-            return
-        if isinstance(result, Settled):
-            self._learn(result, effects)
-        elif isinstance(result, DroppedOrphan):
-            self._drop(result, effects)
-        else:
-            self._correct(feedback, result)
+            return None
+        self._act_on(self.join.receive_feedback(feedback, record), effects)
+        return feedback.id
 
     def _pass_time(self, watermark_ms: int, effects: Effects) -> None:
         if watermark_ms > self.join.watermark_ms:
-            self._settle(self.join.pass_time(watermark_ms), effects)
+            events = self.join.pass_time(watermark_ms)
+            if events:
+                self._act_on(events, effects)
 
-    def _settle(self, settled: Iterable[Settled | DroppedOrphan], effects: Effects) -> None:
-        for gone in settled:
-            if isinstance(gone, Settled):
-                self._learn(gone, effects)
+    def _act_on(self, events: Iterable[Event], effects: Effects) -> None:
+        for event in events:
+            if isinstance(event, Settled):
+                self._learn(event, effects)
+            elif isinstance(event, Late):
+                self._correct(event)
+            elif isinstance(event, Mismatched):
+                self._refuse(event, effects)
             else:
-                self._drop(gone, effects)
+                self._drop(event, effects)
 
     def _learn(self, settled: Settled, effects: Effects) -> None:
         """Update from a settled decision, and publish the example."""
@@ -224,14 +301,17 @@ class Task:
         )
         effects.examples.append((example, offset))
 
-    def _correct(self, feedback: Feedback, retained: Retained) -> None:
+    def _correct(self, late: Late) -> None:
         """Replace the reward that was assumed at expiry by the real one."""
-        pending = retained.pending
-        if pending is None or self.settings.late == "ignore":  # it may have expired while corrections were asked for
-            return
-        if retained.outcome is Outcome.EXPIRED and retained.reward is not None:
+        feedback, (outcome, assumed, _, pending, _) = late
+        if pending is not None and outcome is Outcome.EXPIRED and assumed is not None:
             v = self._update_draw(feedback.id)  # the one that the assumed update was made with
-            self.updates += self.learner.retract(pending.x, pending.decision, retained.reward, feedback.reward, v)
+            self.updates += self.learner.retract(pending.x, pending.decision, assumed, feedback.reward, v)
+
+    def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
+        feedback, record, action = mismatched
+        reason = f"feedback for {feedback.id!r}: expected action {action}, as it was decided; got {feedback.action}"
+        effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
 
     def _update_draw(self, event_id: str) -> float:
         return self._draw_update(event_id) if self.learner.randomised_update else 0.0

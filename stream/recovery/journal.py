@@ -5,13 +5,14 @@ stands before the first step that was made under its settings, in the same trans
 
     {"n": 0, "settings": {...}, "import": "c0ffee..."}                       ("import" only after a model's import)
     {"n": 7, "contexts": [120, 150], "feedback": [80, 95], "now_ms": ..., "feedback_end_ms": ..., "updates": 31,
-     "ledger": {"contexts": 150, "decided": 149, ...}}                          (counts that are 0 are left out)
+     "ledger": {"contexts": 150, "decided": 149, ...}, "rules": 2, "partitions": 1}    (counts that are 0 are left out)
     {"n": 8, "settings": {...}}
     {"n": 8, "contexts": [150, 150], ..., "settings_from": 8}       (0 is left out: the settings are the opening's)
 
 `stream.recovery.stored_settings` names the settings. The header `onebit-version` holds the format, 2. Format 1 had the
-ledger as a list of the counts in FORMAT_1_LEDGER, the window and the limits in an object of their own, and no
-`settings_from`; a journal that was begun in it goes on in format 2.
+ledger as a list of the counts in FORMAT_1_LEDGER, the window and the limits in an object of their own, and neither
+`settings_from` nor `rules` and `partitions`: its steps were read by the first rules. A journal that was begun in it
+goes on in format 2.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stream.joining.task import TaskSettings
+from stream.joining.task import READING_1, Reading, TaskSettings
 from stream.recovery.stored_settings import (
     UnknownSettingError,
     from_format_1,
@@ -65,6 +66,7 @@ class JournalStep(NamedTuple):
     updates: int
     ledger: Ledger
     settings_from: int = 0  # the first step that was made under the same settings; 0: they are the opening's
+    reading: Reading = Reading()
 
 
 class SettingsChange(NamedTuple):
@@ -92,6 +94,8 @@ def encode_entry(entry: Entry) -> bytes:
         "feedback_end_ms": entry.feedback_end_ms,
         "updates": entry.updates,
         "ledger": {name: count for name, count in zip(Ledger._fields, entry.ledger, strict=True) if count},
+        "rules": entry.reading.rules,
+        "partitions": entry.reading.partitions,
     }
     return orjson.dumps({**fields, "settings_from": entry.settings_from} if entry.settings_from else fields)
 
@@ -138,12 +142,12 @@ def _decode_1(fields: Mapping[str, Any]) -> Entry:
     if fields["n"] == 0:
         settings = task_settings(named(from_format_1(fields["settings"])))
         return Opening(settings, fields.get("import"))
-    return _step(fields, dict(zip(FORMAT_1_LEDGER, fields["ledger"], strict=True)))
+    return _step(fields, dict(zip(FORMAT_1_LEDGER, fields["ledger"], strict=True)), READING_1)
 
 
 def _decode_2(fields: Mapping[str, Any]) -> Entry:
     if "settings" not in fields:
-        return _step(fields, fields["ledger"])
+        return _step(fields, fields["ledger"], Reading(fields["rules"], fields["partitions"]))
     settings = task_settings(named(fields["settings"]))
     return SettingsChange(fields["n"], settings) if fields["n"] else Opening(settings, fields.get("import"))
 
@@ -151,7 +155,7 @@ def _decode_2(fields: Mapping[str, Any]) -> Entry:
 _DECODERS: Mapping[bytes, Callable[[Mapping[str, Any]], Entry]] = {b"1": _decode_1, b"2": _decode_2}
 
 
-def _step(fields: Mapping[str, Any], counts: Mapping[str, int]) -> JournalStep:
+def _step(fields: Mapping[str, Any], counts: Mapping[str, int], reading: Reading) -> JournalStep:
     if unknown := sorted(counts.keys() - set(Ledger._fields)):
         raise _UnknownCountError(unknown[0])
     return JournalStep(
@@ -163,4 +167,5 @@ def _step(fields: Mapping[str, Any], counts: Mapping[str, int]) -> JournalStep:
         fields["updates"],
         Ledger(**counts),
         fields.get("settings_from", 0),
+        reading,
     )

@@ -276,7 +276,7 @@ def _apply_again(
                 inputs = Inputs(broker, topics, partition, step, last or step)
                 progress(Progress(recovered.number, first, final, 0))
             batch = inputs.of(step)
-            observe(step.number, task.step(batch, step.now_ms, step.feedback_end_ms))
+            observe(step.number, task.step(batch, step.now_ms, step.feedback_end_ms, step.reading))
             _check_same(task, step, journal)
             records += len(batch)
             recovered = recovered._replace(

@@ -28,14 +28,16 @@ NEEDED = object()
 PENDING_COLUMNS: Mapping[str, Any] = dict.fromkeys(
     ("decided_at_ms", "action", "greedy", "propensity", "scores", "nnz", "x.indices", "x.values"), NEEDED
 )
-ORPHAN_COLUMNS: Mapping[str, Any] = dict.fromkeys(
+ORPHAN_COLUMNS: Mapping[str, Any] = {**dict.fromkeys(
     (
         "reward", "label", "kept_at_ms", "topic.lengths", "topic.bytes", "partition", "offset", "append_ms",
         "key.lengths", "key.bytes", "value.lengths", "value.bytes", "headers.lengths", "headers.bytes",
     ),
     NEEDED,
-)  # fmt: skip
-RETAINED_COLUMNS: Mapping[str, Any] = {**dict.fromkeys(("outcome", "reward", "settled_at_ms"), NEEDED), "kept": 0}
+), "feedback_action": -1}  # fmt: skip
+RETAINED_COLUMNS: Mapping[str, Any] = {
+    **dict.fromkeys(("outcome", "reward", "settled_at_ms"), NEEDED), "kept": 0, "decided_action": -1,
+}  # fmt: skip
 """For each column what it holds, entry by entry, where it is absent. An array is that for one entry.
 
 Retained entries of which some are kept for a correction have the columns of those as pending decisions, too.
@@ -136,7 +138,8 @@ def _orphan_columns(entries: Sequence[Orphan]) -> dict[str, NDArray[Any]]:
     feedback, records, kept_at_ms = zip(*entries, strict=True)
     return {
         "reward": np.array([event.reward for event in feedback], np.int8),
-        "label": np.array([-1 if event.label is None else event.label for event in feedback], np.int64),
+        "label": _numbers([event.label for event in feedback]),
+        "feedback_action": _numbers([event.action for event in feedback]),
         "kept_at_ms": np.array(kept_at_ms, np.int64),
         **_texts("topic", [record.topic for record in records]),
         "partition": np.array([record.partition for record in records], np.int32),
@@ -170,18 +173,19 @@ def _orphan_entries(ids: Sequence[str], columns: Columns) -> list[Orphan]:
             strict=True,
         )
     ]
-    labels = [None if label < 0 else label for label in columns["label"].tolist()]
-    feedback = map(Feedback, ids, columns["reward"].tolist(), labels)
+    labels, actions = _numbers_of(columns["label"]), _numbers_of(columns["feedback_action"])
+    feedback = map(Feedback, ids, columns["reward"].tolist(), labels, actions)
     return list(map(Orphan, feedback, records, columns["kept_at_ms"].tolist()))
 
 
 def _retained_columns(entries: Sequence[Retained]) -> dict[str, NDArray[Any]]:
-    outcomes, rewards, settled_at_ms, kept = zip(*entries, strict=True)
+    outcomes, rewards, settled_at_ms, kept, actions = zip(*entries, strict=True)
     pending = [entry for entry in kept if entry is not None]
     columns: dict[str, NDArray[Any]] = {
         "outcome": np.array([_OUTCOME_CODES[outcome] for outcome in outcomes], np.int8),
         "reward": np.array([-1 if reward is None else reward for reward in rewards], np.int8),
         "settled_at_ms": np.array(settled_at_ms, np.int64),
+        "decided_action": _numbers(actions),
     }
     if pending:
         columns["kept"] = np.array([entry is not None for entry in kept], np.int8)
@@ -198,7 +202,17 @@ def _retained_entries(columns: Columns) -> list[Retained]:
         completed = _completed(columns, PENDING_COLUMNS, len(places))
         for place, pending in zip(places, _pending_entries(completed), strict=True):
             kept[place] = pending
-    return list(map(Retained, outcomes, rewards, columns["settled_at_ms"].tolist(), kept))
+    actions = _numbers_of(columns["decided_action"])
+    return list(map(Retained, outcomes, rewards, columns["settled_at_ms"].tolist(), kept, actions))
+
+
+def _numbers(numbers: Sequence[int | None]) -> NDArray[np.int64]:
+    """Numbers from 0 on, of which some are not known: -1."""
+    return np.array([-1 if number is None else number for number in numbers], np.int64)
+
+
+def _numbers_of(column: NDArray[Any]) -> list[int | None]:
+    return [None if number < 0 else number for number in column.tolist()]
 
 
 def _blobs(name: str, blobs: Sequence[bytes | None]) -> dict[str, NDArray[Any]]:

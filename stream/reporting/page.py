@@ -192,6 +192,7 @@ _WORDS = {
     "context_malformed": "malformed",
     "feedback_duplicates": "duplicate",
     "feedback_malformed": "malformed",
+    "mismatched": "of another action",
     "orphans_waiting": "orphan, waiting",
     "orphans_dropped": "orphan, dropped",
 }

@@ -158,7 +158,7 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
 
 def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil", record: Record) -> list[str]:
     is_context = record.topic == TOPICS.contexts
-    event_id, bit = partition.world.outside.sent[record.topic, partition.number, record.offset]
+    event_id, bit, action = partition.world.outside.sent[record.topic, partition.number, record.offset]
     if not is_context:
         oracle.time(record.append_ms)
         pupil.learn(oracle)
@@ -166,7 +166,7 @@ def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil", record: R
         oracle.poison(contexts=is_context, offset=record.offset)
     elif is_context:
         prediction = partition.decided.get(record.offset)
-        decides = None if prediction is None else prediction.decided_at_ms
+        decides = None if prediction is None else (prediction.decided_at_ms, prediction.decision.action)
         fault = oracle.context(event_id, decides)
         if fault is not None:
             return [f"context at offset {record.offset}: {fault}"]
@@ -174,7 +174,7 @@ def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil", record: R
             return [f"prediction of {event_id}: a learner that was told the same decides otherwise"]
         pupil.learn(oracle)
     else:
-        oracle.feedback(event_id, bit, record.append_ms, record.offset)
+        oracle.feedback(event_id, bit, record.append_ms, record.offset, action)
         pupil.learn(oracle)
     return []
 
@@ -274,15 +274,18 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
     """Of the feedback that came after its context, the first settles the decision if it came within the window.
 
+    What names another action than the decided one is left out.
+
     This asks nobody in what order and when things were read: two append times and the time of the decision.
     """
     window_ms = partition.world.schedule.task.join.window_ms
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
     waited = partition.world.trace.fired[Kind.FOREIGN_CONTEXT] > 0
+    action_of = {prediction.id: prediction.decision.action for prediction in partition.decided.values()}
     of_id: dict[str, list[Record]] = {}
     for record in partition.feedback:
-        event_id = partition.world.outside.sent[record.topic, partition.number, record.offset].event_id
-        if event_id is not None:
+        event_id, _, action = partition.world.outside.sent[record.topic, partition.number, record.offset]
+        if event_id is not None and action in (None, action_of.get(event_id)):
             of_id.setdefault(event_id, []).append(record)
     settled = {example.id: (example.outcome, offset) for example, offset in partition.examples}
     wrong: list[str] = []

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from stream.randomness import splitmix
+
 T = TypeVar("T")
 
 _MASK = 2**64 - 1
@@ -24,11 +26,8 @@ class Luck:
         self._state = seed & _MASK
 
     def _next(self) -> int:
-        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
-        z = self._state
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
-        return z ^ z >> 31
+        self._state = self._state + splitmix.GAMMA & _MASK
+        return splitmix.mix(self._state)
 
     def below(self, n: int) -> int:
         """A whole number in [0, n)."""

@@ -43,6 +43,7 @@ class ExpectedDeadLetter(NamedTuple):
 class _Decision:
     id: str
     decided_at_ms: int
+    action: int
     matched: bool = False
     reward: int | None = None
     settled_at_ms: int = -1
@@ -55,6 +56,7 @@ class _Waiting(NamedTuple):
     append_ms: int
     offset: int
     kept_at_ms: int
+    action: int | None
 
 
 @dataclass(slots=True)
@@ -79,36 +81,44 @@ class Oracle:
         self.counts["context_malformed" if contexts else "feedback_malformed"] += 1
         self.dead_letters.append(ExpectedDeadLetter(contexts, offset, "malformed"))
 
-    def context(self, event_id: str, decided_at_ms: int | None) -> str | None:
-        """A context came, and was decided at this time, or not at all; what is wrong with that."""
+    def context(self, event_id: str, decided: tuple[int, int] | None) -> str | None:
+        """A context came, and was decided at this time by this action, or not at all; what is wrong with that."""
         state = self._state(event_id)
-        self.rows[state, Input.CONTEXT] += 1
         self.counts["contexts"] += 1
         if state in (State.PENDING, State.MATCHED, State.EXPIRED):
+            self.rows[state, Input.CONTEXT] += 1
             self.counts["context_duplicates"] += 1
-            return None if decided_at_ms is None else f"{event_id} is {state.name}, and was decided once more"
-        if decided_at_ms is None:
+            return None if decided is None else f"{event_id} is {state.name}, and was decided once more"
+        if decided is None:
             return f"{event_id} is {state.name}, and was not decided"
         self.counts["decided"] += 1
-        decision = _Decision(event_id, decided_at_ms)
-        if state is State.ORPHAN:
-            orphan = next(orphan for orphan in self.orphans if orphan.id == event_id)
+        decision = _Decision(event_id, *decided)
+        waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        differs = bool(waiting) and waiting[0].action not in (None, decision.action)
+        self.rows[state, Input.MISMATCH if differs else Input.CONTEXT] += 1
+        for orphan in waiting:
             self.orphans.remove(orphan)
-            self._match(decision, orphan.bit, orphan.append_ms, orphan.offset)
-            return None
+            if not differs:
+                self._match(decision, orphan.bit, orphan.append_ms, orphan.offset)
+                return None
+            self._refuse(orphan.offset)
         self.pending.append(decision)
         if len(self.pending) > self.limits.pending_max:
             self.counts["overflow of pending"] += 1
             self._expire(self.pending.pop(0))
         return None
 
-    def feedback(self, event_id: str, bit: int, append_ms: int, offset: int) -> None:
-        """Feedback came."""
+    def feedback(self, event_id: str, bit: int, append_ms: int, offset: int, action: int | None = None) -> None:
+        """Feedback came, for this action or without saying for which."""
         self.time(append_ms)
         state = self._state(event_id)
-        self.rows[state, Input.FEEDBACK] += 1
+        decided = [decision.action for decision in (*self.pending, *self.settled) if decision.id == event_id]
+        differs = bool(decided) and action not in (None, decided[0])
+        self.rows[state, Input.MISMATCH if differs else Input.FEEDBACK] += 1
         self.counts["feedback"] += 1
-        if state is State.PENDING:
+        if differs:
+            self._refuse(offset)
+        elif state is State.PENDING:
             decision = next(decision for decision in self.pending if decision.id == event_id)
             self.pending.remove(decision)
             self._match(decision, bit, append_ms, offset)
@@ -119,7 +129,7 @@ class Oracle:
                 self.to_learn.append(Correction(event_id, bit))
             late.corrected = True
         elif state is State.UNSEEN:
-            self.orphans.append(_Waiting(event_id, bit, append_ms, offset, self.time_ms))
+            self.orphans.append(_Waiting(event_id, bit, append_ms, offset, self.time_ms, action))
             if len(self.orphans) > self.limits.orphans_max:
                 self.counts["overflow of orphans"] += 1
                 self._drop(self.orphans.pop(0))
@@ -185,6 +195,10 @@ class Oracle:
         if len(self.settled) > self.limits.retained_max:
             self.counts["overflow of retained"] += 1
             self.settled.pop(0)
+
+    def _refuse(self, offset: int) -> None:
+        self.counts["mismatched"] += 1
+        self.dead_letters.append(ExpectedDeadLetter(False, offset, "mismatched"))
 
     def _drop(self, orphan: _Waiting) -> None:
         self.counts["orphans_dropped"] += 1

@@ -29,7 +29,8 @@ POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
     (b"", HEADERS),
     (None, HEADERS),
     (b'{"id":"p","reward":2,"label":0}', HEADERS),
-    (b'{"id":"p","reward":true,"label":0}', HEADERS),
+    (b'{"id":"p","reward":"1","label":0}', HEADERS),
+    (b'{"id":"p","reward":1,"label":0,"action":3}', HEADERS),
     (b'{"reward":1,"label":0}', HEADERS),
     (b'{"id":"p","reward":1,"label":7}', HEADERS),
     (b'{"id":"","reward":1,"label":0}', HEADERS),
@@ -50,6 +51,7 @@ class Sent(NamedTuple):
 
     event_id: str | None  # None: poison
     bit: int
+    action: int | None = None  # the one that feedback names
 
 
 Place = tuple[TopicPartition, int]
@@ -122,9 +124,10 @@ class Outside:
 
     def _send_feedback(self, item: Item) -> None:
         key = item.id.encode()
-        value = b'{"id":"%s","reward":%d,"label":%d}' % (key, item.bit, label_of(item.id))
+        action = b"null" if item.action is None else b"%d" % item.action
+        value = b'{"id":"%s","reward":%d,"label":%d,"action":%s}' % (key, item.bit, label_of(item.id), action)
         partition = partition_for(key, self._partitions)
-        self._note_sent(TOPICS.feedback, partition, Sent(item.id, item.bit))
+        self._note_sent(TOPICS.feedback, partition, Sent(item.id, item.bit, item.action))
         self._producer_of(item).send(TOPICS.feedback, partition, key, value, HEADERS)
         if item.kind is Kind.FEEDBACK:
             event = int(item.id[1:])

@@ -96,6 +96,7 @@ class Item(NamedTuple):
     call: str = ""  # of the broker; or the topic that is written to
     for_ms: int = 0  # how long the fault lasts, or the process is away
     polls: bool = True  # whether the learners poll before the next thing happens
+    action: int | None = None  # the class that feedback says it judges; None: it does not say
 
     def text(self) -> str:
         """For people."""
@@ -106,6 +107,8 @@ class Item(NamedTuple):
             parts.append(self.id)
         if self.kind.value.startswith(("feedback", "duplicate feedback", "conflicting")) and self.id:
             parts.append("right" if self.bit else "wrong")
+        if self.action is not None:
+            parts.append(f"of action {self.action}")
         if self.call:
             parts.append(self.call)
         if self.for_ms:
@@ -175,6 +178,7 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
     items = _draw_events(luck, events, limits, timeless=timeless)
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
+    items = _with_actions(Luck(~seed), items)
     if clock_stands:
         items = [item._replace(at_ms=START_MS) for item in items]
     return Schedule(
@@ -247,6 +251,16 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
     if not timeless and luck.chance(40):
         _put_in_transactions(luck, items)
     return items
+
+
+def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
+    """Let some of the feedback name an action, which by luck is the one that is decided."""
+    percent = luck.choice((0, 20, 60))
+    feedback = (Kind.FEEDBACK, Kind.FEEDBACK_EARLY, Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT, Kind.FOREIGN_FEEDBACK)
+    return [
+        item._replace(action=luck.below(N_CLASSES)) if item.kind in feedback and luck.chance(percent) else item
+        for item in items
+    ]
 
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:

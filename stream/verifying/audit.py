@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.learners import registered
@@ -170,7 +171,7 @@ def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place
         )
     books.begun_at = books.begun_at or (step.contexts[0], step.feedback[0])
     books.last = step
-    books.evidence.add_step(step.contexts[1], step.feedback[1])
+    books.evidence.add_step(step.contexts[1], step.feedback[1], step.reading)
     books.feedback_end_ms = max(books.feedback_end_ms, step.feedback_end_ms)
 
 
@@ -185,6 +186,7 @@ class _Audit:
     progress: Progress
     latest_step: int = 0  # of those that have published
     watermark_ms: int = -1  # up to which all feedback was applied
+    misplaced: list[int] = field(default_factory=lambda: [0, 0])  # records of each input
     behind: list[int] = field(default_factory=lambda: [0, 0])  # records of each input that are not applied yet
 
     def of_nothing(self) -> Finding:
@@ -215,6 +217,7 @@ class _Audit:
         counts["feedback_malformed"] = self._unreadable(FEEDBACK, "feedback")
         counts["contexts"] += counts["context_malformed"]
         counts["feedback"] += counts["feedback_malformed"]
+        counts["contexts_misplaced"], counts["feedback_misplaced"] = self.misplaced
         counts["pending"] = counts["decided"] - counts["matched"] - counts["expired"]
         for offset in evidence.dead_letters_again():
             self.books.fault(f"{topics.dead_letter} at offset {offset}: a second dead letter of the same record")
@@ -264,24 +267,37 @@ class _Audit:
 
     def _contexts(self, n_features: int) -> Iterator[tuple[int, int, str | None]]:
         for record in self._applied(CONTEXTS, self.topics.contexts, self.books.last.contexts[1]):
+            event_id: str | None
             try:
                 event_id = codec.decode_context(record, n_features).id
             except MalformedError:
-                yield record.offset, record.append_ms, None
-            else:
-                yield record.offset, record.append_ms, event_id
+                event_id = None
+            self._look_at_place(record, CONTEXTS, event_id)
+            yield record.offset, record.append_ms, event_id
 
-    def _feedback(self, settings: SettingsByStep) -> Iterator[tuple[int, int, str | None, int | None]]:
+    def _feedback(self, settings: SettingsByStep) -> Iterator[tuple[int, int, str | None, int | None, int | None]]:
         n_classes, needs_label = settings.latest.n_classes, registered()[settings.latest.learner].needs_label
         for record in self._applied(FEEDBACK, self.topics.feedback, self.books.last.feedback[1]):
             self.watermark_ms = max(self.watermark_ms, record.append_ms)
             settings.heard(record)
+            place = self.books.evidence.place(FEEDBACK, record.offset, record.append_ms)
+            rules = self.books.evidence.reading_of(place.step).rules
             try:
-                event = codec.decode_feedback(record, n_classes, needs_label=needs_label)
+                event = codec.decode_feedback(record, n_classes, needs_label=needs_label, rules=rules)
             except MalformedError:
-                yield record.offset, record.append_ms, None, None
+                self._look_at_place(record, FEEDBACK, None)
+                yield record.offset, record.append_ms, None, None, None
             else:
-                yield record.offset, record.append_ms, event.id, event.reward
+                self._look_at_place(record, FEEDBACK, event.id)
+                yield record.offset, record.append_ms, event.id, event.reward, event.action
+
+    def _look_at_place(self, record: Record, of_input: int, event_id: str | None) -> None:
+        """Count a record whose key, or id where it has none, belongs to another partition."""
+        evidence = self.books.evidence
+        partitions = evidence.reading_of(evidence.place(of_input, record.offset, record.append_ms).step).partitions
+        key = record.key if record.key is not None or event_id is None else event_id.encode()
+        if partitions > 1 and key is not None and partition_for(key, partitions) != self.partition:
+            self.misplaced[of_input] += 1
 
     def _applied(self, of_input: int, topic: str, end: int) -> Iterator[Record]:
         for record in self._records(topic):
@@ -299,9 +315,9 @@ class _Audit:
             else:
                 yield record.offset, step, example, feedback_offset
 
-    def _dead_letters(self) -> Iterator[tuple[int, int, int, str]]:
+    def _dead_letters(self) -> Iterator[tuple[int, int, int, str, int]]:
         inputs = {self.topics.contexts: CONTEXTS, self.topics.feedback: FEEDBACK}
-        for record, _ in self._published(self.topics.dead_letter):
+        for record, step in self._published(self.topics.dead_letter):
             try:
                 topic, partition, offset, kind = codec.decode_dead_letter(record)
             except MalformedError as error:
@@ -312,7 +328,7 @@ class _Audit:
             if partition != self.partition:
                 self.books.fault(f"dead letter at offset {record.offset} is of {topic}/{partition}, another partition")
                 continue
-            yield record.offset, inputs[topic], offset, kind
+            yield record.offset, inputs[topic], offset, kind, step
 
     def _check_journal_is_whole(self) -> None:
         """See that what has been published is in the journal, which may have gone on since it was read."""

@@ -15,13 +15,14 @@ from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from stream.joining.task import Reading
 from stream.wire.events import Example, Outcome
 
 _CACHE_KIB = 32_000  # of pages that SQLite keeps in memory, for each of its sorts too
 
 _TABLES = """
 CREATE TABLE context (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT);
-CREATE TABLE feedback (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT, reward INTEGER);
+CREATE TABLE feedback (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT, reward INTEGER, action INTEGER);
 CREATE TABLE prediction (
     offset INTEGER PRIMARY KEY, id TEXT, context_offset INTEGER, action INTEGER, propensity REAL, decided_at_ms INTEGER
 );
@@ -29,7 +30,7 @@ CREATE TABLE example (
     offset INTEGER PRIMARY KEY, id TEXT, step INTEGER, number INTEGER, matched INTEGER, action INTEGER, propensity REAL,
     reward INTEGER, delay_ms INTEGER, settled_at_ms INTEGER, feedback_offset INTEGER
 );
-CREATE TABLE dead (offset INTEGER PRIMARY KEY, input INTEGER, of INTEGER, kind TEXT);
+CREATE TABLE dead (offset INTEGER PRIMARY KEY, input INTEGER, of INTEGER, kind TEXT, step INTEGER);
 """
 
 CONTEXTS, FEEDBACK = 0, 1
@@ -52,7 +53,9 @@ class FeedbackSeen(NamedTuple):
     offset: int
     append_ms: int
     reward: int
+    action: int | None  # the one that it names
     dead_letter: str | None
+    dead_in: int | None  # the step that wrote it
 
 
 class PredictionSeen(NamedTuple):
@@ -122,13 +125,20 @@ class Evidence:
             f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -{_CACHE_KIB};{_TABLES}"
         )
         self._steps = (array("q"), array("q"))  # where each step ended, in each input
+        self._readings: list[tuple[int, Reading]] = []  # from each step on that read otherwise than the one before
         self._predictions_of: array[int] = array("q")  # by step
         self.examples = 0
 
-    def add_step(self, contexts_end: int, feedback_end: int) -> None:
-        """Take in the next step of the journal: the offsets at which it ended."""
+    def add_step(self, contexts_end: int, feedback_end: int, reading: Reading) -> None:
+        """Take in the next step of the journal: the offsets at which it ended, and how it read its records."""
         self._steps[CONTEXTS].append(contexts_end)
         self._steps[FEEDBACK].append(feedback_end)
+        if not self._readings or self._readings[-1][1] != reading:
+            self._readings.append((len(self._steps[CONTEXTS]) - 1, reading))
+
+    def reading_of(self, step: int) -> Reading:
+        """How a step, given by how many came before it, read its records."""
+        return next(reading for first, reading in reversed(self._readings) if first <= step)
 
     def place(self, of_input: int, offset: int, append_ms: int) -> Place:
         """When a record was applied: in which step, and where in it."""
@@ -138,9 +148,9 @@ class Evidence:
         """Take in offsets, append times and ids of contexts; None for one that cannot be read."""
         self._insert("context", 3, seen)
 
-    def add_feedback(self, seen: Iterable[tuple[int, int, str | None, int | None]]) -> None:
-        """Take in offsets, append times, ids and bits of feedback; None for one that cannot be read."""
-        self._insert("feedback", 4, seen)
+    def add_feedback(self, seen: Iterable[tuple[int, int, str | None, int | None, int | None]]) -> None:
+        """Take in offsets, append times, ids, bits and actions of feedback; None for one that cannot be read."""
+        self._insert("feedback", 5, seen)
 
     def add_predictions(self, seen: Iterable[tuple[PredictionSeen, int]]) -> None:
         """Take in predictions, each with the step that published it; steps never go down."""
@@ -171,9 +181,9 @@ class Evidence:
 
         self._insert("example", 11, rows())
 
-    def add_dead_letters(self, seen: Iterable[tuple[int, int, int, str]]) -> None:
-        """Take in dead letters: their offset, of which input they are, of which offset in it, and of what kind."""
-        self._insert("dead", 4, seen)
+    def add_dead_letters(self, seen: Iterable[tuple[int, int, int, str, int]]) -> None:
+        """Take in dead letters: their offset, of which input they are, of which offset in it, their kind and step."""
+        self._insert("dead", 5, seen)
         self._rows.execute("CREATE INDEX dead_of ON dead (input, of)")
 
     def dead_letters_again(self) -> list[int]:
@@ -203,8 +213,8 @@ class Evidence:
 
     def feedback_at(self, offset: int) -> FeedbackSeen | None:
         """The feedback at an offset; None when there is none that was applied and can be read."""
-        query = f"SELECT t.id, t.offset, t.append_ms, t.reward, {_DEAD} FROM feedback AS t WHERE t.offset = ?"  # noqa: S608
-        found = self._rows.execute(query, (FEEDBACK, offset)).fetchone()
+        query = f"SELECT {_FEEDBACK_COLUMNS} FROM feedback AS t WHERE t.offset = ?"  # noqa: S608
+        found = self._rows.execute(query, (FEEDBACK, FEEDBACK, offset)).fetchone()
         return None if found is None or found[0] is None else FeedbackSeen(*found)
 
     def index_settlements(self) -> None:
@@ -245,7 +255,13 @@ class Evidence:
                 1, PredictionSeen, "t.id, t.offset, context_offset, action, propensity, decided_at_ms", "prediction"
             ),
             self._sorted(2, _example, "*", "example"),
-            self._sorted(3, FeedbackSeen, f"t.id, t.offset, t.append_ms, t.reward, {_DEAD}", "feedback", (FEEDBACK,)),
+            self._sorted(
+                3,
+                FeedbackSeen,
+                _FEEDBACK_COLUMNS,
+                "feedback",
+                (FEEDBACK, FEEDBACK),
+            ),
         ]
         for event_id, found in groupby(merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
             kinds: tuple[list[Any], ...] = ([], [], [], [])
@@ -271,6 +287,8 @@ class Evidence:
 
 
 _DEAD = "(SELECT kind FROM dead WHERE input = ? AND of = t.offset ORDER BY dead.offset LIMIT 1)"
+_DEAD_IN = "(SELECT step FROM dead WHERE input = ? AND of = t.offset ORDER BY dead.offset LIMIT 1)"
+_FEEDBACK_COLUMNS = f"t.id, t.offset, t.append_ms, t.reward, t.action, {_DEAD}, {_DEAD_IN}"
 
 
 def _example(offset: int, event_id: str, step: int, number: int, matched: int, *rest: Any) -> ExampleSeen:

@@ -23,7 +23,7 @@ from stream.verifying.evidence import (
     PredictionSeen,
 )
 from stream.verifying.settings_by_step import SettingsByStep
-from stream.wire.codec import DEAD_LETTER_ORPHAN
+from stream.wire.codec import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN, FEEDBACK_RULES_1
 from stream.wire.events import Outcome
 
 
@@ -157,6 +157,10 @@ class Judge:
                         f"feedback at offset {feedback.offset} was dropped as an orphan; {life.id!r} was decided"
                     )
                 latest = waited
+            elif feedback.dead_letter == DEAD_LETTER_MISMATCHED:
+                self.counts["mismatched"] += 1
+                if self._was_refused_as_orphan(life, feedback, decisions, settled):
+                    latest = waited
             elif feedback.offset in settled_by:
                 number, one = settled_by.pop(feedback.offset)
                 self._check_example(one, feedback)
@@ -164,10 +168,32 @@ class Judge:
                     latest = waited
             elif self._is_orphan(feedback, decisions, settled, latest):
                 latest = waited
-            if feedback.dead_letter is not None and feedback.dead_letter != DEAD_LETTER_ORPHAN:
+            if feedback.dead_letter not in (None, DEAD_LETTER_ORPHAN, DEAD_LETTER_MISMATCHED):
                 self.fault(f"feedback at offset {feedback.offset} has a dead letter, and can be read")
         for offset, (_, one) in settled_by.items():
             self._check_example(one, self.evidence.feedback_at(offset))
+
+    def _was_refused_as_orphan(
+        self, life: Life, feedback: FeedbackSeen, decisions: int, settled: list[_Settled]
+    ) -> bool:
+        """Whether feedback was refused when its context came; it must name another action than the decided one."""
+        actions = [prediction.action for prediction in life.predictions]
+        place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
+        was_orphan = (
+            decisions == 0
+            or (feedback.dead_in or 0) > place.number
+            or decisions > len(actions)
+            or feedback.action == actions[decisions - 1]
+            or (len(settled) >= decisions and self._is_forgotten(settled[decisions - 1], feedback))
+        )
+        index = decisions if was_orphan else decisions - 1
+        decided = actions[index] if index < len(actions) else None
+        if feedback.action is None or decided is None or feedback.action == decided:
+            self.fault(
+                f"feedback at offset {feedback.offset} was refused as of another action, {feedback.action}; decided "
+                f"for {life.id!r} was {'nothing' if decided is None else decided}"
+            )
+        return was_orphan
 
     def _check_example(self, settled: _Settled, feedback: FeedbackSeen | None) -> None:
         """Whether an example says what the feedback said that it names."""
@@ -183,6 +209,11 @@ class Judge:
             self.fault(
                 f"{place}: {example.id!r} with reward {example.reward} after {example.delay_ms} ms; its feedback at "
                 f"offset {feedback.offset} is of {expected[0]!r} with {expected[1]} after {expected[2]} ms"
+            )
+        if feedback.action not in (None, example.action):
+            self.fault(
+                f"{place}: {example.id!r} with action {example.action}; its feedback at offset {feedback.offset} is of "
+                f"action {feedback.action}"
             )
 
     def _is_forgotten(self, settled: _Settled, feedback: FeedbackSeen) -> bool:
@@ -211,6 +242,7 @@ class Judge:
                     f"{example.feedback_offset} did"
                 )
             if not self._is_forgotten(settled[decisions - 1], feedback):
+                self._check_not_refused(feedback, example)
                 if example.outcome is Outcome.EXPIRED:
                     self.counts["late"] += 1
                     self._check_late(feedback, example, deadline_ms)
@@ -222,6 +254,15 @@ class Judge:
             return False
         self.counts["orphans_waiting"] += 1
         return True
+
+    def _check_not_refused(self, feedback: FeedbackSeen, example: ExampleSeen) -> None:
+        """Whether feedback that was not refused names the decided action, where the learner knew that still."""
+        is_known = self.evidence.reading_of(example.step - 1).rules != FEEDBACK_RULES_1
+        if is_known and feedback.action not in (None, example.action):
+            self.fault(
+                f"feedback at offset {feedback.offset} is of action {feedback.action}, and was not refused; decided "
+                f"for {feedback.id!r} was {example.action}"
+            )
 
     def _was_dropped(self, orphan: _Orphan, feedback: FeedbackSeen) -> bool:
         """Whether feedback that waited had been dropped when another of its id came."""

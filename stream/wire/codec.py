@@ -25,7 +25,7 @@ _STEP_HEADER_NAME = "onebit-step"
 
 
 def step_headers(step: int) -> Headers:
-    """The headers of what a task's step publishes: so a reader can tell what belongs to the steps up to some point."""
+    """The headers of a record that a task's step publishes: a reader can tell which step it belongs to."""
     return (VERSION_HEADER, (_STEP_HEADER_NAME, b"%d" % step))
 
 
@@ -49,6 +49,7 @@ VALUE_BYTES_MAX = 1_000_000
 
 _NUMBERS = frozenset((int, float))
 _INTEGERS = frozenset((int,))
+_REWARD_TYPES = frozenset((int, float, bool))
 
 
 class MalformedError(ValueError):
@@ -174,23 +175,46 @@ def encode_feedback(feedback: Feedback) -> bytes:
     fields: dict[str, Any] = {"id": feedback.id, "reward": feedback.reward}
     if feedback.label is not None:
         fields["label"] = feedback.label
+    if feedback.action is not None:
+        fields["action"] = feedback.action
     return orjson.dumps(fields)
 
 
-def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False) -> Feedback:
-    """Read a feedback for a learner of n_classes classes.
+FEEDBACK_RULES_1 = 1
+"""A reward is written 0 or 1, and an action is one of the unknown fields: what Onebit 0.1 did."""
+
+FEEDBACK_RULES = 2
+"""The present rules. A reward may also be written as another number or a truth value that means 0 or 1: 1.0, 1e0, true.
+An action that is given, and not null, is read. Labels and actions are whole numbers and written so."""
+
+
+def decode_feedback(
+    record: Record, n_classes: int, *, needs_label: bool = False, rules: int = FEEDBACK_RULES
+) -> Feedback:
+    """Read a feedback for a learner of n_classes classes, by the present rules or by those of a step long ago.
 
     Raises:
         MalformedError: not a feedback, or without the label that a full-information learner needs.
     """
     fields = _fields(record)
     event_id = _event_id(fields, record)
-    reward = _integer(fields, "reward", 2)
-    if "label" not in fields:
-        if needs_label:
-            raise MalformedError("label: expected the true class, which this learner needs; got none")
-        return Feedback(event_id, reward)
-    return Feedback(event_id, reward, _integer(fields, "label", n_classes))
+    reward = _integer(fields, "reward", 2) if rules == FEEDBACK_RULES_1 else _reward(fields)
+    label = action = None
+    if "label" in fields:
+        label = _integer(fields, "label", n_classes)
+    elif needs_label:
+        raise MalformedError("label: expected the true class, which this learner needs; got none")
+    if rules != FEEDBACK_RULES_1 and fields.get("action") is not None:
+        action = _integer(fields, "action", n_classes)
+    return Feedback(event_id, reward, label, action)
+
+
+def _reward(fields: dict[str, Any]) -> int:
+    """The bit, in any of the ways in which JSON can write it."""
+    value = fields.get("reward")
+    if type(value) in _REWARD_TYPES and value in (0, 1):
+        return int(value)
+    raise MalformedError(f"reward: expected 0 or 1; got {_shown(value)}")
 
 
 def encode_example(example: Example, feedback_offset: int | None) -> bytes:
@@ -233,7 +257,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
 
 
 def decode_answer(record: Record) -> Answer:
-    """Read of a prediction what those need to know who give feedback; it costs half of `decode_prediction`.
+    """Read the part of a prediction that a judge needs; it costs half of `decode_prediction`.
 
     Raises:
         MalformedError: not a prediction.
@@ -253,6 +277,7 @@ def decode_answer(record: Record) -> Answer:
 
 DEAD_LETTER_MALFORMED = "malformed"
 DEAD_LETTER_ORPHAN = "orphan"
+DEAD_LETTER_MISMATCHED = "mismatched"
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reason: str) -> Headers:

@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of a prediction, what its judge needs."""
+    """The part of a prediction that a program needs to judge it: to give feedback, or to count errors."""
 
     id: str
     action: int
@@ -61,6 +61,7 @@ class Feedback(NamedTuple):
     id: str
     reward: int  # 1 right, 0 wrong
     label: int | None = None  # the true class, only for full-information baselines
+    action: int | None = None  # the class that the sender judged, checked against the decision; None: it does not say
 
 
 class Outcome(StrEnum):

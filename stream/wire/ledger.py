@@ -16,7 +16,15 @@ IDENTITIES = (
     Identity("decided", ("pending", "matched", "expired")),
     Identity(
         "feedback",
-        ("matched", "late", "feedback_duplicates", "orphans_waiting", "orphans_dropped", "feedback_malformed"),
+        (
+            "matched",
+            "late",
+            "feedback_duplicates",
+            "mismatched",
+            "orphans_waiting",
+            "orphans_dropped",
+            "feedback_malformed",
+        ),
     ),
 )
 """What must hold at every commit, in names of the fields of `Ledger`."""
@@ -39,6 +47,9 @@ class Ledger(NamedTuple):
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
+    mismatched: int = 0  # feedback that names another action than the one decided
+    contexts_misplaced: int = 0  # of contexts, those whose key belongs to another partition; counted elsewhere, too
+    feedback_misplaced: int = 0
 
     @property
     def balances(self) -> bool:

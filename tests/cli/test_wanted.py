@@ -16,7 +16,15 @@ from stream.learners import ParameterError
 from stream.recovery.resolve import SettingsDifferError
 from stream.recovery.stored_settings import ABSENT, by_name
 
-BEGUN = TaskSettings("banditron", 3, 4, {"gamma": 0.25}, 7, JoinSettings(1_000, 500, 10_000, 90, 80, 70), "negative")
+BEGUN = TaskSettings(
+    "banditron",
+    3,
+    4,
+    {"gamma": 0.25},
+    7,
+    JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
+    "negative",
+)
 PLACE = "own.journal"
 
 

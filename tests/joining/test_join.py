@@ -10,14 +10,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stream.joining.join import (
     TRANSITIONS,
-    Action,
     DroppedOrphan,
+    Event,
     Input,
     Join,
     JoinSettings,
+    Late,
+    Mismatched,
+    Move,
     Overflows,
     Pending,
-    Settled,
     State,
 )
 from stream.wire.events import Decision, Features, Feedback, Outcome
@@ -32,51 +34,59 @@ RECORD = Record("feedback", 0, 0, 0, None, None, ())
 
 
 class Driver:
-    """Drives a join as the engine does, and tells in words what came of each input."""
+    """Drives a join as the task does, and tells in words what came of each input."""
 
     def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
         self.join = Join(limits, assumes_negative=negative, corrects=corrects)
 
-    def context(self, event_id: str, decided_at_ms: int) -> list[str]:
-        if self.join.receive_context(event_id) is Action.IGNORE_CONTEXT:
-            return ["context duplicate"]
-        settled = self.join.hold(event_id, Pending(X, DECISION, decided_at_ms))
-        return [] if settled is None else [self._told(settled)]
+    def context(self, event_id: str, decided_at_ms: int, action: int = 0) -> list[str]:
+        """A context comes; if it is decided, then by this action at this time."""
+        before = self.join.ledger()
+        decision = DECISION._replace(action=action)
+        events = self.join.receive_context(event_id, lambda: Pending(X, decision, decided_at_ms))
+        duplicate = self.join.ledger().context_duplicates > before.context_duplicates
+        return ["context duplicate"] * duplicate + [self._told(event) for event in events]
 
-    def feedback(self, event_id: str, reward: int, append_ms: int) -> list[str]:
+    def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
         happened = self.time(append_ms)
         before = self.join.ledger()
-        result = self.join.receive_feedback(Feedback(event_id, reward), RECORD)
+        events = self.join.receive_feedback(Feedback(event_id, reward, action=action), RECORD)
         after = self.join.ledger()
-        if isinstance(result, (Settled, DroppedOrphan)):
-            return [*happened, self._told(result)]
-        if result is not None:
-            return [*happened, f"late {event_id}"]
         if after.conflicts > before.conflicts:
-            return [*happened, "feedback conflict"]
-        return [*happened, "feedback duplicate"] if after.feedback_duplicates > before.feedback_duplicates else happened
+            happened.append("feedback conflict")
+        elif after.feedback_duplicates > before.feedback_duplicates:
+            happened.append("feedback duplicate")
+        return happened + [self._told(event) for event in events]
 
     def time(self, now_ms: int) -> list[str]:
-        return [self._told(gone) for gone in self.join.pass_time(now_ms)]
+        return [self._told(event) for event in self.join.pass_time(now_ms)]
 
-    def _told(self, gone: Settled | DroppedOrphan) -> str:
-        if isinstance(gone, DroppedOrphan):
-            return f"dropped {gone.id}"
-        reward = self.join.assumed_reward if gone.feedback is None else gone.feedback.reward
-        return f"{gone.outcome} {gone.id} {reward}"
+    def _told(self, event: Event) -> str:
+        if isinstance(event, DroppedOrphan):
+            return f"dropped {event.id}"
+        if isinstance(event, Late):
+            return f"late {event.feedback.id}"
+        if isinstance(event, Mismatched):
+            return f"mismatched {event.feedback.id} {event.feedback.action} for {event.action}"
+        reward = self.join.assumed_reward if event.feedback is None else event.feedback.reward
+        return f"{event.outcome} {event.id} {reward}"
 
     def run(self, script: str) -> list[str]:
-        """Inputs such as `context a@0`, `right a@5`, `wrong a@5`, `time@9`, separated by commas."""
+        """Inputs such as `context a@0`, `right a@5`, `wrong a@5`, `right 2 a@5`, `time@9`.
+
+        A number is the action that a context is decided by, 0 without one, or the action that feedback names.
+        """
         happened: list[str] = []
         for line in script.split(","):
             what, at = line.strip().split("@")
-            kind, _, event_id = what.partition(" ")
+            kind, *numbers, event_id = what.split(" ") if " " in what else (what, "")
+            action = int(numbers[0]) if numbers else None
             if kind == "context":
-                happened += self.context(event_id, int(at))
+                happened += self.context(event_id, int(at), action or 0)
             elif kind == "time":
                 happened += self.time(int(at))
             else:
-                happened += self.feedback(event_id, int(kind == "right"), int(at))
+                happened += self.feedback(event_id, int(kind == "right"), int(at), action)
         return happened
 
 
@@ -175,6 +185,54 @@ ROWS = [
         Ledger(contexts=1, decided=1, feedback=1, expired=1, orphans_waiting=1),
     ),
     Row(
+        "orphan of the decided action: matched", "right 0 a@0, context a@10", ["matched a 1"],
+        Ledger(contexts=1, decided=1, feedback=1, matched=1),
+    ),
+    Row(
+        "orphan of another action: refused when its context comes, and the decision waits on",
+        "right 2 a@0, context a@10, time@110, time@111", ["mismatched a 2 for 0", "expired a None"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
+    ),
+    Row(
+        "orphan of another action, refused: the next feedback settles the decision",
+        "right 2 a@0, context a@10, right 0 a@20", ["mismatched a 2 for 0", "matched a 1"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
+    ),
+    Row(
+        "orphan, feedback of another action than the first: duplicate, and the first wins",
+        "right 0 a@0, right 2 a@5, context a@10", ["feedback duplicate", "matched a 1"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
+    ),
+    Row(
+        "pending, feedback of the decided action: matched", "context a@0, wrong 0 a@10", ["matched a 0"],
+        Ledger(contexts=1, decided=1, feedback=1, matched=1),
+    ),
+    Row(
+        "pending, feedback of another action: refused, and the decision waits on",
+        "context a@0, right 1 a@10, right 1 a@11, wrong a@100",
+        ["mismatched a 1 for 0", "mismatched a 1 for 0", "matched a 0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=3, mismatched=2),
+    ),
+    Row(
+        "matched, feedback of another action: refused, and no duplicate", "context a@0, right a@1, wrong 1 a@2",
+        ["matched a 1", "mismatched a 1 for 0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
+    ),
+    Row(
+        "matched, feedback of the decided action: duplicate", "context a@0, right a@1, right 0 a@2",
+        ["matched a 1", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
+    ),
+    Row(
+        "expired, feedback of another action: refused, and not late", "context a@0, time@101, right 1 a@102",
+        ["expired a None", "mismatched a 1 for 0"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
+    ),
+    Row(
+        "expired, feedback of the decided action: late", "context a@0, time@101, right 0 a@102",
+        ["expired a None", "late a"], Ledger(contexts=1, decided=1, expired=1, feedback=1, late=1),
+    ),
+    Row(
         "time does not go back: an earlier append time is taken as the watermark", "context a@0, time@101, right a@50",
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
     ),
@@ -207,40 +265,52 @@ def test_oracle_agrees_with_the_table(row: Row) -> None:
 
 
 def test_table_of_transitions_is_that_of_the_design() -> None:
-    ignored = Action.IGNORE_CONTEXT
+    ignored, refused = Move.IGNORE_CONTEXT, Move.REFUSE
     assert {
-        State.UNSEEN: [(Action.DECIDE, State.PENDING), (Action.KEEP_ORPHAN, State.ORPHAN), None],
+        State.UNSEEN: [(Move.DECIDE, State.PENDING), (Move.KEEP_ORPHAN, State.ORPHAN), None, None],
         State.ORPHAN: [
-            (Action.DECIDE_AND_MATCH, State.MATCHED), (Action.IGNORE_FEEDBACK, State.ORPHAN),
-            (Action.DROP_ORPHAN, State.UNSEEN),
+            (Move.DECIDE_AND_MATCH, State.MATCHED), (Move.IGNORE_FEEDBACK, State.ORPHAN),
+            (Move.DECIDE_AND_REFUSE, State.PENDING), (Move.DROP_ORPHAN, State.UNSEEN),
         ],
         State.PENDING: [
-            (ignored, State.PENDING), (Action.MATCH, State.MATCHED), (Action.EXPIRE, State.EXPIRED),
+            (ignored, State.PENDING), (Move.MATCH, State.MATCHED), (refused, State.PENDING),
+            (Move.EXPIRE, State.EXPIRED),
         ],
         State.MATCHED: [
-            (ignored, State.MATCHED), (Action.IGNORE_FEEDBACK, State.MATCHED), (Action.FORGET, State.UNSEEN),
+            (ignored, State.MATCHED), (Move.IGNORE_FEEDBACK, State.MATCHED), (refused, State.MATCHED),
+            (Move.FORGET, State.UNSEEN),
         ],
-        State.EXPIRED: [(ignored, State.EXPIRED), (Action.LATE, State.EXPIRED), (Action.FORGET, State.UNSEEN)],
-    } == {state: [TRANSITIONS.get((state, step)) for step in Input] for state in State}  # fmt: skip
+        State.EXPIRED: [
+            (ignored, State.EXPIRED), (Move.TAKE_LATE, State.EXPIRED), (refused, State.EXPIRED),
+            (Move.FORGET, State.UNSEEN),
+        ],
+    } == {state: [TRANSITIONS.get((state, happened)) for happened in Input] for state in State}  # fmt: skip
 
 
 REACH = {
     State.UNSEEN: "time@1",
-    State.ORPHAN: "right a@1",
+    State.ORPHAN: "right 0 a@1",
     State.PENDING: "context a@1",
     State.MATCHED: "context a@1, right a@1",
     State.EXPIRED: "context a@1, time@102",
 }
-GIVE = {Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.DEADLINE: "time@5000"}
 
 
-@pytest.mark.parametrize(("state", "step"), TRANSITIONS)
-def test_each_transition_leads_to_the_state_that_the_table_names(state: State, step: Input) -> None:
+GIVE = {
+    Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.MISMATCH: "wrong 1 a@20",
+    Input.DEADLINE: "time@5000",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "happened"), TRANSITIONS)
+def test_each_transition_leads_to_the_state_that_the_table_names(state: State, happened: Input) -> None:
     driver = Driver(LIMITS)
     driver.run(REACH[state])
     assert driver.join.state_of("a") is state
-    driver.run(GIVE[step])
-    assert driver.join.state_of("a") is TRANSITIONS[state, step][1]
+    orphan_refused = state is State.ORPHAN and happened is Input.MISMATCH  # which shows when its context comes
+    driver.run("context 1 a@20" if orphan_refused else GIVE[happened])
+    assert driver.join.state_of("a") is TRANSITIONS[state, happened][1]
+    assert driver.join.ledger().balances
 
 
 def test_pending_overflow_expires_the_oldest_decision_and_counts_it() -> None:
@@ -292,18 +362,17 @@ def test_expired_decision_is_kept_for_correction_only_where_asked_and_only_once(
     driver = Driver(LIMITS, negative=True, corrects=corrects)
     driver.run("context a@0, time@101")
     join = driver.join
-    first = join.receive_feedback(Feedback("a", 1), RECORD)
-    second = join.receive_feedback(Feedback("a", 1), RECORD)
-    assert not isinstance(first, (Settled, DroppedOrphan))
-    assert not isinstance(second, (Settled, DroppedOrphan))
-    assert first is not None
-    assert second is not None
-    assert (first.outcome, first.reward, first.pending) == (
+    (first,) = join.receive_feedback(Feedback("a", 1), RECORD)
+    (second,) = join.receive_feedback(Feedback("a", 1), RECORD)
+    assert isinstance(first, Late)
+    assert isinstance(second, Late)
+    retained = first.retained
+    assert (retained.outcome, retained.reward, retained.pending) == (
         Outcome.EXPIRED,
         0,
         Pending(X, DECISION, 0) if corrects else None,
     )
-    assert second.pending is None
+    assert second.retained.pending is None
     assert join.ledger().late == 2
 
 
@@ -348,6 +417,7 @@ def test_counts_of_a_stored_state_are_taken_over() -> None:
 
 
 IDS = st.sampled_from("abcdefg")
+ACTIONS = st.integers(0, 1)
 TIGHT = st.builds(
     JoinSettings,
     window_ms=st.integers(0, 30),
@@ -368,15 +438,15 @@ class JoinMachine(RuleBasedStateMachine):
         self.oracle = JoinOracle(limits, 0 if negative else None)
         self.now_ms = 0
 
-    @rule(event_id=IDS)
-    def context(self, event_id: str) -> None:
-        assert self.driver.context(event_id, self.now_ms) == self.oracle.context(event_id, self.now_ms)
+    @rule(event_id=IDS, action=ACTIONS)
+    def context(self, event_id: str, action: int) -> None:
+        told = self.driver.context(event_id, self.now_ms, action)
+        assert told == self.oracle.context(event_id, self.now_ms, action)
 
-    @rule(event_id=IDS, reward=st.integers(0, 1))
-    def feedback(self, event_id: str, reward: int) -> None:
-        assert self.driver.feedback(event_id, reward, self.now_ms) == self.oracle.feedback(
-            event_id, reward, self.now_ms
-        )
+    @rule(event_id=IDS, reward=st.integers(0, 1), action=st.none() | ACTIONS)
+    def feedback(self, event_id: str, reward: int, action: int | None) -> None:
+        told = self.driver.feedback(event_id, reward, self.now_ms, action)
+        assert told == self.oracle.feedback(event_id, reward, self.now_ms, action)
 
     @rule(passed_ms=st.integers(1, 25))
     def time_passes(self, passed_ms: int) -> None:

@@ -11,10 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import Effects, Task, TaskSettings, merge
+from stream.joining.task import (
+    READING_1,
+    Effects,
+    PolicyError,
+    Reading,
+    Task,
+    TaskSettings,
+    Unsuitable,
+    merge,
+)
 from stream.learners import ParameterError, create
 from stream.recovery.digests import state_digest
-from stream.wire.codec import DEAD_LETTER_MALFORMED, DEAD_LETTER_ORPHAN, VERSION_HEADER
+from stream.wire.codec import (
+    DEAD_LETTER_MALFORMED,
+    DEAD_LETTER_MISMATCHED,
+    DEAD_LETTER_ORPHAN,
+    VERSION_HEADER,
+)
 from stream.wire.events import Example, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
@@ -181,8 +195,10 @@ def test_a_correction_takes_back_the_update_with_the_draw_it_was_made_with() -> 
 
 MALFORMED: list[bytes | None] = [
     None, b"", b"{", b"[]", b'{"id":""}', b'{"id":1}', orjson.dumps({"id": "a" * 10_000}), b'{"id":"a"}',
-    b'{"id":"a","x":{"i":[-1]},"reward":2}', b'{"id":"a","x":{"i":[4]},"reward":true}',
-    b'{"id":"a","x":[1],"reward":1.0}', b'{"id":"a","x":[NaN,1,1,1]}', b'{"id":"a","x":{"i":[10000000]},"label":0}',
+    b'{"id":"a","x":{"i":[-1]},"reward":2}', b'{"id":"a","x":{"i":[4]},"reward":null}',
+    b'{"id":"a","x":[1],"reward":1.5}', b'{"id":"a","x":[1],"reward":"1"}', b'{"id":"a","x":1,"reward":1,"action":3}',
+    b'{"id":"a","x":1,"reward":1,"action":1.0}', b'{"id":"a","x":1,"reward":1,"action":"no"}',
+    b'{"id":"a","x":[NaN,1,1,1]}', b'{"id":"a","x":{"i":[10000000]},"label":0}',
 ]  # fmt: skip
 
 
@@ -240,8 +256,6 @@ def test_learner_of_labels_takes_feedback_without_one_for_malformed() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"learner": "perceptron", "on_expiry": "negative"}, "an expired decision has none; use --on-expiry drop"),
-        ({"learner": "banditron", "late": "correct"}, "it needs --on-expiry negative"),
         ({"learner": "unheard-of"}, "no learner is called 'unheard-of'"),
         ({"parameters": {"delta": 1}}, "banditron has no parameter 'delta'"),
         ({"parameters": {"gamma": 2.0}}, "parameter gamma"),
@@ -255,10 +269,119 @@ def test_settings_that_cannot_work_are_refused_at_the_start(changes: dict[str, A
         Task(TaskSettings(**given), TOPICS.contexts)
 
 
-def test_late_policy_correct_is_refused_for_a_learner_without_retraction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(create("banditron", 2, 1)), "retractable", False)
-    with pytest.raises(ParameterError, match=r"needs a learner whose update can be taken back exactly"):
-        small_task(on_expiry="negative", late="correct").make_learner()
+@pytest.mark.parametrize(
+    ("learner", "policies", "reason"),
+    [
+        ("perceptron", {"on_expiry": "negative"}, Unsuitable.NO_LABEL),
+        ("banditron", {"late": "correct"}, Unsuitable.NOTHING_ASSUMED),
+        ("soba", {"on_expiry": "negative", "late": "correct"}, Unsuitable.NOT_RETRACTABLE),
+    ],
+)
+def test_policy_that_a_learner_cannot_follow_is_refused_with_its_reason(
+    learner: str, policies: dict[str, Any], reason: Unsuitable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(create("soba", 2, 1)), "retractable", False)
+    with pytest.raises(PolicyError) as refused:
+        small_task(learner, **policies).make_learner()
+    assert (refused.value.reason, refused.value.learner) == (reason, learner)
+    assert "--" not in str(refused.value)
+
+
+def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    decided = run(task, [inputs.context("a", 10)]).predictions[0][0].decision.action
+    before = state_digest([task.learner.state()])
+    wrong = inputs.feedback("a", 1, 20, action=(decided + 1) % N_CLASSES)
+    effects = run(task, [wrong])
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
+    assert effects.dead_letters[0].reason == (
+        f"feedback for 'a': expected action {decided}, as it was decided; got {(decided + 1) % N_CLASSES}"
+    )
+    assert (effects.examples, state_digest([task.learner.state()])) == ([], before)
+    effects = run(task, [inputs.feedback("a", 1, 30, action=decided)])
+    assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
+        (Outcome.MATCHED, 20, 1)
+    ]
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, feedback=2, matched=1, mismatched=1)
+
+
+def decided_action() -> int:
+    """The action that the task decides for a."""
+    return run(Task(small_task(), TOPICS.contexts), [Inputs().context("a", 10)]).predictions[0][0].decision.action
+
+
+def test_orphan_of_another_action_becomes_a_dead_letter_when_its_context_comes() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    wrong = inputs.feedback("a", 1, 10, action=(decided_action() + 1) % N_CLASSES)
+    effects = run(task, [wrong, inputs.context("a", 40)])
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
+    assert effects.examples == []
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, pending=1, feedback=1, mismatched=1)
+
+
+def test_late_feedback_of_another_action_corrects_nothing() -> None:
+    task, inputs = Task(small_task(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10)], end_ms=1_011)
+    before = state_digest([task.learner.state()])
+    effects = run(task, [inputs.feedback("a", 1, 1_012, action=(decided_action() + 1) % N_CLASSES)])
+    assert [letter.kind for letter in effects.dead_letters] == [DEAD_LETTER_MISMATCHED]
+    assert state_digest([task.learner.state()]) == before
+    run(task, [inputs.feedback("a", 1, 1_013, action=decided_action())])
+    assert state_digest([task.learner.state()]) != before
+    assert (task.join.ledger().late, task.join.ledger().mismatched) == (1, 1)
+
+
+def test_step_of_the_first_rules_looks_at_no_action_and_wants_whole_rewards() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    other = (decided_action() + 1) % N_CLASSES
+    records = [
+        inputs.context("a", 10), inputs.feedback("a", 1.0, 20), inputs.feedback("a", 1, 21, action=other),
+        inputs.feedback("a", 1, 22, action=N_CLASSES),
+    ]  # fmt: skip
+    task.step(records, 0, -1, READING_1)
+    assert task.join.ledger() == Ledger(
+        contexts=1, decided=1, feedback=3, matched=1, feedback_duplicates=1, feedback_malformed=1
+    )
+    # What that version did not keep is not known afterwards either, as after a recovery from its snapshot.
+    assert task.join.retained["a"].action is None
+    run(task, [inputs.feedback("a", 1, 23, action=other)])
+    assert task.join.ledger().feedback_duplicates == 2
+
+
+def placed(record: Record, partition: int, key: bytes | None) -> Record:
+    return record._replace(partition=partition, key=key)
+
+
+@pytest.mark.parametrize("with_key", [True, False])
+def test_records_that_belong_to_another_partition_are_counted_and_applied(with_key: bool) -> None:
+    # By Kafka's own partitioner d and f belong to partition 1 of 2, and a to partition 0.
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    records = [
+        placed(record, 0, event_id.encode() if with_key else None)
+        for event_id in "adf"
+        for record in (inputs.context(event_id, 10), inputs.feedback(event_id, 1, 20), inputs.feedback(event_id, 1, 21))
+    ]
+    task.step(records, 0, -1, Reading(partitions=2))
+    assert task.join.ledger() == Ledger(
+        contexts=3, decided=3, feedback=6, matched=3, feedback_duplicates=3, contexts_misplaced=2, feedback_misplaced=4
+    )
+    assert task.join.ledger().balances
+
+
+def test_malformed_record_is_misplaced_by_its_key_and_without_one_by_nothing() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    bad = [inputs.add(TOPICS.contexts, 10, b"{"), inputs.add(TOPICS.feedback, 11, None)]
+    task.step([placed(record, 0, None) for record in bad], 0, -1, Reading(partitions=2))
+    assert task.join.ledger() == Ledger(contexts=1, context_malformed=1, feedback=1, feedback_malformed=1)
+    task.step([placed(record, 0, b"d") for record in bad], 0, -1, Reading(partitions=2))
+    task.step([placed(record, 0, b"a") for record in bad], 0, -1, Reading(partitions=2))
+    assert (task.join.ledger().contexts_misplaced, task.join.ledger().feedback_misplaced) == (1, 1)
+
+
+def test_no_record_is_misplaced_where_there_is_one_partition() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    run(task, [placed(inputs.context(event_id, 10), 0, event_id.encode()) for event_id in "adf"])
+    assert task.join.ledger().contexts_misplaced == 0
 
 
 @st.composite

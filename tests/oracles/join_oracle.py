@@ -16,6 +16,7 @@ class Decided:
 
     id: str
     decided_at_ms: int
+    action: int
     outcome: str = ""  # empty: still waits
     reward: int | None = None
     settled_at_ms: int = -1
@@ -31,6 +32,7 @@ class Waiting:
     id: str
     reward: int
     since_ms: int
+    action: int | None
 
 
 @dataclass
@@ -47,6 +49,7 @@ class JoinOracle:
     feedback_count: int = 0
     late: int = 0
     duplicates: int = 0
+    mismatched: int = 0
     conflicts: int = 0
     dropped: int = 0
     settled: int = 0
@@ -54,33 +57,38 @@ class JoinOracle:
     orphans_gave_way: int = 0
     forgotten_early: int = 0
 
-    def context(self, event_id: str, decided_at_ms: int) -> list[str]:
-        """A context comes, and would be decided at this time."""
+    def context(self, event_id: str, decided_at_ms: int, action: int = 0) -> list[str]:
+        """A context comes, and would be decided at this time, by this action."""
         self.contexts += 1
         if self._known(event_id) is not None:
             self.context_duplicates += 1
             return ["context duplicate"]
-        decision = Decided(event_id, decided_at_ms)
+        decision = Decided(event_id, decided_at_ms, action)
         self.decisions.append(decision)
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        refused = []
         if waiting:
             self.orphans.remove(waiting[0])
-            return self._settle(decision, "matched", waiting[0].reward)
+            if waiting[0].action in (None, action):
+                return self._settle(decision, "matched", waiting[0].reward)
+            refused = [self._refuse(event_id, waiting[0].action, action)]
         unsettled = [d for d in self.decisions if not d.outcome]
         if len(unsettled) > self.settings.pending_max:
             self.gave_way += 1
             oldest = min(unsettled, key=lambda d: d.decided_at_ms)
             oldest.gave_way = True
-            return self._settle(oldest, "expired", self.assumed_reward)
-        return []
+            return refused + self._settle(oldest, "expired", self.assumed_reward)
+        return refused
 
-    def feedback(self, event_id: str, reward: int, append_ms: int) -> list[str]:
+    def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
         """Feedback was appended at this time."""
         happened = self.time(append_ms)
         self.feedback_count += 1
         decision = self._known(event_id)
         if decision is None:
-            return happened + self._without_decision(event_id, reward)
+            return happened + self._without_decision(event_id, reward, action)
+        if action not in (None, decision.action):
+            return [*happened, self._refuse(event_id, action, decision.action)]
         if decision.outcome == "matched":
             return [*happened, self._duplicate(decision.reward, reward)]
         in_time = append_ms <= decision.decided_at_ms + self.settings.window_ms
@@ -110,11 +118,11 @@ class JoinOracle:
         assert len(known) <= 1
         return known[0] if known else None
 
-    def _without_decision(self, event_id: str, reward: int) -> list[str]:
+    def _without_decision(self, event_id: str, reward: int, action: int | None) -> list[str]:
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
         if waiting:
             return [self._duplicate(waiting[0].reward, reward)]
-        self.orphans.append(Waiting(event_id, reward, self.time_ms))
+        self.orphans.append(Waiting(event_id, reward, self.time_ms, action))
         if len(self.orphans) > self.settings.orphans_max:
             self.orphans_gave_way += 1
             return self._drop(self.orphans[0])
@@ -124,6 +132,10 @@ class JoinOracle:
         self.duplicates += 1
         self.conflicts += first != reward
         return "feedback duplicate" if first == reward else "feedback conflict"
+
+    def _refuse(self, event_id: str, action: int | None, decided: int) -> str:
+        self.mismatched += 1
+        return f"mismatched {event_id} {action} for {decided}"
 
     def _settle(self, decision: Decided, outcome: str, reward: int | None) -> list[str]:
         decision.outcome, decision.reward = outcome, reward
@@ -155,6 +167,7 @@ class JoinOracle:
             conflicts=self.conflicts,
             orphans_waiting=len(self.orphans),
             orphans_dropped=self.dropped,
+            mismatched=self.mismatched,
         )
 
     def overflows(self) -> Overflows:

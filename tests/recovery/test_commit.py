@@ -7,17 +7,32 @@ from typing import Any, NoReturn
 import orjson
 import pytest
 
+from consumers import learner as learner_module
 from consumers.learner import LearnerProgram
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.joining.join import JoinSettings
-from stream.joining.task import DeadLetter, Effects
+from stream.joining.task import READING_1, DeadLetter, Effects
 from stream.recovery.commit import COMMIT_STEPS, Commit, commit
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError, JournalStep
 from stream.recovery.recover import recover
+from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, CrashError, Fragile, Pipeline, digest, plan, small_synsep, small_task, synsep_task
+from tests.pipeline import (
+    N_CLASSES,
+    TOPICS,
+    CrashError,
+    Fragile,
+    Pipeline,
+    context_value,
+    digest,
+    feedback_value,
+    plan,
+    small_synsep,
+    small_task,
+    synsep_task,
+)
 
 EVENTS = 120
 
@@ -195,6 +210,51 @@ def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
     pipeline.broker.producer().send(TOPICS.journal, 0, None, twice.value, twice.headers)
     with pytest.raises(JournalError, match=r"expected step 14; got 13"):
         idle(pipeline.learner())
+
+
+def test_steps_of_the_first_rules_are_applied_again_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline of the first version, which a later one recovers, and goes on with by its own rules."""
+    pipeline = Pipeline(small_task())
+    # The first version's steps: the rewards and the action below are to it malformed, and an unknown field.
+    monkeypatch.setattr(learner_module, "Reading", lambda partitions: READING_1)
+    first = pipeline.learner(snapshot_interval_ms=0)
+    for event_id in "abc":
+        pipeline.context(event_id)
+    idle(first)
+    pipeline.answer("a", 1.0)
+    pipeline.answer("b", 1, action=N_CLASSES)
+    idle(first)
+    monkeypatch.undo()
+    assert (pipeline.ledger().matched, pipeline.ledger().feedback_malformed) == (1, 1)
+    second = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.answer("c", 1.0)
+    pipeline.answer("a", 1.0)
+    pipeline.answer("a", 1, action=N_CLASSES)
+    idle(second)
+    assert (pipeline.ledger().matched, pipeline.ledger().feedback_malformed) == (3, 2)
+    assert [step.reading.rules for step in (pipeline.journal()[0], pipeline.journal()[-1])] == [1, 2]
+    assert pipeline.audits()[0].ok
+    replay = replay_journal(pipeline.broker, TOPICS, 0)
+    assert replay.ok, replay
+
+
+def test_misplaced_records_are_counted_and_recovered_and_audited() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    first = pipeline.learner(snapshot_interval_ms=0)
+    for event_id, key in (("a", b"a"), ("d", b"d"), ("f", None)):  # d and f belong to partition 1
+        pipeline.send(TOPICS.contexts, context_value(event_id), 0, key)
+        pipeline.send(TOPICS.feedback, feedback_value(event_id, 1), 0, key)
+    pipeline.send(TOPICS.feedback, b"{", 0, b"d")
+    idle(first)
+    ledger = pipeline.journal(0)[-1].ledger
+    assert (ledger.decided, ledger.matched) == (3, 3)
+    assert (ledger.contexts_misplaced, ledger.feedback_misplaced) == (2, 3)
+    second = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.send(TOPICS.contexts, context_value("g"), 0, b"g")
+    idle(second)
+    assert pipeline.journal(0)[-1].ledger.contexts_misplaced == 3
+    assert [finding.ok for finding in pipeline.audits()] == [True, True]
+    assert replay_journal(pipeline.broker, TOPICS, 0).ok
 
 
 def test_every_step_names_where_the_one_before_it_ended() -> None:

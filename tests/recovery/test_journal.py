@@ -28,7 +28,14 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 SETTINGS = TaskSettings(
-    "banditron", 3, 4, {"gamma": 0.25}, 7, JoinSettings(1_000, 500, 10_000, 90, 80, 70), "negative", "ignore"
+    "banditron",
+    3,
+    4,
+    {"gamma": 0.25},
+    7,
+    JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
+    "negative",
+    "ignore",
 )
 STEP = JournalStep(7, (120, 150), (80, 95), 1_000, -1, 31, Ledger(contexts=150, decided=149, context_malformed=1))
 ENTRIES: list[Entry] = [

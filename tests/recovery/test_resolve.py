@@ -20,7 +20,15 @@ from stream.recovery.stored_settings import (
 )
 
 PLACE = "test.journal/0"
-BEGUN = TaskSettings("banditron", 3, 4, {"gamma": 0.25}, 7, JoinSettings(1_000, 500, 10_000, 90, 80, 70), "negative")
+BEGUN = TaskSettings(
+    "banditron",
+    3,
+    4,
+    {"gamma": 0.25},
+    7,
+    JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
+    "negative",
+)
 TODAY = TaskSettings("soba-diag", 10, 64)
 
 
@@ -136,7 +144,10 @@ def test_setting_that_is_absent_means_what_the_version_did_that_knew_nothing_of_
     # As version 0.1.0 had it. Another default of today changes nothing of what was written then.
     assert bare == TaskSettings(
         "banditron", 3, 4, {"gamma": bare.parameters["gamma"]}, 0,
-        JoinSettings(300_000, 300_000, 3_600_000, 1_000_000, 100_000, 5_000_000), "drop", "ignore",
+        JoinSettings(
+            window_ms=300_000, orphan_ms=300_000, retain_ms=3_600_000, pending_max=1_000_000, orphans_max=100_000,
+            retained_max=5_000_000,
+        ), "drop", "ignore",
     )  # fmt: skip
 
 

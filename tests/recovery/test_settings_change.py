@@ -64,7 +64,11 @@ CHANGES: dict[str, TaskSettings] = {
     "fewer retained": replace(BEGUN, join=replace(LIMITS, retained_max=3)),
     "more of all": replace(BEGUN, join=replace(LIMITS, pending_max=400, orphans_max=200, retained_max=600)),
     "expiry that teaches": replace(BEGUN, on_expiry="negative"),
-    "all at once": replace(BEGUN, join=JoinSettings(250, 90, 700, 6, 2, 900), on_expiry="negative"),
+    "all at once": replace(
+        BEGUN,
+        join=JoinSettings(window_ms=250, orphan_ms=90, retain_ms=700, pending_max=6, orphans_max=2, retained_max=900),
+        on_expiry="negative",
+    ),
 }
 
 

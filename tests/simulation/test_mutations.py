@@ -18,7 +18,7 @@ from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Ends
 from stream.cli.simulate import make_learner
 from stream.joining import task as task_module
-from stream.joining.join import TRANSITIONS, Action, Input, Join, State
+from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
 from stream.joining.task import Task
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
@@ -27,6 +27,7 @@ from stream.recovery.broker_time import BrokerTime
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
+from stream.wire import codec
 from stream.wire.records import TopicPartition
 
 SEEDS_MAX = 1_000
@@ -43,7 +44,7 @@ def replaced(name: str, owner: Any, attribute: str, change: Any) -> Mutation:
     return Mutation(name, lambda: patch.object(owner, attribute, change))
 
 
-def table(name: str, row: tuple[State, Input], outcome: tuple[Action, State]) -> Mutation:
+def table(name: str, row: tuple[State, Input], outcome: tuple[Move, State]) -> Mutation:
     return Mutation(name, lambda: patch.dict(TRANSITIONS, {row: outcome}))
 
 
@@ -116,16 +117,12 @@ def predictions_outside(producer: Any, consumer: Any, topics: Any, commits: Any,
     return commit_module.commit(outside, consumer, topics, commits, *rest)
 
 
-def counts_twice(self: Join, event_id: str, original: Any = Join.receive_context) -> Any:
-    action = original(self, event_id)
-    if action is Action.IGNORE_CONTEXT:
-        self._counts["context_duplicates"] += 1
-    return action
+def ignores_actions(record: Any, *arguments: Any, **named: Any) -> Any:
+    return _decode_feedback(record, *arguments, **named)._replace(action=None)
 
 
-def matches_twice(self: Join, *arguments: Any, original: Any = Join._match) -> Any:
-    self._counts["matched"] += 1
-    return original(self, *arguments)
+def counted(name: str, move: Move, counts: tuple[str, ...]) -> Mutation:
+    return Mutation(name, lambda: patch.dict(COUNTED, {move: counts}))
 
 
 def learns_twice(self: Task, settled: Any, effects: Any, *rest: Any, original: Any = Task._learn) -> None:
@@ -173,6 +170,7 @@ def passes_time_at_contexts(self: Task, record: Any, now_ms: int, effects: Any, 
 _apply_context = Task._apply_context
 _apply = LearnerProgram._apply
 _merge = task_module.merge
+_decode_feedback = codec.decode_feedback
 
 
 def expires_by_the_host(self: Join, watermark_ms: int, original: Any = Join.pass_time) -> Any:
@@ -243,17 +241,20 @@ MUTATIONS = [
     Mutation("dates by the last commit, whatever passed since", dates_by_the_last_commit),
     replaced("offsets are sent before the records", learner_module, "commit", sends_offsets_first),
     replaced("predictions outside of the transaction", learner_module, "commit", predictions_outside),
-    table("dedup of contexts forgotten: pending", (State.PENDING, Input.CONTEXT), (Action.DECIDE, State.PENDING)),
-    table("dedup of contexts forgotten: matched", (State.MATCHED, Input.CONTEXT), (Action.DECIDE, State.PENDING)),
-    table("dedup of contexts forgotten: expired", (State.EXPIRED, Input.CONTEXT), (Action.DECIDE, State.PENDING)),
-    table("dedup of feedback forgotten", (State.MATCHED, Input.FEEDBACK), (Action.KEEP_ORPHAN, State.ORPHAN)),
+    table("dedup of contexts forgotten: pending", (State.PENDING, Input.CONTEXT), (Move.DECIDE, State.PENDING)),
+    table("dedup of contexts forgotten: matched", (State.MATCHED, Input.CONTEXT), (Move.DECIDE, State.PENDING)),
+    table("dedup of contexts forgotten: expired", (State.EXPIRED, Input.CONTEXT), (Move.DECIDE, State.PENDING)),
+    table("dedup of feedback forgotten", (State.MATCHED, Input.FEEDBACK), (Move.KEEP_ORPHAN, State.ORPHAN)),
     table(
         "late feedback taken for a duplicate",
         (State.EXPIRED, Input.FEEDBACK),
-        (Action.IGNORE_FEEDBACK, State.EXPIRED),
+        (Move.IGNORE_FEEDBACK, State.EXPIRED),
     ),
-    replaced("duplicate contexts counted twice", Join, "receive_context", counts_twice),
-    replaced("matches counted twice", Join, "_match", matches_twice),
+    table("feedback of another action matched", (State.PENDING, Input.MISMATCH), (Move.MATCH, State.MATCHED)),
+    table("orphan of another action matched", (State.ORPHAN, Input.MISMATCH), (Move.DECIDE_AND_MATCH, State.MATCHED)),
+    replaced("actions of feedback ignored", task_module, "decode_feedback", ignores_actions),
+    counted("duplicate contexts counted twice", Move.IGNORE_CONTEXT, ("context_duplicates",) * 2),
+    counted("matches counted twice", Move.MATCH, ("matched", "matched")),
     replaced("feedback learned twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
     replaced("open transactions not waited for", LearnerProgram, "_is_held_up", lambda self, partition: False),

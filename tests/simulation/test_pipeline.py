@@ -158,7 +158,7 @@ def test_hand_made_stream_is_counted_record_by_record() -> None:
         pipeline.clock.advance_to(now_ms)
 
     bad_contexts = [None, b"", b"{", b"[]", b'{"id":"a","x":[NaN]}', b'{"id":"bad","x":{"i":[-1]}}', b'{"id":"bad"}']
-    bad_feedback = [None, b"", b"no", b'{"id":"a"}', feedback_value("a", 2), b'{"id":"a","reward":true}']
+    bad_feedback = [None, b"", b"no", b'{"id":"a"}', feedback_value("a", 2), b'{"id":"a","reward":1.5}']
     early = feedback_value("early", 1)
     pipeline.send(TOPICS.feedback, early)
     pipeline.send(TOPICS.feedback, early)  # duplicate

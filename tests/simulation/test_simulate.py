@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from stream.cli.simulate import make_learner
-from stream.joining.join import Join
+from stream.joining.join import COUNTED, Move
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -25,7 +25,6 @@ from stream.simulation.campaign import (
 )
 from stream.simulation.luck import Luck
 from stream.simulation.schedule import ENVIRONMENT, TIMED_FAULTS, TIMELESS_FAULTS, Kind, draw_schedule
-from tests.simulation.test_mutations import counts_twice
 
 
 @pytest.mark.timeout(1_200)  # half a minute on two cores that have nothing else to do
@@ -80,7 +79,7 @@ def test_trace_tells_what_came_and_what_failed_with_its_time() -> None:
 
 
 def test_failing_schedule_is_cut_down_to_what_it_takes_to_fail() -> None:
-    with patch.object(Join, "receive_context", counts_twice):
+    with patch.dict(COUNTED, {Move.IGNORE_CONTEXT: ("context_duplicates",) * 2}):
         seed = next(seed for seed in range(100) if run_seed(make_learner, seed).wrong)
         schedule = draw_schedule(seed)
         kept = shrink(make_learner, schedule)

@@ -77,6 +77,88 @@ def test_good_run_is_found_good(good: Pipeline) -> None:
     assert finding.ok
 
 
+OTHER = (1, 2, 0)
+"""For each action another one."""
+
+
+@pytest.fixture(scope="module")
+def mismatched() -> Pipeline:
+    """A run in which feedback of another action comes to an id in every state."""
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+
+    def at(now_ms: int) -> None:
+        while learner.step(0):
+            pass
+        pipeline.clock.advance_to(now_ms)
+
+    def action(event_id: str) -> int:
+        (found,) = (value["action"] for value in pipeline.values(TOPICS.predictions) if value["id"] == event_id)
+        return int(found)
+
+    for event_id in ("pending", "matched", "expired"):
+        pipeline.context(event_id)
+    at(1_100)
+    pipeline.answer("pending", 1, OTHER[action("pending")])  # feedback 0: refused
+    pipeline.answer("matched", 1, action("matched"))  # 1
+    pipeline.answer("matched", 0, OTHER[action("matched")])  # 2: refused
+    pipeline.answer("matched", 1, action("matched"))  # 3: duplicate
+    pipeline.answer("pending", 1, action("pending"))  # 4: settles it
+    at(3_000)
+    pipeline.answer("expired", 1, action("expired"))  # 5: late
+    pipeline.answer("expired", 1, OTHER[action("expired")])  # 6: refused
+    for wrong in range(3):
+        pipeline.answer(f"early{wrong}", 1, wrong)  # 7 to 9: of which two at least are refused when the context comes
+    at(3_100)
+    pipeline.answer("early0", 0, 0)  # 10: a duplicate, of what is refused later or not
+    at(3_150)
+    for number in range(3):
+        pipeline.context(f"early{number}")
+    at(3_200)
+    while learner.step(0):
+        pass
+    return pipeline
+
+
+def test_feedback_of_another_action_is_counted_in_every_state(mismatched: Pipeline) -> None:
+    finding = audit_partition(mismatched.broker, TOPICS, 0)
+    ledger = finding.audited
+    assert finding == Finding(0, ledger, ledger, (), 0, 0)
+    early = [value["action"] for value in mismatched.values(TOPICS.predictions)][3:]
+    refused = sum(action != number for number, action in enumerate(early))
+    assert refused > 0
+    assert (ledger.mismatched, ledger.matched, ledger.late) == (3 + refused, 2 + 3 - refused, 1)
+    assert (ledger.feedback_duplicates, ledger.conflicts) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        (0, "feedback at offset 0 was refused as of another action"),
+        (1, "'matched' with action"),
+        (2, "feedback at offset 2 was refused as of another action"),
+        (3, "feedback at offset 3 is of action"),
+        (4, "'pending' with action"),
+        (5, "feedback at offset 5 is of action"),
+        (6, "feedback at offset 6 was refused as of another action"),
+    ],
+)
+def test_feedback_whose_action_is_another_than_it_was_is_found(mismatched: Pipeline, offset: int, says: str) -> None:
+    """Feedback that was refused names the decided action, or feedback that was not names another one."""
+    actions = {value["id"]: value["action"] for value in mismatched.values(TOPICS.predictions)}
+    sent = mismatched.values(TOPICS.feedback)[offset]
+    decided = actions[sent["id"]]
+    named = OTHER[decided] if sent["action"] == decided else decided
+    finding = tampered(mismatched, TOPICS.feedback, change(offset, action=named))
+    assert any(says in fault for fault in finding.faults), finding
+
+
+@pytest.mark.parametrize("offset", [0, 2, 6])
+def test_feedback_that_was_refused_and_names_no_action_is_found(mismatched: Pipeline, offset: int) -> None:
+    finding = tampered(mismatched, TOPICS.feedback, change(offset, action=None))
+    assert any(f"feedback at offset {offset} was refused as of another action, None" in f for f in finding.faults)
+
+
 def test_records_that_are_not_applied_yet_are_behind_and_no_fault() -> None:
     pipeline = made_by_hand()
     pipeline.context("next")

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
-from stream.wire.codec import HEADERS, ID_BYTES_MAX, VALUE_BYTES_MAX, VERSION_HEADER, MalformedError
+from stream.wire.codec import (
+    FEEDBACK_RULES_1,
+    HEADERS,
+    ID_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    VERSION_HEADER,
+    MalformedError,
+)
 from stream.wire.events import Context, Decision, Example, Features, Feedback, Outcome, Prediction
 from stream.wire.records import Headers, Record
 
@@ -99,9 +106,12 @@ def plain(prediction: Prediction) -> tuple[object, ...]:
     )
 
 
-@given(IDS, st.integers(0, 1), st.none() | st.integers(0, N_CLASSES - 1))
-def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: int | None) -> None:
-    written = Feedback(event_id, reward, label)
+CLASSES = st.none() | st.integers(0, N_CLASSES - 1)
+
+
+@given(IDS, st.integers(0, 1), CLASSES, CLASSES)
+def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: int | None, action: int | None) -> None:
+    written = Feedback(event_id, reward, label, action)
     assert codec.decode_feedback(record(codec.encode_feedback(written)), N_CLASSES) == written
 
 
@@ -288,18 +298,27 @@ def feedbacks(fields: bytes) -> bytes:
 
 
 BAD_FEEDBACK = [
-    Bad("no reward", b'{"id":"a"}', "reward: expected a whole number from 0 to 1; got nothing"),
-    Bad("reward 2", feedbacks(b'"reward":2'), "reward: expected a whole number from 0 to 1; got 2"),
-    Bad("reward -1", feedbacks(b'"reward":-1'), "reward: expected a whole number from 0 to 1; got -1"),
-    Bad("reward true", feedbacks(b'"reward":true'), "reward: expected a whole number from 0 to 1; got True"),
-    Bad("reward 1.0", feedbacks(b'"reward":1.0'), "reward: expected a whole number from 0 to 1; got 1.0"),
-    Bad("reward text", feedbacks(b'"reward":"1"'), "reward: expected a whole number from 0 to 1; got '1'"),
-    Bad("reward list", feedbacks(b'"reward":[1]'), "reward: expected a whole number from 0 to 1; got [1]"),
-    Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward: expected a whole number"),
+    Bad("no reward", b'{"id":"a"}', "reward: expected 0 or 1; got nothing"),
+    Bad("reward 2", feedbacks(b'"reward":2'), "reward: expected 0 or 1; got 2"),
+    Bad("reward -1", feedbacks(b'"reward":-1'), "reward: expected 0 or 1; got -1"),
+    Bad("reward null", feedbacks(b'"reward":null'), "reward: expected 0 or 1; got nothing"),
+    Bad("reward 1.5", feedbacks(b'"reward":1.5'), "reward: expected 0 or 1; got 1.5"),
+    Bad("reward 2.0", feedbacks(b'"reward":2.0'), "reward: expected 0 or 1; got 2.0"),
+    Bad("reward almost 1", feedbacks(b'"reward":0.9999999999999999'), "reward: expected 0 or 1; got 0.99"),
+    Bad("reward tiny", feedbacks(b'"reward":5e-324'), "reward: expected 0 or 1; got 5e-324"),
+    Bad("reward text", feedbacks(b'"reward":"1"'), "reward: expected 0 or 1; got '1'"),
+    Bad("reward list", feedbacks(b'"reward":[1]'), "reward: expected 0 or 1; got [1]"),
+    Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward: expected 0 or 1; got 1e+30"),
     Bad("label 4", feedbacks(b'"reward":1,"label":4'), "label: expected a whole number from 0 to 3; got 4"),
     Bad("label -1", feedbacks(b'"reward":1,"label":-1'), "label: expected a whole number from 0 to 3; got -1"),
     Bad("label true", feedbacks(b'"reward":1,"label":true'), "label: expected a whole number from 0 to 3; got True"),
     Bad("label null", feedbacks(b'"reward":1,"label":null'), "label: expected a whole number from 0 to 3; got nothing"),
+    Bad("label 3.0", feedbacks(b'"reward":1,"label":3.0'), "label: expected a whole number from 0 to 3; got 3.0"),
+    Bad("action 4", feedbacks(b'"reward":1,"action":4'), "action: expected a whole number from 0 to 3; got 4"),
+    Bad("action -1", feedbacks(b'"reward":1,"action":-1'), "action: expected a whole number from 0 to 3; got -1"),
+    Bad("action 3.0", feedbacks(b'"reward":1,"action":3.0'), "action: expected a whole number from 0 to 3; got 3.0"),
+    Bad("action true", feedbacks(b'"reward":1,"action":true'), "action: expected a whole number from 0 to 3; got True"),
+    Bad("action text", feedbacks(b'"reward":1,"action":"a"'), "action: expected a whole number from 0 to 3; got 'a'"),
 ]  # fmt: skip
 
 
@@ -308,6 +327,31 @@ def test_bad_feedback_is_refused_with_what_was_expected_and_what_came(bad: Bad) 
     with pytest.raises(MalformedError) as refused:
         codec.decode_feedback(record(bad.value), N_CLASSES)
     assert str(refused.value).startswith(bad.says)
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [("1", 1), ("1.0", 1), ("1e0", 1), ("true", 1), ("0", 0), ("0.0", 0), ("-0.0", 0), ("0e9", 0), ("false", 0)],
+)
+def test_reward_is_what_json_means_by_it(written: str, means: int) -> None:
+    found = codec.decode_feedback(record(b'{"id":"a","reward":%s}' % written.encode()), N_CLASSES)
+    assert (found, type(found.reward)) == (Feedback("a", means), int)
+
+
+def test_action_that_is_null_is_none_given() -> None:
+    assert codec.decode_feedback(record(feedbacks(b'"reward":1,"action":null')), N_CLASSES) == Feedback("a", 1)
+
+
+@pytest.mark.parametrize("written", ["1.0", "1e0", "true", "0.0", "false", "2"])
+def test_first_rules_want_a_whole_number_for_a_reward(written: str) -> None:
+    with pytest.raises(MalformedError, match=r"^reward: expected a whole number from 0 to 1"):
+        codec.decode_feedback(record(b'{"id":"a","reward":%s}' % written.encode()), N_CLASSES, rules=FEEDBACK_RULES_1)
+
+
+@pytest.mark.parametrize("action", ["1", "99", '"buy"', "null"])
+def test_first_rules_look_at_no_action(action: str) -> None:
+    sent = record(b'{"id":"a","reward":1,"action":%s}' % action.encode())
+    assert codec.decode_feedback(sent, N_CLASSES, rules=FEEDBACK_RULES_1) == Feedback("a", 1)
 
 
 def test_feedback_without_label_is_malformed_only_for_a_learner_that_needs_it() -> None:
