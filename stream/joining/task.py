@@ -304,7 +304,9 @@ class Task:
     def _correct(self, late: Late) -> None:
         """Replace the reward that was assumed at expiry by the real one."""
         feedback, (outcome, assumed, _, pending, _) = late
-        if pending is not None and outcome is Outcome.EXPIRED and assumed is not None:
+        if pending is None or self.settings.late == "ignore":  # it may have expired while corrections were asked for
+            return
+        if outcome is Outcome.EXPIRED and assumed is not None:
             v = self._update_draw(feedback.id)  # the one that the assumed update was made with
             self.updates += self.learner.retract(pending.x, pending.decision, assumed, feedback.reward, v)
 

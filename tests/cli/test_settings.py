@@ -20,7 +20,8 @@ COMMANDS = {
     Program.FEEDBACK: ("feedback",),
     Program.CREATE: ("topics", "create"),
     Program.DESCRIBE: ("topics", "describe"),
-    Program.CONNECT: ("verify",),
+    Program.VERIFY: ("verify",),
+    Program.CONNECT: ("topics", "delete"),
 }
 
 

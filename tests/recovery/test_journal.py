@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task import READING_1, TaskSettings
 from stream.recovery import journal
 from stream.recovery.journal import (
     FORMAT_1_LEDGER,
@@ -73,14 +73,14 @@ def test_records_of_format_1_are_read() -> None:
     assert [read(value, HEADERS) for value in golden] == [
         Opening(SETTINGS, "c0ffee"),
         Opening(SETTINGS),
-        STEP._replace(ledger=ledger),
+        STEP._replace(ledger=ledger, reading=READING_1),
     ]
 
 
 def test_ledger_of_format_1_has_its_own_names_and_no_others() -> None:
     ledger = [0] * len(FORMAT_1_LEDGER)
     fields: dict[str, Any] = {**orjson.loads(encode_entry(STEP)), "ledger": ledger}
-    assert read(orjson.dumps(fields), HEADERS) == STEP._replace(ledger=Ledger())
+    assert read(orjson.dumps(fields), HEADERS) == STEP._replace(ledger=Ledger(), reading=READING_1)
     for wrong in ([*ledger, 0], ledger[:-1]):
         with pytest.raises(JournalError, match="cannot be read"):
             read(orjson.dumps({**fields, "ledger": wrong}), HEADERS)
