@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
 from stream.joining.task import Reading, Task, TaskSettings, merge
 from stream.learners import State
-from stream.recovery.broker_time import BrokerTime, tolerance_ms
+from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
 from stream.recovery.journal import JournalStep, Opening, SettingsChange
 from stream.recovery.recover import Progress, Recovered, recover
@@ -144,9 +144,11 @@ class LearnerProgram:
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
         self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
-        self._time = BrokerTime(
-            host_ms, None if options.dates_by_contexts else tolerance_ms(options.idle_ms, settings.join.window_ms)
-        )
+        tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
+        self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
+        self._portion = Portion(options.records_max, None if options.dates_by_contexts else tolerated_ms)
+        self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
+        self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time
         self._has_asked = False  # whether the one before was
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
@@ -213,6 +215,7 @@ class LearnerProgram:
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         ends = self._ends()
+        self._began_ms, self._most_records = self._host_ms(), 0
         commits = []
         for partition, running in self._running.items():
             step = self._apply(partition, running, ends)
@@ -253,6 +256,8 @@ class LearnerProgram:
         self._crash_point(number)
         if number == 2:  # what a step sends last follows
             self._time.sends()
+            if self._most_records:
+                self._portion.took(self._most_records, self._host_ms() - self._began_ms)
 
     def _give_up(self, partitions: Iterable[int]) -> None:
         """Let tasks be recovered, which are ahead of their journals."""
@@ -304,7 +309,7 @@ class LearnerProgram:
             running.feedback,
             contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
             feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
-            records_max=self._options.records_max if self._time.is_known else 0,
+            records_max=self._portion.records if self._time.is_known else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
         if asks:  # and then apply them
@@ -323,6 +328,7 @@ class LearnerProgram:
         ):
             return None
         self._asks |= asks
+        self._most_records = max(self._most_records, len(records))
         before = self._before_next_step(running)
         effects = running.task.step(records, self._time.now_ms, feedback_end_ms, running.reading)
         contexts_from, feedback_from = running.contexts_offset, running.feedback_offset

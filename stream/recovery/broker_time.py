@@ -84,3 +84,30 @@ class BrokerTime:
             return False
         self.outdated += decisions
         return True
+
+
+PORTION_RECORDS = 250
+"""What a step takes at first: a few milliseconds of work for most learners."""
+
+
+class Portion:
+    """How many records of a task a step takes: so few that its predictions are written soon after they are dated.
+
+    A backlog is taken in larger and larger steps, up to the most that is allowed; a learner that is slow decides fewer
+    records at a time. What the broker takes does not count: smaller steps would only make it slower.
+    """
+
+    def __init__(self, records_max: int, tolerance_ms: int | None) -> None:
+        """Begin with few; with no tolerance always take the most that is allowed."""
+        self.records = records_max if tolerance_ms is None else min(records_max, PORTION_RECORDS)
+        self._records_max = records_max
+        self._tolerance_ms = tolerance_ms
+
+    def took(self, records: int, ms: int) -> None:
+        """Take in how long it was until so many records of one task were decided and handed over to be sent."""
+        if self._tolerance_ms is None:
+            return
+        if ms > self._tolerance_ms / 2:
+            self.records = max(1, min(records, self.records) // 2)
+        elif records >= self.records and ms <= self._tolerance_ms / 8:
+            self.records = min(self._records_max, 2 * self.records)

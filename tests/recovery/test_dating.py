@@ -1,11 +1,14 @@
 """Decisions are dated close before the append time of their predictions, whatever pauses there were."""
 
+from typing import Any
+
 import pytest
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from stream.brokers.port import Broker
 from stream.joining.join import JoinSettings
-from stream.recovery.broker_time import BrokerTime, tolerance_ms
+from stream.joining.task import Task
+from stream.recovery.broker_time import PORTION_RECORDS, BrokerTime, Portion, tolerance_ms
 from stream.recovery.recover import rebuild
 from stream.simulation.checks import state_of
 from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
@@ -340,3 +343,44 @@ def test_learner_that_has_asked_does_not_wait_for_records_before_it_decides() ->
         learner.step(100)
     assert waits_ms == [100, 0, 100]  # what asks, what decides, and what comes then
     assert pipeline.ledger().decided == 5
+
+
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        ([(250, 1)], 500),  # quick: twice as many
+        ([(250, 1), (500, 1), (1_000, 1), (2_000, 1)], 2_000),  # up to the most that is allowed
+        ([(10, 1)], 250),  # few were there: that tells nothing
+        ([(250, 40)], 250),
+        ([(250, 51)], 125),
+        ([(250, 1), (40, 51)], 20),  # so few were too many
+        ([(2, 900), (1, 900)], 1),
+    ],
+)
+def test_step_takes_as_many_records_as_are_decided_in_time(took: list[tuple[int, int]], expected: int) -> None:
+    portion = Portion(2_000, TOLERANCE_MS)
+    for records, ms in took:
+        portion.took(records, ms)
+    assert portion.records == expected
+
+
+def test_backlog_of_a_slow_learner_is_decided_in_steps_that_are_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for number in range(600):
+        pipeline.context(f"event-{number}")
+    learner.step(0)
+    original = Task._apply_context
+
+    def slow(*arguments: Any) -> None:
+        pipeline.clock.advance_to(pipeline.now_ms() + 2)  # 50 of them take all of the tolerance
+        original(*arguments)
+
+    monkeypatch.setattr(Task, "_apply_context", slow)
+    for _ in range(100):
+        learner.step(0)
+    assert pipeline.ledger().decided == 600
+    assert learner._portion.records < PORTION_RECORDS
+    ages = ages_ms(pipeline)
+    assert max(ages[-300:]) <= TOLERANCE_MS
+    assert learner.outdated <= PORTION_RECORDS // 2 + PORTION_RECORDS // 4
