@@ -202,17 +202,17 @@ def starts_as_if_it_knew_the_time(self: LearnerProgram, *arguments: Any, origina
 def recovers_without(attribute: str) -> Mutation:
     original = recover_module.recover
 
-    def recover(*arguments: Any) -> Any:
-        recovered = original(*arguments)
+    def recover(*arguments: Any, **named: Any) -> Any:
+        recovered = original(*arguments, **named)
         getattr(recovered.task.join, attribute).clear()
         return recovered
 
     return replaced(f"recovery forgets the {attribute}", learner_module, "recover", recover)
 
 
-def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recover) -> Any:
+def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recover, **named: Any) -> Any:
     """The offsets of before the last record are taken."""
-    recovered = original(*arguments)
+    recovered = original(*arguments, **named)
     return recovered._replace(contexts_offset=max(0, recovered.contexts_offset - 1))
 
 
