@@ -208,7 +208,7 @@ class _Audit:
         self._check_journal_is_whole()
         judge = Judge(evidence, settings, max(self.watermark_ms, self.books.feedback_end_ms), self.books.fault)
         self.progress("judging each event id")
-        if evidence.examples > settings.retained_max(self.books.last.number):
+        if evidence.examples > settings.retained_max:
             evidence.index_settlements()
         for life in evidence.lives():
             judge.judge(life)

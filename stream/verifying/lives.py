@@ -222,8 +222,23 @@ class Judge:
         place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
         if self.settings.retain_passed(example.settled_at_ms, place.number, feedback.append_ms):
             return True
-        made_room_for = example.number + self.settings.retained_max(place.number)
-        return made_room_for <= self.evidence.examples and self.evidence.settlement_place(made_room_for) < place
+        return any(
+            self._made_room(example.number + limit, next_step, place)
+            for limit, next_step in self.settings.retained_limits(place.number)
+        )
+
+    def _made_room(self, for_number: int, next_step: int | None, place: Place) -> bool:
+        """Whether an id was forgotten for a later settlement, before another place and before the limit changed.
+
+        Args:
+            for_number: the settlement's, by the limit.
+            next_step: the first step under another limit; None: there is none.
+            place: where it is asked for.
+        """
+        if for_number > self.evidence.examples:
+            return False
+        settled_at = self.evidence.settlement_place(for_number)
+        return settled_at < place and (next_step is None or settled_at.number < next_step)
 
     def _is_orphan(
         self, feedback: FeedbackSeen, decisions: int, settled: list[_Settled], latest: _Orphan | None

@@ -69,9 +69,16 @@ class SettingsByStep:
         """Whether feedback that waited since some time was dropped when a step applied a record of another time."""
         return any(reached_ms > since_ms + one.join.orphan_ms for one, reached_ms in self._up_to(step, now_ms))
 
-    def retained_max(self, step: int) -> int:
-        """The least of the limits up to a step."""
-        return min(settings.join.retained_max for settings, _ in self._up_to(step, 0))
+    @property
+    def retained_max(self) -> int:
+        """The least of the limits that there were."""
+        return min(span.settings.join.retained_max for span in self._spans)
+
+    def retained_limits(self, step: int) -> list[tuple[int, int | None]]:
+        """The limits up to a step, each with the first step under the next settings; None: there are none."""
+        following = [*(span.first_step for span in self._spans[1:]), None]
+        limits = [settings.join.retained_max for settings, _ in self._up_to(step, 0)]
+        return list(zip(limits, following, strict=False))
 
     def _up_to(self, step: int, now_ms: int) -> list[tuple[TaskSettings, int]]:
         """The settings up to a step, and to which time each was in force."""

@@ -76,8 +76,12 @@ def test_time_before_a_change_is_that_of_its_feedback_too() -> None:
     assert found.retain_passed(1_099, 9, 1_100)
 
 
-def test_least_memory_up_to_a_step_counts() -> None:
-    assert [three().retained_max(step) for step in (1, 5, 9)] == [50, 50, 40]
+def test_limit_of_memory_holds_until_the_next_change() -> None:
+    assert three().retained_max == 40
+    assert three().retained_limits(1) == [(50, 5)]
+    assert three().retained_limits(8) == [(50, 5), (60, 9)]
+    assert three().retained_limits(9) == [(50, 5), (60, 9), (40, None)]
+    assert SettingsByStep(A).retained_limits(7) == [(50, None)]
 
 
 def test_change_that_cannot_be_is_told() -> None:
