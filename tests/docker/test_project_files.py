@@ -1,4 +1,4 @@
-"""The files beside the code: pinned versions, compose, README. What they leave out is missed too late."""
+"""The files beside the code: pinned versions, compose, docs. What they leave out is missed too late."""
 
 import re
 import tomllib
@@ -35,9 +35,9 @@ def test_compose_passes_every_setting_on_to_the_programs() -> None:
     assert passed == {one.name.upper() for one in described()} - elsewhere
 
 
-def test_the_readme_lists_every_learner() -> None:
+def test_the_docs_list_every_learner() -> None:
     listed = re.findall(
-        r"^\| `([a-z0-9-]+)`(?: †)? \| .* \| .* \| .* \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^\| `([a-z0-9-]+)`(?: †)? \| .* \| .* \| .* \|$", (ROOT / "docs/learners.md").read_text(), re.MULTILINE
     )
 
     assert sorted(listed) == sorted(registered())
