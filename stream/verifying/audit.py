@@ -260,7 +260,7 @@ class _Audit:
             try:
                 prediction, context_offset = codec.decode_prediction(record)
             except MalformedError as error:
-                self.books.fault(f"prediction at offset {record.offset} cannot be read: {error}")
+                self._cannot_read("prediction", record, step, error)
                 continue
             event_id, (action, _, propensity, *_), decided_at_ms, _ = prediction
             yield PredictionSeen(event_id, record.offset, context_offset, action, propensity, decided_at_ms), step
@@ -311,7 +311,7 @@ class _Audit:
             try:
                 example, feedback_offset = codec.decode_example(record)
             except MalformedError as error:
-                self.books.fault(f"example at offset {record.offset} cannot be read: {error}")
+                self._cannot_read("example", record, step, error)
             else:
                 yield record.offset, step, example, feedback_offset
 
@@ -321,7 +321,7 @@ class _Audit:
             try:
                 topic, partition, offset, kind = codec.decode_dead_letter(record)
             except MalformedError as error:
-                self.books.fault(f"dead letter at offset {record.offset} cannot be read: {error}")
+                self._cannot_read("dead letter", record, step, error)
                 continue
             if topic not in inputs:
                 continue  # of another program
@@ -329,6 +329,13 @@ class _Audit:
                 self.books.fault(f"dead letter at offset {record.offset} is of {topic}/{partition}, another partition")
                 continue
             yield record.offset, inputs[topic], offset, kind, step
+
+    def _cannot_read(self, kind: str, record: Record, step: int, error: MalformedError) -> None:
+        """Take note of a record that says of no step that it wrote it, or of one that a step wrote so."""
+        if step == 0:
+            self.books.is_foreign(f"{record.topic}/{self.partition} offset {record.offset}", str(error))
+        else:
+            self.books.fault(f"{kind} at offset {record.offset} cannot be read: {error}")
 
     def _check_journal_is_whole(self) -> None:
         """See that what has been published is in the journal, which may have gone on since it was read."""

@@ -24,7 +24,8 @@ _TABLES = """
 CREATE TABLE context (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT);
 CREATE TABLE feedback (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT, reward INTEGER, action INTEGER);
 CREATE TABLE prediction (
-    offset INTEGER PRIMARY KEY, id TEXT, context_offset INTEGER, action INTEGER, propensity REAL, decided_at_ms INTEGER
+    offset INTEGER PRIMARY KEY, id TEXT, context_offset INTEGER, action INTEGER, propensity REAL, decided_at_ms INTEGER,
+    number INTEGER
 );
 CREATE TABLE example (
     offset INTEGER PRIMARY KEY, id TEXT, step INTEGER, number INTEGER, matched INTEGER, action INTEGER, propensity REAL,
@@ -109,6 +110,16 @@ class Place(NamedTuple):
         return self.step + 1
 
 
+class Settlement(NamedTuple):
+    """How a decision was settled."""
+
+    step: int
+    settled_at_ms: int
+    decided_at_ms: int
+    context: Place | None
+    feedback: Place | None  # None: expired
+
+
 class Unused(NamedTuple):
     """A record of an input that could not be read, or a dead letter of it that is missing or stands alone."""
 
@@ -156,13 +167,13 @@ class Evidence:
         """Take in predictions, each with the step that published it; steps never go down."""
 
         def rows() -> Iterator[tuple[Any, ...]]:
-            for (event_id, offset, *rest), step in seen:
+            for number, ((event_id, offset, *rest), step) in enumerate(seen, start=1):
                 if len(self._predictions_of) <= step:
                     self._predictions_of.extend([0] * (step + 1 - len(self._predictions_of)))
                 self._predictions_of[step] += 1
-                yield offset, event_id, *rest
+                yield offset, event_id, *rest, number
 
-        self._insert("prediction", 6, rows())
+        self._insert("prediction", 7, rows())
         self._predicted_up_to = array("q", accumulate(self._predictions_of))
 
     def predictions_up_to(self, step: int) -> int:
@@ -218,34 +229,38 @@ class Evidence:
         return None if found is None or found[0] is None else FeedbackSeen(*found)
 
     def index_settlements(self) -> None:
-        """Make `settlement_place` fast, which is asked only where settled ids were forgotten to make room."""
-        for index in ("example (number)", "example (id, number)", "prediction (id, offset)"):
+        """Make `settlement` fast, which is asked only where settled ids were forgotten to make room."""
+        for index in ("example (number)", "example (id, number)", "prediction (id, offset)", "prediction (number)"):
             name = re.sub(r"\W+", "_", index)
             self._rows.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {index}")
 
-    def settlement_place(self, number: int) -> Place:
-        """When the decision of an example, given by its number, was settled.
-
-        One with feedback was, when the later of its two records was applied; one without, when time had passed. See
-        `index_settlements`.
-        """
+    def settlement(self, number: int) -> Settlement:
+        """How a decision was settled, given by the number of its example; see `index_settlements`."""
         query = """
             SELECT e.step, e.settled_at_ms, e.id, f.offset, f.append_ms,
                 (SELECT count(*) FROM example AS before WHERE before.id = e.id AND before.number < e.number)
             FROM example AS e LEFT JOIN feedback AS f ON f.offset = e.feedback_offset WHERE e.number = ?
         """
-        step, settled_at_ms, event_id, feedback_offset, feedback_ms, nth = self._rows.execute(
-            query, (number,)
-        ).fetchone()
-        if feedback_ms is None:
-            return Place(step - 1, settled_at_ms, CONTEXTS, -1)
-        by_feedback = self.place(FEEDBACK, feedback_offset, feedback_ms)
+        step, settled_at_ms, event_id, *feedback, nth = self._rows.execute(query, (number,)).fetchone()
+        query = """
+            SELECT p.decided_at_ms, c.offset, c.append_ms FROM prediction AS p
+            LEFT JOIN context AS c ON c.offset = p.context_offset WHERE p.id = ? ORDER BY p.offset LIMIT 1 OFFSET ?
+        """
+        decided_at_ms, *context = self._rows.execute(query, (event_id, nth)).fetchone() or (0, None, None)
+        return Settlement(
+            step, settled_at_ms, decided_at_ms,
+            None if context[0] is None else self.place(CONTEXTS, *context),
+            None if feedback[0] is None else self.place(FEEDBACK, *feedback),
+        )  # fmt: skip
+
+    def decision_place(self, number: int) -> Place | None:
+        """When a decision was made, given by the number of its prediction; None when there is none."""
         query = """
             SELECT c.offset, c.append_ms FROM prediction AS p JOIN context AS c ON c.offset = p.context_offset
-            WHERE p.id = ? ORDER BY p.offset LIMIT 1 OFFSET ?
+            WHERE p.number = ?
         """
-        context = self._rows.execute(query, (event_id, nth)).fetchone()
-        return by_feedback if context is None else max(by_feedback, self.place(CONTEXTS, *context))
+        found = self._rows.execute(query, (number,)).fetchone()
+        return None if found is None else self.place(CONTEXTS, *found)
 
     def lives(self) -> Iterator[Life]:
         """The life of each event id, in the order of the ids."""

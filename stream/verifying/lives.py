@@ -237,8 +237,25 @@ class Judge:
         """
         if for_number > self.evidence.examples:
             return False
-        settled_at = self.evidence.settlement_place(for_number)
+        settled_at = self._settlement_place(for_number)
         return settled_at < place and (next_step is None or settled_at.number < next_step)
+
+    def _settlement_place(self, number: int) -> Place:
+        """When the decision of an example, given by its number, was settled.
+
+        One with feedback was, when the later of its two records was applied. One that expired was, when time had
+        passed; or, before its time, when a decision was made that needed its room, or when the limits had changed.
+        """
+        step, settled_at_ms, decided_at_ms, context, feedback = self.evidence.settlement(number)
+        if feedback is not None:
+            return feedback if context is None else max(feedback, context)
+        limits = self.settings.at(step).join
+        if settled_at_ms > decided_at_ms + limits.window_ms:
+            return Place(step - 1, settled_at_ms, CONTEXTS, -1)
+        made_room_for = self.evidence.decision_place(number + limits.pending_max)
+        if made_room_for is None or made_room_for.number != step:
+            return Place(step - 1, -1, CONTEXTS, -1)
+        return made_room_for
 
     def _is_orphan(
         self, feedback: FeedbackSeen, decisions: int, settled: list[_Settled], latest: _Orphan | None
