@@ -89,7 +89,7 @@ class FeedbackProgram:
             if offset < first:
                 self._announce(
                     f"{tp.topic}/{tp.partition}: the predictions at offsets {offset} to {first - 1} are no longer kept "
-                    "and are not answered, so that their decisions expire; keep them longer, with --retention"
+                    "and are not answered, so that their decisions expire; keep the predictions for longer"
                 )
                 self._consumer.seek(tp, first)
 

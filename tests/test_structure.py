@@ -1,6 +1,7 @@
 """The layout, read off the sources: who may import whom, and who alone may import what."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -176,5 +177,18 @@ def test_programs_exit_only_in_the_command_line() -> None:
         name
         for name, path in MODULES.items()
         if not within(name, "stream.cli") and any(text in path.read_text() for text in ("sys.exit", "SystemExit"))
+    ]
+    assert wrong == []
+
+
+def test_only_the_command_line_knows_its_flags() -> None:
+    wrong = [
+        f"{name}, line {node.lineno}: {node.value}"
+        for name, path in MODULES.items()
+        if not within(name, "stream.cli")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value
+        if name != "stream.brokers.local_kafka"  # it starts Kafka's own programs, which have flags
     ]
     assert wrong == []

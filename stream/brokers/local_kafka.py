@@ -242,7 +242,7 @@ def _require_free(port: int) -> None:
         except OSError as error:
             raise LocalKafkaPortError(
                 f"cannot start Kafka on {HOST}:{port}: another program has the port ({error.strerror}); "
-                f"stop that program, or choose another port with --port"
+                f"stop that program, or choose another port"
             ) from error
 
 

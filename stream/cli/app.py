@@ -8,7 +8,7 @@ import typer
 
 import stream
 from producers.datasets.base import DatasetError
-from stream.brokers.local_kafka import LocalKafkaError
+from stream.brokers.local_kafka import LocalKafkaError, LocalKafkaPortError
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
     data,
@@ -31,7 +31,7 @@ from stream.durations import DurationError
 from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
-from stream.recovery.journal import JournalError
+from stream.recovery.journal import JournalError, UnrecoverableError
 from stream.verifying.model_files import ModelError
 
 app = typer.Typer(
@@ -91,6 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, prog_name="onebit")
     except PolicyError as error:
         raise fail(f"{error}; {POLICY_HINTS[error.reason]}", ExitCode.USAGE) from error
+    except UnrecoverableError as error:
+        raise fail(f"{error}; start anew under another --topic-prefix", ExitCode.USAGE) from error
+    except LocalKafkaPortError as error:
+        raise fail(f"{error}: --port", ExitCode.USAGE) from error
     except USAGE_ERRORS as error:
         raise fail(str(error), ExitCode.USAGE) from error
     except FencedError as error:

@@ -75,7 +75,8 @@ def learn(
 
         def status() -> None:
             said.show(status_lines(program, tally))
-            if warning := tally.warning():
+            ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
+            for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
                 warn(warning)
 
         show = every(STATUS_INTERVAL_MS, status)

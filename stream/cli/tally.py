@@ -1,9 +1,10 @@
 """What a running learner tells people: its counts, how often it was right, and when it cannot read what it gets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stream.joining.task import DeadLetter
 from stream.recovery.commit import Commit
+from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.wire.events import Outcome
 from stream.wire.ledger import Ledger
 
@@ -24,6 +25,7 @@ class Tally:
         self._records = 0  # since people were told last, as are those below
         self._dead = 0
         self._last_dead: DeadLetter | None = None
+        self._misplaced: dict[int, int] = {}  # by partition, as people were told last
 
     def add(self, commits: Sequence[Commit]) -> None:
         """Take in what a transaction has published."""
@@ -49,6 +51,19 @@ class Tally:
             return ""
         place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
         return f"{dead:,} of the last {records:,} records went to the dead letters; the last, {place}: {last.reason}"
+
+    def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
+        """What to tell of misplaced records, by partition; nothing when there are no more than the last time."""
+        counts = {partition: misplaced(ledger) for partition, ledger in ledgers.items()}
+        if all(count <= self._misplaced.get(partition, 0) for partition, count in counts.items()):
+            return ""
+        self._misplaced |= counts
+        return f"{sum(counts.values()):,} {MISPLACED_REMEDY}"
+
+
+def misplaced(ledger: Ledger) -> int:
+    """How many contexts and how much feedback stood in another partition than their keys belong to."""
+    return ledger.contexts_misplaced + ledger.feedback_misplaced
 
 
 def ledger_line(ledger: Ledger) -> str:

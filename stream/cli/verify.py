@@ -19,11 +19,12 @@ from stream.cli.console import announce, every, examples, fail, monotonic_ms, ou
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
 from stream.cli.settings import Program, Settings, SettingsError
-from stream.cli.tally import ledger_line
+from stream.cli.tally import ledger_line, misplaced
 from stream.durations import parse_duration
 from stream.recovery.journal import JournalError
 from stream.recovery.journal_reading import JournalFollower
 from stream.reporting.errors import MatchedError, matched_error
+from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.tables import percent
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire import codec
@@ -150,6 +151,8 @@ def print_findings(findings: list[Finding], error: MatchedError) -> None:
         out.print(table)
         for fault in (*finding.faults, *finding.audited.imbalances()):
             out.print(f"  [red]✗[/] {escape(fault)}", highlight=False)
+        if found := misplaced(finding.audited):
+            out.print(f"  [yellow]![/] {found:,} {MISPLACED_REMEDY}", highlight=False, soft_wrap=True)
         for place in finding.foreign:
             out.print(f"  [yellow]![/] {escape(place)}", highlight=False)
         if finding.foreign_count > len(finding.foreign):

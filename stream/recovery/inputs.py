@@ -5,7 +5,7 @@ from collections import deque
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_towards
 from stream.joining.task import merge
-from stream.recovery.journal import JournalError, JournalStep
+from stream.recovery.journal import JournalStep, UnrecoverableError
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -39,15 +39,15 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
     """
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
-        raise JournalError(
+        raise UnrecoverableError(
             f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
-            "its retention.ms, and start anew under another --topic-prefix"
+            "its retention.ms"
         )
     kept_to = broker.ends([tp])[tp].stable
     if kept_to < end:
-        raise JournalError(
+        raise UnrecoverableError(
             f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
-            "made anew since; start anew under another --topic-prefix"
+            "made anew since"
         )
 
 

@@ -48,6 +48,10 @@ class JournalError(Exception):
     """The journal cannot be continued; the message says what to do."""
 
 
+class UnrecoverableError(JournalError):
+    """What a recovery needs is gone, or is not what it was: a pipeline under these topics cannot go on."""
+
+
 class Opening(NamedTuple):
     """What a task was begun with."""
 

@@ -7,7 +7,7 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.joining.task import Effects, Task, TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
-from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, decode_step
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError, decode_step
 from stream.recovery.journal_reading import last_step
 from stream.recovery.resolve import Given, resolve
 from stream.recovery.settings_reading import settings_by_name, settings_in_force
@@ -183,10 +183,9 @@ def _from_snapshot(
     # missed.
     all_deleted = last is None and broker.beginnings([journal])[journal] > 0
     if not all_deleted and (last is None or last.number < at.number):
-        raise JournalError(
+        raise UnrecoverableError(
             f"{place} was taken after step {at.number} of {journal.topic}/{journal.partition}, which holds "
-            f"{'no step' if last is None else f'steps up to {last.number}'}: the topic was made anew since; start anew "
-            "under another --topic-prefix"
+            f"{'no step' if last is None else f'steps up to {last.number}'}: the topic was made anew since"
         )
     task = _restored(found, settings, topics, journal)
     recovered = Recovered(
@@ -200,9 +199,9 @@ def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: Topic
     record = next(iter(read_partition(broker, journal)))
     opening = decode_step(record)
     if not isinstance(opening, Opening):
-        raise JournalError(
+        raise UnrecoverableError(
             f"{journal.topic}/{journal.partition} begins with step {opening.number}, without a snapshot of before: "
-            "what came before it is gone; set its retention.ms to -1, and start anew under another --topic-prefix"
+            "what came before it is gone; set its retention.ms to -1"
         )
     settings, imported = opening
     if imported is None:
@@ -216,9 +215,9 @@ def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: Topic
 def _imported(topics: Topics, journal: TopicPartition, stored: Stored, wanted: str, settings: TaskSettings) -> Task:
     """The task as an imported model starts it."""
     if stored.imported is None or stored.imported.whole != wanted:
-        raise JournalError(
+        raise UnrecoverableError(
             f"{journal.topic}/{journal.partition} was begun with the imported model {wanted[:16]}; "
-            f"{topics.snapshots}/{journal.partition} does not hold it any more; start anew under another --topic-prefix"
+            f"{topics.snapshots}/{journal.partition} does not hold it any more"
         )
     found = decode_snapshot(topics, journal.partition, stored.imported)
     place = f"the model imported into {topics.snapshots}/{journal.partition}"
@@ -233,9 +232,9 @@ def _untouched(
     journal = TopicPartition(topics.journal, partition)
     beginning = broker.beginnings([journal])[journal]
     if beginning > 0:
-        raise JournalError(
+        raise UnrecoverableError(
             f"{journal.topic}/{journal.partition} is kept from offset {beginning} on: what came before it is gone; set "
-            "its retention.ms to -1, and start anew under another --topic-prefix"
+            "its retention.ms to -1"
         )
     if settings is None:
         raise JournalError(f"{journal.topic}/{journal.partition} is empty: no step has been made")
@@ -318,9 +317,9 @@ def _steps_after(
         yield entry, change
         number, change = entry.number, None
     if change is not None:
-        raise JournalError(
+        raise UnrecoverableError(
             f"{journal.topic}/{journal.partition} holds settings for step {change.number}, and not that step: another "
-            "program has written to it; start anew under another --topic-prefix"
+            "program has written to it"
         )
     if number < first and beginning > journal_offset:
         raise _wrong_step(journal, first, None, journal_offset, beginning)
@@ -332,14 +331,11 @@ def _wrong_step(
     """The journal was written by two learners at once, or has lost steps."""
     place = f"{journal.topic}/{journal.partition}"
     if beginning > journal_offset:
-        return JournalError(
+        return UnrecoverableError(
             f"recovery needs {place} from offset {journal_offset} on, where step {expected} stands; it is kept from "
-            f"{beginning} on: set its retention.ms to -1, and start anew under another --topic-prefix"
+            f"{beginning} on: set its retention.ms to -1"
         )
-    return JournalError(
-        f"{place}: expected step {expected}; got {got}: another program has written to it; start anew under another "
-        "--topic-prefix"
-    )
+    return UnrecoverableError(f"{place}: expected step {expected}; got {got}: another program has written to it")
 
 
 def _change_settings(task: Task, change: SettingsChange, journal: TopicPartition) -> None:
@@ -351,17 +347,17 @@ def _change_settings(task: Task, change: SettingsChange, journal: TopicPartition
 def _check_settings_from(step: JournalStep, settings_from: int, journal: TopicPartition) -> None:
     """A step must have been made under the settings that the journal holds before it."""
     if step.settings_from != settings_from:
-        raise JournalError(
+        raise UnrecoverableError(
             f"step {step.number} of {journal.topic}/{journal.partition}: expected the settings of step "
             f"{settings_from}, 0 being the opening's; got those of step {step.settings_from}: the record of a change "
-            "is missing; start anew under another --topic-prefix"
+            "is missing"
         )
 
 
 def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
     """A step that is applied again must leave the task where the journal says that it stood."""
     if (task.join.ledger(), task.updates) != (last.ledger, last.updates):
-        raise JournalError(
+        raise UnrecoverableError(
             f"step {last.number} of {journal.topic}/{journal.partition}: expected {last.ledger} after {last.updates} "
             f"updates; got {task.join.ledger()} after {task.updates}: the inputs have changed since they were applied"
         )

@@ -79,7 +79,7 @@ def resolve(
     differences = tuple(differing)
     fixed = tuple(difference for difference in differences if not difference.can_change)
     if differences and not change:
-        remedy = "start with the settings of before, or anew under another --topic-prefix"
+        remedy = "start with the settings of before, or begin a new pipeline"
         raise SettingsDifferError(place, differences, remedy)
     if fixed:
         remedy = (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Table, comparison, duration, labels, percent
 from stream.reporting.words import by_run, is_number, listed, number_text, shared, unbroken, value_text
@@ -45,6 +46,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             summary=_summary(reports),
             comparison=comparison(reports),
             baseline=_baseline(names, reports),
+            warnings=list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
             figures=figures,
             accounts=_accounts(names, reports),
             runs=_runs(names, reports),
@@ -233,6 +235,8 @@ def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Accou
                 f"Of the {ledger.feedback_duplicates:,} duplicate feedbacks, {ledger.conflicts:,} contradicted the "
                 "first (conflicts)."
             )
+        if found := ledger.contexts_misplaced + ledger.feedback_misplaced:
+            notes.append(f"{found:,} {MISPLACED_REMEDY}.")
         lines = [_line(identity, ledger) for identity in IDENTITIES]
         accounts.append(_Account(listed(of), len(of) > 1, lines, notes))
     return accounts
@@ -264,6 +268,7 @@ _GLOSSARY = (
     ("duplicate", "A context or feedback that came again. The first one counts."),
     ("conflict", "Duplicate feedback that contradicts the first."),
     ("orphan", "Feedback whose context has not been seen. It waits a while, then it is dropped."),
+    ("mismatched", "Feedback that names another action than the one that was decided. It is a dead letter."),
     ("malformed", "A record that cannot be read. It goes to the dead-letter topic with the reason."),
     ("virtual time", "Time by the broker's clock. The embedded broker's clock jumps over the pauses between events."),
 )

@@ -149,7 +149,7 @@ def _check_empty(broker: Broker, topics: Topics, partition: int) -> None:
     if broker.ends([journal])[journal].high_watermark > 0:
         raise ModelError(
             f"{journal.topic}/{journal.partition}: a learner has begun there; a model can be imported only before its "
-            "first step: take another --topic-prefix, or delete the topics and create them anew"
+            "first step: take other topics, or delete these and create them anew"
         )
     stored = Stored()
     for record in read_partition(broker, snapshots):
@@ -159,6 +159,6 @@ def _check_empty(broker: Broker, topics: Topics, partition: int) -> None:
             raise ModelError(f"{snapshots.topic}/{snapshots.partition}: {error}") from error
     if stored.imported is not None or stored.newest is not None:
         raise ModelError(
-            f"{snapshots.topic}/{snapshots.partition} holds a model already: take another --topic-prefix, or delete "
-            "the topics and create them anew"
+            f"{snapshots.topic}/{snapshots.partition} holds a model already: take other topics, or delete "
+            "these and create them anew"
         )

@@ -87,7 +87,7 @@ class Topics(NamedTuple):
             if snapshot_interval_ms == 0:
                 warnings.append(
                     f"{name} is kept for {kept}, and there are no snapshots: a recovery needs all of it; set its "
-                    "retention.ms to -1, or give --snapshot-interval"
+                    "retention.ms to -1, or let the learner take snapshots"
                 )
             elif found[name].retention_ms < needed_ms:
                 warnings.append(

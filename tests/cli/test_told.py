@@ -47,6 +47,16 @@ def test_the_reward_rate_is_that_of_the_matched_decisions() -> None:
     assert tally.warning() == ""
 
 
+def test_misplaced_records_are_told_with_the_remedy_and_again_only_when_there_are_more() -> None:
+    tally = Tally()
+    assert tally.misplaced_warning({0: Ledger(), 1: Ledger()}) == ""
+    told = tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)})
+    assert told.startswith("3 records whose key belongs to another partition")
+    assert "partitioner=murmur2_random" in told
+    assert tally.misplaced_warning({0: Ledger(contexts_misplaced=2), 1: Ledger(feedback_misplaced=1)}) == ""
+    assert tally.misplaced_warning({1: Ledger(feedback_misplaced=2)}).startswith("2 ")
+
+
 def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None:
     pipeline, tally = Pipeline(small_task()), Tally()
     run = tallied(pipeline, tally)

@@ -362,16 +362,22 @@ def as_format_1(record: Record) -> Record:
     return record._replace(value=orjson.dumps(fields), headers=HEADERS)
 
 
+def without_actions(task: Task) -> str:
+    """The digest of a task as the first rules would have left it, which keep no action of what is settled."""
+    task.join.retained.update({key: entry._replace(action=None) for key, entry in task.join.retained.items()})
+    return task_digest(task)
+
+
 def test_journal_of_format_1_goes_on_in_format_2() -> None:
     pipeline, program = begun(snapshot_interval_ms=0)
-    state = task_digest(program.tasks[0])
+    state = without_actions(program.tasks[0])
     expected = entries(pipeline)
     edited(pipeline, lambda records: [as_format_1(record) for record in records])
     first_rules = [one._replace(reading=READING_1) if isinstance(one, JournalStep) else one for one in expected]
     assert entries(pipeline) == first_rules
     again = pipeline.learner(given=())
     idle(again)
-    assert task_digest(again.tasks[0]) == state
+    assert without_actions(again.tasks[0]) == state
     traffic(pipeline, again, range(60, 80))
     again.close()
     again = pipeline.learner(settings=SHORTER, change_settings=True)

@@ -265,6 +265,14 @@ def test_ledger_that_does_not_add_up_is_crossed_out_with_the_difference() -> Non
     assert "The ledger of banditron does not balance." in text
 
 
+def test_misplaced_records_and_warnings_of_the_run_are_told() -> None:
+    misplaced = run_report().ledger._replace(contexts_misplaced=3, feedback_misplaced=4)
+    text = Reader(page([run_report(ledger=misplaced, warnings=("too <late>",))])).text
+    assert "7 records whose key belongs to another partition" in text
+    assert "Note: too <late>." in text
+    assert "Note:" not in page(THREE)
+
+
 def test_learners_with_the_same_ledger_share_one_account() -> None:
     assert page(THREE).count('class="ledger"') == 1
 
