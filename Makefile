@@ -7,6 +7,9 @@ PY := $(VENV)/bin/python
 PINS := requirements-dev.txt
 INSTALL := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) $(PY) -m pip install --quiet --disable-pip-version-check
 ARGS ?=
+SAMPLE ?= 120
+SEED ?= 1
+ONLY ?= *
 
 # The main job: the rows of optdigits 12 times over, so that the curves go on well beyond the delays.
 RUN := --learner perceptron --learner banditron --learner soba-diag --learner confidit --param confidit.variant=2 \
@@ -14,7 +17,7 @@ RUN := --learner perceptron --learner banditron --learner soba-diag --learner co
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-faults lint format kafka test-compose test-cluster clean
+.PHONY: help run test test-faults mutants lint format kafka test-compose test-cluster clean
 
 help: ## Show this
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
@@ -28,6 +31,9 @@ test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k j
 
 test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen again and again
 	$(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)
+
+mutants: $(VENV)/.mutants ## Do the fast tests catch small mistakes? A sample: SAMPLE=120 SEED=1 ONLY='stream/verifying/*'
+	$(PY) -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --only '$(ONLY)' $(ARGS)
 
 lint: $(VENV)/.dev ## ruff (lint and format) and mypy --strict
 	$(PY) -m ruff check .
@@ -48,7 +54,7 @@ test-cluster: ## Under docker compose: three brokers, one after another killed, 
 	docker/test-cluster.sh
 
 clean: ## Remove .venv, caches and reports
-	rm -rf $(VENV) reports build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) reports build dist mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each stamp is touched when its installation is complete, so that nothing is installed again without need.
@@ -76,4 +82,9 @@ $(VENV)/.kafka: $(VENV)/.run
 $(VENV)/.dev: $(VENV)/.kafka
 	@echo "Installing what checks Onebit: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint)"
 	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.mutants: $(VENV)/.dev
+	@echo "Installing what makes mutants of Onebit: mutmut"
+	@$(INSTALL) -e '.[mutants]'
 	@touch $@

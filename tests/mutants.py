@@ -1,0 +1,157 @@
+"""How many small mistakes do the fast tests catch? A seeded sample of single mutants, by mutmut: `make mutants`.
+
+A mutant is one small change of one function: `<` for `<=`, `and` for `or`, another number, `None` for an argument.
+It is caught when one of the tests that reach its function fails, or does not end. [tool.mutmut] in pyproject.toml names
+the files that are mutated, and the tests.
+
+Not drawn are mutants of texts for people: they change nothing but literals with a blank in them and what f-strings with
+a blank are put together from, and no test should hold the wording of a message. mutmut itself leaves out decorated
+functions and what stands outside of functions.
+
+benchmarks/results/mutants.md holds what the last samples have shown, and why some survivors may.
+"""
+
+import argparse
+import ast
+import difflib
+import hashlib
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+WORKPLACE = Path("mutants")
+CAUGHT = ("killed", "timeout", "segfault")
+CAUGHT_SHARE = 0.95
+"""Fewer caught than that, and the command fails."""
+
+
+class Change(NamedTuple):
+    """The source of a function, and of one of its mutants."""
+
+    path: Path
+    before: str
+    after: str
+
+    def diff(self) -> str:
+        lines = difflib.unified_diff(
+            self.before.splitlines(), self.after.splitlines(), str(self.path), n=2, lineterm=""
+        )
+        return "\n".join(line for line in lines if not line.startswith(("---", "+++")))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw a sample, run it, tell what survived; 1 if too much did."""
+    parser = argparse.ArgumentParser(prog="mutants", description="Single mutants against the fast tests.")
+    parser.add_argument("--sample", type=int, default=120, help="how many mutants; 0: all")
+    parser.add_argument("--seed", type=int, default=1, help="which ones")
+    parser.add_argument("--only", default="*", help="of these files alone: a pattern of paths")
+    parser.add_argument("--children", type=int, default=2, help="processes that run tests")
+    parser.add_argument("--list", action="store_true", help="show the mutants that would be run, and run none")
+    given = parser.parse_args(arguments)
+
+    changes = mutants(given.only)
+    names = drawn(changes, given.seed, given.sample or len(changes))
+    if given.list:
+        for name in names:
+            print(f"{name}\n{changes[name].diff()}\n")
+        return 0
+    # What an earlier run has left would not follow changes of the tests, nor of files that are not mutated.
+    shutil.rmtree(WORKPLACE, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "mutmut", "run", "--max-children", str(given.children), *names], check=True)
+    statuses = outcomes(names, changes)
+    print(report(statuses, changes))
+    return int(caught(statuses) < CAUGHT_SHARE * len(names))
+
+
+def mutants(only: str) -> dict[str, Change]:
+    """All mutants of the files whose paths match a pattern, by mutmut's names."""
+    from mutmut.mutation.file_mutation import mutate_file_contents
+    from mutmut.utils.file_utils import walk_mutatable_files
+    from mutmut.utils.format_utils import get_mutant_name
+
+    changes = {}
+    for path in sorted(walk_mutatable_files()):
+        if not fnmatch(str(path), only):
+            continue
+        mutated = mutate_file_contents(str(path), path.read_text(encoding="utf-8"))
+        lines = mutated.code.splitlines()
+        sources = {
+            name: textwrap.dedent("\n".join(lines[span.start - 1 : span.end])).replace(name, "function")
+            for name, span in mutated.line_span_by_function_name.items()
+        }
+        for name in mutated.mutant_names:
+            original = name.partition("__mutmut_")[0] + "__mutmut_orig"
+            changes[get_mutant_name(path, name)] = Change(path, sources[original], sources[name])
+    return changes
+
+
+def drawn(changes: Mapping[str, Change], seed: int, size: int) -> list[str]:
+    """A sample without mutants of texts.
+
+    It is in the order of a hash: where some functions change, the rest of the sample stays as it was.
+    """
+    by_chance = sorted(changes, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())
+    return list(islice((name for name in by_chance if not is_of_text(changes[name].before, changes[name].after)), size))
+
+
+class _Texts(ast.NodeTransformer):
+    """Puts None for texts for people."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:  # ast's name
+        return ast.Constant(None) if isinstance(node.value, str) and " " in node.value else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        literals = [part.value for part in node.values if isinstance(part, ast.Constant)]
+        return ast.Constant(None) if any(" " in str(literal) for literal in literals) else node
+
+
+def is_of_text(before: str, after: str) -> bool:
+    """Whether two functions differ in nothing but texts for people.
+
+    >>> is_of_text('raise KeyError(f"no key {n + 1}")', 'raise KeyError(f"no key {n - 1}")')
+    True
+    >>> is_of_text('fail("too long")', "fail(None)")
+    True
+    >>> is_of_text('found["id"]', 'found["ID"]')
+    False
+    """
+    one, other = (ast.dump(_Texts().visit(ast.parse(source))) for source in (before, after))
+    return one == other
+
+
+def outcomes(names: Iterable[str], changes: Mapping[str, Change]) -> dict[str, str]:
+    """What became of each mutant, in mutmut's words."""
+    from mutmut.mutation.data import SourceFileMutationData
+    from mutmut.stats import status_by_exit_code
+
+    statuses = {}
+    for name in names:
+        found = SourceFileMutationData(path=changes[name].path)
+        found.load()
+        statuses[name] = str(status_by_exit_code[found.exit_code_by_key[name]])
+    return statuses
+
+
+def caught(statuses: Mapping[str, str]) -> int:
+    return sum(status in CAUGHT for status in statuses.values())
+
+
+def report(statuses: Mapping[str, str], changes: Mapping[str, Change]) -> str:
+    """The survivors with their changes, and how many were caught."""
+    survivors = [
+        f"{name}: {status}\n{changes[name].path}\n{changes[name].diff()}\n"
+        for name, status in sorted(statuses.items())
+        if status not in CAUGHT
+    ]
+    share = f"{caught(statuses)} of {len(statuses)} caught ({caught(statuses) / max(1, len(statuses)):.1%})"
+    return "\n".join([*survivors, share])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,344 @@
+"""When a learner makes a step without records, reads, recovers, takes a snapshot and speaks: to the millisecond."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from consumers.learner import RECOVERY_POLL_MS, REPORT_INTERVAL_MS, STANDBY_MS, LearnerProgram
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.partitioner import partition_for
+from stream.joining.join import JoinSettings
+from stream.recovery.recover import Progress
+from stream.wire.codec import HEADERS
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, Pipeline, context_value, small_task
+
+STEPS_MAX = 200
+IDLE_MS = 1_000  # of LearnerOptions
+
+
+def idle(*programs: LearnerProgram) -> None:
+    """Step until none has anything left to do at this moment."""
+    for _ in range(STEPS_MAX):
+        if not sum(program.step(0) for program in programs):
+            return
+    pytest.fail("the learner works on and on")
+
+
+def ids_of(partition: int, partitions: int) -> Iterator[str]:
+    """Names of events that belong to a partition."""
+    names = (f"event-{number}" for number in count())
+    return (name for name in names if partition_for(name.encode(), partitions) == partition)
+
+
+class Polled:
+    """What a learner's consumer was asked, and what it has handed out."""
+
+    def __init__(self, learner: LearnerProgram) -> None:
+        self._poll = learner._consumer.poll
+        self.waits_ms: list[int] = []
+        self.records: list[Record] = []
+        learner._consumer.poll = self  # type: ignore[method-assign,assignment]
+
+    def __call__(self, timeout_ms: int, records_max: int) -> list[Record]:
+        self.waits_ms.append(timeout_ms)
+        found = self._poll(timeout_ms, records_max)
+        self.records += found
+        return found
+
+
+def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
+    """An open transaction, as of the learner that had the partition before."""
+    producer = pipeline.broker.transactional_producer("before")
+    producer.begin()
+    producer.send(topic, partition, None, b"", HEADERS)
+    return producer
+
+
+@pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])
+def test_partition_that_is_held_up_holds_up_no_other_and_is_neither_read_nor_told_of_twice(topic: str) -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    before = hold_up(pipeline, topic, 0)
+    names = [next(ids_of(partition, 2)) for partition in (0, 1)]
+    for name in names:
+        pipeline.context(name)
+    learner = pipeline.learner()
+    said: list[str] = []
+    learner._announce = said.append
+    polled = Polled(learner)
+    for _ in range(5):
+        learner.step(0)
+    assert sorted(learner.tasks) == [1]
+    assert not learner.ready
+    assert {record.partition for record in polled.records} == {1}
+    assert [message for message in said if "waits" in message] == [
+        "partition 0 waits for a transaction of the learner that had it before"
+    ]
+    before.abort()
+    idle(learner)
+    assert learner.ready
+    assert sorted(p["id"] for p in pipeline.all_values(TOPICS.predictions)) == sorted(names)
+
+
+def test_partition_that_is_held_up_again_is_told_of_again() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    said: list[str] = []
+    learner._announce = said.append
+    for _ in range(2):
+        before = hold_up(pipeline, TOPICS.journal, 0)
+        learner.step(0)
+        before.abort()
+        idle(learner)
+        pipeline.broker.expel("onebit-learner", "learner-1")
+        learner.step(0)
+        idle(learner)
+    assert len([message for message in said if "waits" in message]) <= 2
+    assert learner.ready
+
+
+def test_what_was_assigned_before_is_read_on_when_more_is_assigned() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    first, second = pipeline.learner("learner-1"), pipeline.learner("learner-2")
+    idle(first, second)
+    assert len(first.tasks) == len(second.tasks) == 1
+    second.close()
+    idle(first)
+    assert sorted(first.tasks) == [0, 1]
+    for partition in (0, 1):
+        pipeline.context(next(ids_of(partition, 2)))
+    idle(first)
+    assert len(pipeline.all_values(TOPICS.predictions)) == 2
+
+
+@pytest.mark.parametrize("start_ms", [0, 1_000])
+def test_snapshot_is_taken_when_its_interval_has_passed_and_not_a_millisecond_before(start_ms: int) -> None:
+    pipeline = Pipeline(small_task(), clock=VirtualClock(start_ms))
+    learner = pipeline.learner(snapshot_interval_ms=50)
+    pipeline.context("a")
+    idle(learner)  # the first step: the interval begins
+    pipeline.clock.advance_to(start_ms + 49)
+    pipeline.context("b")
+    idle(learner)
+    assert pipeline.records(TOPICS.snapshots) == []
+    pipeline.clock.advance_to(start_ms + 50)
+    pipeline.context("c")
+    idle(learner)  # what it brings is the time, and the step after it has no records
+    taken = pipeline.records(TOPICS.snapshots)
+    assert len(taken) == 1
+    pipeline.clock.advance_to(start_ms + 99)
+    pipeline.context("d")
+    idle(learner)
+    assert pipeline.records(TOPICS.snapshots) == taken
+    pipeline.clock.advance_to(start_ms + 100)
+    pipeline.context("e")
+    idle(learner)
+    assert len(pipeline.records(TOPICS.snapshots)) == 2
+
+
+@pytest.mark.parametrize("interval_ms", [1, 50])
+def test_idle_task_asks_for_the_time_when_its_interval_has_passed_without_a_word(interval_ms: int) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=interval_ms)
+    pipeline.context("a")
+    pipeline.answer("a", 1)
+    idle(learner)
+    steps = len(pipeline.journal())
+    pipeline.clock.advance_to(1_000 + interval_ms - 1)
+    assert learner.step(0) == 0
+    pipeline.clock.advance_to(1_000 + interval_ms)
+    idle(learner)
+    assert len(pipeline.journal()) == steps + 2  # what asks for the time, and what takes the snapshot
+    assert len(pipeline.records(TOPICS.snapshots)) == 1
+
+
+@pytest.mark.parametrize("revoked", [0, 1])
+def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_other(revoked: int) -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    learner = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1, snapshot_chunk_bytes=300)
+    for number in range(2):
+        for partition in (0, 1):
+            names = ids_of(partition, 2)
+            pipeline.context([next(names), next(names)][number])
+        idle_but_for_snapshots(learner, pipeline, number)
+    assert learner._writer is not None
+    (writing,) = {partition for partition in (0, 1) if pipeline.records(TOPICS.snapshots, partition)}
+    taken_away = writing if revoked == 0 else 1 - writing
+    learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, taken_away)}))
+    assert (learner._writer is None) == (taken_away == writing)
+
+
+def idle_but_for_snapshots(learner: LearnerProgram, pipeline: Pipeline, number: int) -> None:
+    """Step until all is decided, and until a snapshot has begun the second time."""
+    if number == 0:
+        idle(learner)
+        pipeline.clock.advance_to(pipeline.now_ms() + 50)
+        return
+    for _ in range(STEPS_MAX):
+        learner.step(0)
+        if learner._writer is not None:
+            return
+
+
+def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_the_time_may_be_asked_for() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    idle(learner)
+    assert learner.next_due_ms() is None
+    pipeline.context("a")
+    idle(learner)
+    assert learner.next_due_ms() == 2_001  # decided at 1,000, with 1,000 ms to wait
+    pipeline.clock.advance_to(1_500)
+    pipeline.context("b")
+    idle(learner)
+    assert learner.next_due_ms() == 1_500 + IDLE_MS
+    for name in "ab":
+        pipeline.answer(name, 1)
+    idle(learner)
+    assert learner.next_due_ms() is None
+
+
+def test_learner_with_decisions_that_wait_asks_for_the_time_when_nothing_was_said_for_so_long() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=60_000, orphan_ms=500, retain_ms=100_000)))
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.context("a")
+    idle(learner)
+    steps = len(pipeline.journal())
+    pipeline.clock.advance_to(1_000 + IDLE_MS - 1)
+    assert learner.step(0) == 0
+    pipeline.clock.advance_to(1_000 + IDLE_MS)
+    assert learner.step(0) == 1
+    assert learner.step(0) == 0
+    assert len(pipeline.journal()) == steps + 1
+    assert pipeline.journal()[-1].feedback_end_ms == 1_000  # all had been read, as of what was known of the time
+
+
+def test_step_tells_of_no_time_up_to_which_all_feedback_was_applied_while_some_is_not_committed() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    idle(learner)
+    foreign = hold_up(pipeline, TOPICS.feedback, 0)
+    pipeline.context("a")
+    idle(learner)
+    assert {step.feedback_end_ms for step in pipeline.journal()[-1:]} == {-1}
+    foreign.abort()
+
+
+def test_learner_that_has_asked_for_one_task_does_not_wait_although_another_had_something_to_do() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    asking, answered = (ids_of(partition, 2) for partition in (0, 1))
+    earlier = next(answered)
+    pipeline.context(earlier)
+    idle(learner)
+    assert list(learner.tasks) == [0, 1]
+    pipeline.clock.advance_to(1_900)  # it may be old by now what the learner knows of the time
+    name = next(asking)
+    pipeline.context(name)
+    pipeline.answer(earlier, 1)
+    polled = Polled(learner)
+    for _ in range(3):
+        learner.step(100)
+    assert polled.waits_ms == [100, 0, 100]
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions, 0)] == [name]
+
+
+def test_backlog_is_read_up_to_the_most_that_may_wait_and_on_when_there_is_room() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(records_max=2)
+    idle(learner)
+    calls: list[tuple[str, str]] = []
+    consumer = learner._consumer
+    pause, resume = consumer.pause, consumer.resume
+    consumer.pause = lambda tps: (calls.extend(("pause", tp.topic) for tp in tps), pause(tps))[1]  # type: ignore[method-assign]
+    consumer.resume = lambda tps: (calls.extend(("resume", tp.topic) for tp in tps), resume(tps))[1]  # type: ignore[method-assign]
+    foreign = hold_up(pipeline, TOPICS.contexts, 0)
+    for number in range(5):
+        pipeline.answer(f"event-{number}", 1)  # as old as no context that may still come
+    for _ in range(3):
+        learner.step(0)
+    (running,) = learner._running.values()
+    waiting = len(running.feedback)
+    foreign.abort()
+    idle(learner)
+    assert pipeline.ledger().feedback == 5
+    assert [call for call in calls if call[1] == TOPICS.contexts] == []
+    if waiting:
+        assert waiting <= 4
+        assert calls[:1] == [("pause", TOPICS.feedback)]
+        assert calls[-1:] == [("resume", TOPICS.feedback)]
+    assert [one for one, _ in calls] == ["pause", "resume"] * (len(calls) // 2)
+
+
+def test_recovery_is_told_at_its_beginning_its_end_and_now_and_then_and_polls_meanwhile() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    said: list[str] = []
+    learner._announce = said.append
+    polled = Polled(learner)
+    began_ms = pipeline.now_ms()
+    report = learner._report(7)
+
+    def reaches(number: int, at_ms: int) -> list[str]:
+        pipeline.clock.advance_to(began_ms + at_ms)
+        told = len(said)
+        report(Progress(number, 10, 90, 3 * number))
+        return said[told:]
+
+    assert reaches(9, 0) == ["recovering partition 7: step 9 of 10 to 90"]
+    assert reaches(10, 0) == []
+    assert reaches(11, RECOVERY_POLL_MS - 1) == []
+    assert polled.waits_ms == []
+    assert reaches(12, RECOVERY_POLL_MS) == []
+    assert polled.waits_ms == [0]
+    assert reaches(13, 2 * RECOVERY_POLL_MS - 1) == []
+    assert polled.waits_ms == [0]
+    assert reaches(14, REPORT_INTERVAL_MS - 1) == []
+    assert reaches(15, REPORT_INTERVAL_MS) == ["recovering partition 7: step 15 of 10 to 90, 9 records/s"]
+    assert reaches(16, REPORT_INTERVAL_MS + 1) == []
+    assert reaches(17, 2 * REPORT_INTERVAL_MS) == ["recovering partition 7: step 17 of 10 to 90, 5 records/s"]
+    assert reaches(90, 2 * REPORT_INTERVAL_MS) == ["recovering partition 7: step 90 of 10 to 90, 27 records/s"]
+
+
+def test_member_without_a_partition_says_that_nobody_holds_them_when_nobody_does() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    said: list[str] = []
+    learner._announce = said.append
+    pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
+    learner._tell_standby()
+    assert said == ["no partition is assigned: nobody holds them; learner-1 waits for one to be free"]
+
+
+def test_change_of_settings_is_taken_over_and_told_after_a_single_step() -> None:
+    pipeline = Pipeline(small_task())
+    first = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.send(TOPICS.contexts, b"{")
+    first.step(0)
+    first.step(0)
+    assert [step.number for step in pipeline.journal()] == [1]
+    first.close()
+    shorter = small_task(join=JoinSettings(window_ms=900, orphan_ms=500, retain_ms=10_000))
+    again = pipeline.learner(settings=shorter, given=("window_ms",), change_settings=True, snapshot_interval_ms=0)
+    said: list[str] = []
+    again._announce = said.append
+    again.step(0)
+    assert "partition 0: from step 2 on window_ms = 900, and no longer 1000" in said
+    pipeline.clock.advance_to(1_001)
+    idle(again)
+    assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]
+
+
+def test_records_that_came_before_their_task_was_recovered_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(small_task())
+    for number in range(5):
+        pipeline.send(TOPICS.contexts, context_value(f"event-{number}"))
+    learner = pipeline.learner()
+    polled = Polled(learner)
+    learner.step(0)
+    assert polled.records == []
+    idle(learner)
+    assert [record.offset for record in polled.records] == list(range(5))
+    assert pipeline.ledger().decided == 5
