@@ -221,7 +221,7 @@ def _read_prediction(audit: _Audit, record: Record) -> None:
         audit.fault(f"context offset {context_offset} has two predictions; the second is at offset {record.offset}")
     audit.prediction_of[context_offset] = prediction.id
     audit.decided_in.append(codec.step_of(record))
-    action, _, propensity, _ = prediction.decision
+    action, _, propensity, _, _ = prediction.decision
     audit.decisions[prediction.id].append((action, propensity, prediction.decided_at_ms))
 
 

@@ -64,7 +64,9 @@ class TaskSettings:
         """Compile the learner's kernels, or load them, so that its first event does not wait for that."""
         learner = self.make_learner()
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
-        learner.update(x, learner.predict(x, 0.5), 1, 0.5, 0)
+        decision = learner.predict(x, 0.5)
+        learner.observe(x, decision)
+        learner.update(x, decision, 1, 0.5, 0)
 
 
 class DeadLetter(NamedTuple):
@@ -158,6 +160,7 @@ class Task:
         if self.join.receive_context(event_id) is Action.IGNORE_CONTEXT:
             return
         decision = self.learner.predict(x, self._draw_action(event_id))
+        self.learner.observe(x, decision)
         self.decided_at_ms = decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
         effects.predictions.append((Prediction(event_id, decision, decided_at_ms, self.updates), record.offset))
         settled = self.join.hold(event_id, Pending(x, decision, decided_at_ms))

@@ -5,7 +5,10 @@ order of arguments is fixed, event first and model last, so that `stream.offline
 one compiled loop:
 
     predict(indices, values, u, scores, *model) -> (action, greedy, propensity)
+    observe(indices, values, action, greedy, propensity, scores, *model)
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
+
+`scores` has K places, and behind them those of what the learner logs for itself, if anything (`logged_size`).
 
 A predict kernel begins with `check_event`, an update kernel with `usable`: compiled code reads past the end of an
 array without a word, so what comes from outside is bounded there, in 0.02 µs.
@@ -75,6 +78,11 @@ setattr(numba.config, "CACHE_DIR", _cache_directory())  # noqa: B010 (numba make
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel at its first call and cache the machine code on disk."""
     return cast(Callable[P, R], njit(cache=True)(function))
+
+
+@compiled
+def observe_nothing(*event_and_model: object) -> None:
+    """Observe nothing: a decision changes no part of the model."""
 
 
 @compiled

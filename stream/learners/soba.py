@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from stream.events import Decision, Features, FloatArray, IndexArray
-from stream.learners.base import Cost, KernelLearner, Parameter, register
+from stream.learners.base import Cost, KernelLearner, Kernels, Parameter, register
 from stream.learners.kernels import (
     argmax,
     argmax_except,
@@ -348,7 +348,7 @@ class Soba(KernelLearner):
     paper: ClassVar[str] = "Beygelzimer, Orabona, Zhang 2017, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START)
     retractable: ClassVar[bool] = True
-    diagonal: ClassVar[str] = "soba-diag"
+    instead: ClassVar[str] = "soba-diag, whose state is diagonal"
     predict_kernel = staticmethod(predict_full)
     update_kernel = staticmethod(update_full)
 
@@ -369,9 +369,8 @@ class Soba(KernelLearner):
 
 @compiled
 def adaptive_gamma(sums: FloatArray, K: int) -> float:
-    """Count a round, and give its γ_t."""
-    sums[2] += 1.0
-    return min(1.0, sqrt(K * (1.0 + sums[1]) / sums[2]))
+    """γ_t of the round that is next."""
+    return min(1.0, sqrt(K * (1.0 + sums[1]) / (sums[2] + 1.0)))
 
 
 @compiled
@@ -410,6 +409,43 @@ def predict_adaptive_full(
     return predict_full(indices, values, u, scores, W, P, V, pending, sums, q, product, gamma_t)
 
 
+@compiled
+def observe_adaptive_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    M: FloatArray,
+    sums: FloatArray,
+    gamma: float,
+) -> None:
+    """Count a round."""
+    sums[2] += 1.0
+
+
+@compiled
+def observe_adaptive_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    W: FloatArray,
+    P: FloatArray,
+    V: FloatArray,
+    pending: IndexArray,
+    sums: FloatArray,
+    q: FloatArray,
+    product: FloatArray,
+    gamma: float,
+) -> None:
+    """Count a round."""
+    sums[2] += 1.0
+
+
 @register
 class SobaAdaptive(KernelLearner):
     """SOBA whose exploration follows the updates made: a **reconstruction**, not the paper's text.
@@ -424,14 +460,18 @@ class SobaAdaptive(KernelLearner):
     The sum grows with log det A, by up to 1 for each of the K·d weights while these are new, so that γ_t stays at 1 for
     some K²d rounds: it explores for very long when K·d is large.
 
-    `predict` counts the rounds: t is the number of predictions made. Under delay the sum is over the updates made so
-    far; all else is as in soba and soba-diag, retraction too.
+    `observe` counts the rounds: t - 1 is the number of decisions made before. Under delay the sum is over the updates
+    made so far; all else is as in soba and soba-diag, retraction too.
 
     Departures from the paper: not decidable, see above.
 
     >>> from stream.learners import create
     >>> learner = create("soba-adaptive", n_classes=2, n_features=2, covariance="diag")
-    >>> [round(learner.predict(np.ones(2), u=0.0).propensity, 3) for _ in range(4)]
+    >>> decisions = []
+    >>> for _ in range(4):
+    ...     decisions.append(learner.predict(np.ones(2), u=0.0))
+    ...     learner.observe(np.ones(2), decisions[-1])
+    >>> [round(decision.propensity, 3) for decision in decisions]
     [0.5, 0.5, 0.592, 0.646]
     """
 
@@ -443,16 +483,19 @@ class SobaAdaptive(KernelLearner):
         Parameter("covariance", "diag", "the whole matrix A or its diagonal", choices=("full", "diag")),
     )
     retractable: ClassVar[bool] = True
-    diagonal: ClassVar[str] = "covariance=diag"
+    observed: ClassVar[frozenset[str]] = frozenset({"sums"})
+    instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
 
     def __init__(self, n_classes: int, n_features: int, a: float, covariance: str) -> None:
         sums = np.zeros(3)
         if covariance == "full":
             arrays, model = full_model(n_classes, n_features, 0.0, a, sums)
-            super().__init__(n_classes, n_features, arrays, model, (predict_adaptive_full, update_full))
+            kernels = Kernels(predict_adaptive_full, update_full, observe_adaptive_full)
+            super().__init__(n_classes, n_features, arrays, model, kernels)
         else:
             arrays, model = diagonal_model(n_classes, n_features, 0.0, a, sums)
-            super().__init__(n_classes, n_features, arrays, model, (predict_adaptive_diagonal, update_diagonal))
+            kernels = Kernels(predict_adaptive_diagonal, update_diagonal, observe_adaptive_diagonal)
+            super().__init__(n_classes, n_features, arrays, model, kernels)
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0

@@ -60,6 +60,7 @@ def assert_agree(
         x, label, u, v = events[t]
         if what == "decide":
             decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
+            learner.observe(x, decided[t])
             ours, theirs = decided[t], logged[t]
             assert (ours.action, ours.greedy) == (theirs.action, theirs.greedy), f"round {t}: {ours} against {theirs}"
             np.testing.assert_allclose(ours.propensity, theirs.propensity, rtol=1e-9, err_msg=f"round {t}")
