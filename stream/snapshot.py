@@ -7,7 +7,7 @@ after which it was taken. A value, the *chunk*, is
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
-    head    {"format": 2, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
+    head    {"format": 3, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
             {"count": 4, "whole": sha256 over the chunks' sha256 (32 bytes each, in order)}
 
 A generation whose last chunk is not there, or of which a chunk is missing or does not have its checksum, is *torn*: it
@@ -28,8 +28,8 @@ is as if it had never been written.
 
 A column of texts or bytes is two arrays: `NAME.lengths` (-1: none) and `NAME.bytes`, all of them joined.
 
-**Formats.** 2 is the current one. 1 did not have `taken_ms`, nor `overflows`: `_from_1` supplies them. A chunk of a
-later format is refused.
+**Formats.** 3 is the current one. 2 did not have the column `logged` of decisions: they logged nothing of their own. 1
+did not have `taken_ms`, nor `overflows`: `_from_1` supplies them. A chunk of a later format is refused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ from stream.learners import State
 from stream.ledger import Ledger
 from stream.records import Record
 
-FORMAT = 2
+FORMAT = 3
 
 CHUNK_BYTES = 500_000
 """Of a chunk's payload: well under the 1 MB that Kafka lets a record have by default."""
@@ -312,20 +312,26 @@ def _from_1(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "taken_ms": values["watermark_ms"], "overflows": Overflows()._asdict()}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+def _from_2(values: dict[str, Any]) -> dict[str, Any]:
+    """Format 2 had the same values; its decisions lack a column, see `_pending_entries`."""
+    return values
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 """For each earlier format, what makes the values of its `state` section those of the next one."""
 
 
 def _pending_columns(entries: Sequence[Pending]) -> dict[str, NDArray[Any]]:
     xs, decisions, decided_at_ms = zip(*entries, strict=True)
     indices, values = zip(*xs, strict=True)
-    actions, greedies, propensities, scores = zip(*decisions, strict=True)
+    actions, greedies, propensities, scores, logged = zip(*decisions, strict=True)
     return {
         "decided_at_ms": np.array(decided_at_ms, np.int64),
         "action": np.array(actions, np.int32),
         "greedy": np.array(greedies, np.int32),
         "propensity": np.array(propensities, np.float64),
         "scores": np.concatenate(scores).reshape(len(entries), -1),
+        "logged": np.concatenate(logged).reshape(len(entries), logged[0].size),
         "nnz": np.array([array.size for array in indices], np.int32),
         "x.indices": np.concatenate(indices),
         "x.values": np.concatenate(values),
@@ -341,6 +347,7 @@ def _pending_entries(columns: Mapping[str, NDArray[Any]]) -> list[Pending]:
         columns["greedy"].tolist(),
         columns["propensity"].tolist(),
         list(columns["scores"]),
+        list(columns.get("logged", np.zeros((columns["action"].size, 0)))),
     )
     return list(map(Pending, xs, decisions, columns["decided_at_ms"].tolist()))
 

@@ -277,7 +277,7 @@ def test_snapshot_of_a_later_format_is_refused_with_its_place() -> None:
     record = pipeline.records(TOPICS.snapshots)[0]
     later = (record.value or b"").replace(b'"format":%d' % FORMAT, b'"format":%d' % (FORMAT + 1))
     pipeline.broker.producer().send(TOPICS.snapshots, 0, record.key, later, HEADERS)
-    with pytest.raises(JournalError, match=r"^test.snapshots/0 offset \d+: generation \d+ is of format 3"):
+    with pytest.raises(JournalError, match=rf"^test.snapshots/0 offset \d+: generation \d+ is of format {FORMAT + 1}"):
         idle(pipeline.learner())
 
 

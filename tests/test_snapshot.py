@@ -1,5 +1,6 @@
 """Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ def decisions(draw: st.DrawFn) -> Pending:
     indices = np.array(draw(st.lists(st.integers(0, 2**31 - 1), min_size=nnz, max_size=nnz)), np.int32)
     x = Features(indices, np.array(draw(st.lists(floats, min_size=nnz, max_size=nnz)), np.float64))
     scores = np.array(draw(st.lists(floats, min_size=3, max_size=3)))
-    return Pending(x, Decision(draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(floats), scores), draw(times))
+    logged = np.array(draw(st.lists(floats, min_size=2, max_size=2)))
+    action, greedy = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    return Pending(x, Decision(action, greedy, draw(floats), scores, logged), draw(times))
 
 
 feedback = st.builds(Feedback, ids, bits, st.none() | st.integers(0, 2**31))
@@ -305,14 +308,31 @@ def test_snapshot_of_format_1_is_migrated() -> None:
     assert same(decode(found), expected)
 
 
+def test_snapshot_of_format_2_has_decisions_that_logged_nothing() -> None:
+    found = whole(stored((GOLDEN / "snapshot.format2").read_bytes()))
+    assert found.format == 2
+    assert same(decode(found), take(used_task(small_task()), POSITION))
+
+
+def logging(kept: tuple[Sequence[str], Sequence[Pending]]) -> tuple[Sequence[str], Sequence[Pending]]:
+    """The same decisions, each with something of its learner's own."""
+    return kept[0], [
+        pending._replace(decision=pending.decision._replace(logged=np.array([0.5, number])))
+        for number, pending in enumerate(kept[1])
+    ]
+
+
 def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
-    (chunk,) = encode(take(used_task(small_task()), POSITION))
+    snapshot = take(used_task(small_task()), POSITION)
+    snapshot = snapshot._replace(pending=logging(snapshot.pending))
+    (chunk,) = encode(snapshot)
     assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
+    assert same(decode(whole(stored(chunk))), snapshot)
 
 
 def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:
-    later = CHUNKS[0].replace(b'"format":2', b'"format":3')
-    with pytest.raises(SnapshotError, match=r"generation 7 is of format 3; .* reads up to 2: start the later version"):
+    later = CHUNKS[0].replace(b'"format":3', b'"format":4')
+    with pytest.raises(SnapshotError, match=r"generation 7 is of format 4; .* reads up to 3: start the later version"):
         stored(later)
 
 
