@@ -53,6 +53,7 @@ class Parameter:
     low_open: bool = False  # the lower end itself is excluded
     high_open: bool = False  # the upper end itself is excluded
     choices: tuple[str, ...] = ()
+    absent: float | int | str | None = None  # its value in a journal or model of before it was there; None: the default
 
     def accepted(self) -> str:
         """The accepted values, for people."""
@@ -268,6 +269,15 @@ class KernelLearner(Learner):
         return weights
 
 
+MARGIN = Parameter(
+    "margin",
+    "feedback",
+    "whose scores a late bit is held against: the model's when the bit comes, or the decision's",
+    choices=("feedback", "decision"),
+    absent="decision",
+)
+"""With no delay the two are the same to the bit."""
+
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 
 _REGISTRY: dict[str, type[Learner]] = {}
@@ -299,6 +309,14 @@ def check_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, f
         parameter.name: parameter.check(name, parameters.get(parameter.name, parameter.default))
         for parameter in declared.values()
     }
+
+
+def absent_parameters(name: str) -> dict[str, float | int | str]:
+    """What the parameters of a learner are where a journal or a model does not name them.
+
+    A parameter came with some version; what was written before means what that version's predecessor did.
+    """
+    return {p.name: p.default if p.absent is None else p.absent for p in _REGISTRY[name].parameters}
 
 
 def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Learner:

@@ -159,6 +159,14 @@ def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores
 
 
 @compiled
+def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> FloatArray:
+    """The scores of an event that was checked, with W as it is now."""
+    scores = np.empty(W.shape[0])
+    linear_scores(indices, values, W, scores)
+    return scores
+
+
+@compiled
 def argmax(scores: FloatArray) -> int:
     """The class with the highest score; ties go to the lowest class."""
     best = 0

@@ -36,6 +36,11 @@ SPECIAL = {
 }
 VARIANTS = {
     "soba-adaptive full": Case("soba-adaptive", {"covariance": "full"}),
+    "soba without the condition": Case("soba", {"condition": "none"}),
+    **{
+        f"{name}, margin of the decision": Case(name, {"margin": "decision"})
+        for name in ("perceptron", "second-order-perceptron", "arow", "banditron", "soba", "soba-diag", "soba-adaptive")
+    },
     "banditron without exploration": Case("banditron", {"gamma": 0.0}),
     "soba-diag all exploration": Case("soba-diag", {"gamma": 1.0}),
     **{f"confidit variant {variant}": Case("confidit", {"variant": variant}) for variant in (1, 3, 4, 5)},
@@ -364,6 +369,30 @@ def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) ->
     assert result.propensities.tolist() == [decisions[t].propensity for t in range(size)]
     assert result.updates == updates
     assert_same_state(looped, called)
+
+
+OF_EITHER_MARGIN = [name for name, cls in registered().items() if any(p.name == "margin" for p in cls.parameters)]
+
+
+def test_these_learners_hold_a_bit_against_the_scores_of_now_or_of_then() -> None:
+    bandits = ["banditron", "soba", "soba-adaptive", "soba-diag"]
+    assert sorted(OF_EITHER_MARGIN) == ["arow", *bandits[:1], "perceptron", "second-order-perceptron", *bandits[1:]]
+
+
+@pytest.mark.parametrize("late", [0, 7])
+@pytest.mark.parametrize("name", OF_EITHER_MARGIN)
+def test_both_margins_give_the_same_bits_at_no_delay_and_only_then(name: str, late: int) -> None:
+    case = CASES[name]
+    data = examples(case, 400)
+    u = np.random.default_rng(7).random(400)
+    now, then = (
+        create(name, n_classes=case.n_classes, n_features=case.n_features, margin=margin)
+        for margin in ("feedback", "decision")
+    )
+    one, other = (run(learner, data, u, delays=np.full(400, late)) for learner in (now, then))
+    kept = then.state()
+    assert all(np.array_equal(value, kept[key]) for key, value in now.state().items()) == (late == 0)
+    assert np.array_equal(one.actions, other.actions) == (late == 0)
 
 
 @each
