@@ -246,7 +246,7 @@ class LearnerProgram:
             running.task.updates,
             running.task.join.ledger(),
         )
-        settings, imported = (self._settings, running.imported) if first_step else (None, None)
+        settings, imported = (running.task.settings, running.imported) if first_step else (None, None)
         return Commit(partition, settings, step, effects, self._snapshot(partition, running), imported)
 
     def _snapshot(self, partition: int, running: _RunningTask) -> list[Message]:

@@ -10,7 +10,7 @@ Each step then adds one record: which offsets it applied, what time it was, and 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from stream import codec
 from stream.broker import Broker, BrokerUnavailableError, Consumer, TransactionalProducer
 from stream.engine import Effects, Task, TaskSettings, merge
 from stream.join import JoinSettings
-from stream.learners import check_parameters, registered
+from stream.learners import absent_parameters, registered
 from stream.ledger import Ledger, total_ledger
 from stream.records import Record, TopicPartition
 from stream.snapshot import Generation, Message, Snapshot, SnapshotError, Stored, decode, restore
@@ -117,16 +117,15 @@ def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit)
 
 
 def encode_settings(settings: TaskSettings, imported: str | None = None) -> bytes:
-    """The record that opens a journal."""
-    fields: dict[str, Any] = {"n": 0, "settings": asdict(settings)}
+    """The record that opens a journal; it names every parameter, so that a later default changes nothing."""
+    fields: dict[str, Any] = {"n": 0, "settings": asdict(settings.resolved())}
     return orjson.dumps(fields if imported is None else {**fields, "import": imported})
 
 
 def settings_of(values: Mapping[str, Any], place: str) -> TaskSettings:
     """Task settings as the journal and snapshots hold them.
 
-    A setting or a parameter that they do not have came with a later version of Onebit, and is by default what it was
-    before.
+    A setting or a parameter that they do not have came with a later version of Onebit, and means what it was before.
 
     Raises:
         JournalError: they hold something that this version does not know.
@@ -135,7 +134,8 @@ def settings_of(values: Mapping[str, Any], place: str) -> TaskSettings:
     if values["learner"] in registered():
         unknown = sorted(_flat(values).keys() - _flat(with_defaults({"learner": values["learner"]})).keys())
     if not unknown:
-        return TaskSettings(**{**values, "join": JoinSettings(**values.get("join", {}))})
+        parameters = {**absent_parameters(values["learner"]), **values.get("parameters", {})}
+        return TaskSettings(**{**values, "parameters": parameters, "join": JoinSettings(**values.get("join", {}))})
     raise JournalError(
         f"{place} was begun with {unknown[0]} = {_flat(values)[unknown[0]]!r}, which this version of Onebit does not "
         "know: go on with the version that it was begun with, or a later one"
@@ -143,14 +143,29 @@ def settings_of(values: Mapping[str, Any], place: str) -> TaskSettings:
 
 
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as the journal holds them, with today's defaults for those that they do not have."""
+    """Settings as the journal holds them; those that they do not have are what they were before there was a choice."""
     defaults = asdict(TaskSettings(values["learner"], 0, 0))
     return {
         **defaults,
         **values,
-        "parameters": {**check_parameters(values["learner"], {}), **values.get("parameters", {})},
+        "parameters": {**absent_parameters(values["learner"]), **values.get("parameters", {})},
         "join": {**defaults["join"], **values.get("join", {})},
     }
+
+
+def _continued(given: TaskSettings | None, begun: Mapping[str, Any], place: str) -> TaskSettings:
+    """The settings under which a task goes on: parameters that are not given are those that it was begun with.
+
+    Raises:
+        JournalError: it was begun with others than those given.
+    """
+    found = settings_of(begun, place)
+    if given is None:
+        return found
+    if given.learner == found.learner:
+        given = replace(given, parameters={**found.parameters, **given.parameters})
+    _check_settings(begun, given, place)
+    return given
 
 
 def encode_step(step: JournalStep) -> bytes:
@@ -406,9 +421,7 @@ def _from_snapshot(
 ) -> _Start:
     place = f"the snapshot in {topics.snapshots}/{journal.partition}, generation {newest.number},"
     found = _decoded(topics, journal, newest)
-    if settings is None:
-        settings = settings_of(found.settings, place)
-    _check_settings(found.settings, settings, place)
+    settings = _continued(settings, found.settings, place)
     number, journal_offset, contexts_offset, feedback_offset, taken_ms = found.position
     if last is None and broker.beginnings([journal])[journal] > 0:
         pass  # all has been deleted, which is refused where the steps are missed
@@ -433,9 +446,7 @@ def _from_opening(
             f"{journal.topic}/{journal.partition} begins with step {opening.number}, without a snapshot of before: "
             "what came before it is gone; set its retention.ms to -1, and start anew under another --topic-prefix"
         )
-    if settings is None:
-        settings = settings_of(opening, f"{journal.topic}/{journal.partition}")
-    _check_settings(opening, settings, f"{journal.topic}/{journal.partition}")
+    settings = _continued(settings, opening, f"{journal.topic}/{journal.partition}")
     imported = orjson.loads(record.value or b"").get("import")
     if imported is None:
         task = Task(settings, topics.contexts)
@@ -454,7 +465,10 @@ def _imported(topics: Topics, journal: TopicPartition, stored: Stored, wanted: s
         )
     found = _decoded(topics, journal, stored.imported)
     place = f"the model imported into {topics.snapshots}/{journal.partition}"
-    begun = with_defaults(asdict(settings_of(found.settings, place)))
+    of_model = settings_of(found.settings, place)
+    if settings.learner == of_model.learner:
+        settings = replace(settings, parameters={**of_model.parameters, **settings.parameters})
+    begun = with_defaults(asdict(of_model))
     given = with_defaults(asdict(settings))
     for name in found.settings:  # those that a model depends on
         if given[name] != begun[name]:

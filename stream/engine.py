@@ -6,7 +6,7 @@ it is comes with the records and with the step, so that the same steps give the 
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from stream.codec import (
 from stream.draws import Draws, Purpose
 from stream.events import Example, Features, Feedback, Outcome, Prediction
 from stream.join import Action, DroppedOrphan, Input, Join, JoinSettings, Pending, Retained, Settled
-from stream.learners import Learner, ParameterError, create
+from stream.learners import Learner, ParameterError, check_parameters, create
 from stream.records import Record
 
 OnExpiry = Literal["drop", "negative"]
@@ -35,11 +35,19 @@ class TaskSettings:
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)  # those that are given, or all
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
     on_expiry: OnExpiry = "drop"  # what an expired decision teaches: nothing, or that it was wrong
     late: LatePolicy = "ignore"  # what late feedback does to what was assumed
+
+    def resolved(self) -> "TaskSettings":
+        """The same with all the learner's parameters: those that are not given at their defaults of today.
+
+        Raises:
+            ParameterError: an unknown learner or parameter, or a value out of range.
+        """
+        return replace(self, parameters=check_parameters(self.learner, self.parameters))
 
     def make_learner(self) -> Learner:
         """A fresh learner; settings that it cannot work with are refused.
@@ -47,7 +55,8 @@ class TaskSettings:
         Raises:
             ParameterError: an unknown learner or parameter, or a policy that this learner cannot follow.
         """
-        learner = create(self.learner, self.n_classes, self.n_features, **self.parameters)
+        parameters = self.resolved().parameters
+        learner = create(self.learner, self.n_classes, self.n_features, **parameters)
         if learner.needs_label and self.on_expiry == "negative":
             raise ParameterError(
                 f"{self.learner} learns from labels, and an expired decision has none; use --on-expiry drop"
@@ -119,7 +128,7 @@ class Task:
     """The state of one partition, and what each record does to it."""
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
-        self.settings = settings
+        self.settings = settings = settings.resolved()
         self.learner = settings.make_learner()
         self.join = Join(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"

@@ -204,6 +204,36 @@ def test_journal_of_before_a_setting_there_was_is_continued_with_its_default(
     assert pipeline.audits()[0].ok
 
 
+def test_new_journal_names_every_parameter() -> None:
+    pipeline, _ = settled_pipeline()
+    opening = orjson.loads(pipeline.records(TOPICS.journal)[0].value or b"")
+    assert opening["settings"]["parameters"] == {"gamma": 0.125, "margin": "feedback"}
+
+
+def test_journal_that_names_no_margin_is_continued_by_the_scores_of_the_decision() -> None:
+    pipeline, learner = settled_pipeline(parameters={"margin": "decision"})
+    state = digest(learner)
+    learner.close()
+    reopened(pipeline, lambda settings: settings["parameters"].pop("margin"))
+    with pytest.raises(JournalError, match="margin = 'decision'; got 'feedback'"):
+        idle(pipeline.learner(settings=small_task(parameters={"margin": "feedback"})))
+    learner = pipeline.learner(settings=small_task())
+    idle(learner)
+    assert digest(learner) == state
+    assert learner.tasks[0].settings.parameters["margin"] == "decision"
+    assert rebuild(pipeline.broker, TOPICS, 0, None).task.settings == learner.tasks[0].settings
+
+
+def test_parameter_that_is_not_given_is_the_one_that_the_pipeline_has() -> None:
+    pipeline, learner = settled_pipeline(parameters={"gamma": 0.5})
+    state = digest(learner)
+    learner.close()
+    learner = pipeline.learner(settings=small_task())
+    idle(learner)
+    assert digest(learner) == state
+    assert learner.tasks[0].settings.parameters["gamma"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("change", "changed", "names"),
     [

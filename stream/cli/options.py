@@ -238,7 +238,7 @@ def feedback_plan(settings: Settings, dataset: Dataset) -> FeedbackPlan:
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """The parameters of one of the learners, checked, with its defaults.
+    """The parameters that are given for one of the learners, checked.
 
     Raises:
         SettingsError: a parameter that is not NAME=VALUE, or that none of the learners has.
@@ -256,7 +256,8 @@ def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
         owners = [other for other in settings.learner if other in registered() and _has(other, scoped_name)]
         if dot or learner in owners or not owners:
             given[scoped_name] = value
-    return check_parameters(learner, given)
+    checked = check_parameters(learner, given)
+    return {name: checked[name] for name in given}
 
 
 def _has(learner: str, parameter: str) -> bool:

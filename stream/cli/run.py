@@ -173,7 +173,7 @@ def report_of(
     return RunReport(
         data=dataset.name,
         learner=task.learner,
-        params=task.parameters,
+        params=task.resolved().parameters,
         seed=settings.seed,
         events=events_of(settings, dataset),
         classes=dataset.n_classes,
