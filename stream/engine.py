@@ -47,7 +47,9 @@ class TaskSettings:
         Raises:
             ParameterError: an unknown learner or parameter, or a value out of range.
         """
-        return replace(self, parameters=check_parameters(self.learner, self.parameters))
+        return replace(
+            self, parameters=check_parameters(self.learner, self.parameters, correctable=self.late == "correct")
+        )
 
     def make_learner(self) -> Learner:
         """A fresh learner; settings that it cannot work with are refused.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.events import NOTHING_LOGGED, Decision, Features, FloatArray
-from stream.learners.kernels import observe_nothing
+from stream.learners.kernels import DRIFTS, observe_nothing
 
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state: named arrays and scalars, all that its future depends on beside the parameters."""
@@ -54,6 +54,7 @@ class Parameter:
     high_open: bool = False  # the upper end itself is excluded
     choices: tuple[str, ...] = ()
     absent: float | int | str | None = None  # its value in a journal or model of before it was there; None: the default
+    correctable: float | int | str | None = None  # its default where updates must be taken back exactly; None: the same
 
     def accepted(self) -> str:
         """The accepted values, for people."""
@@ -64,6 +65,10 @@ class Parameter:
             return kind
         ends = ("(" if self.low_open else "[", ")" if self.high_open or self.high == float("inf") else "]")
         return f"{kind} in {ends[0]}{self.low:g}, {self.high:g}{ends[1]}"
+
+    def default_where(self, *, correctable: bool) -> float | int | str:
+        """The default, where updates must be taken back exactly or need not."""
+        return self.correctable if correctable and self.correctable is not None else self.default
 
     def check(self, learner: str, value: object) -> float | int | str:
         """Return the value in the parameter's type, or raise ParameterError saying what is accepted."""
@@ -278,6 +283,14 @@ MARGIN = Parameter(
 )
 """With no delay the two are the same to the bit."""
 
+DRIFT = Parameter(
+    "drift",
+    "global",
+    "what a lasting fall of the reward resets: nothing, every class, or besides a class by itself",
+    choices=DRIFTS,
+    correctable="off",
+)
+
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 
 _REGISTRY: dict[str, type[Learner]] = {}
@@ -296,8 +309,16 @@ def registered() -> dict[str, type[Learner]]:
     return dict(sorted(_REGISTRY.items()))
 
 
-def check_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, float | int | str]:
-    """All parameters of a learner, the given ones checked and the others at their defaults."""
+def check_parameters(
+    name: str, parameters: Mapping[str, object], *, correctable: bool = False
+) -> dict[str, float | int | str]:
+    """All parameters of a learner, the given ones checked and the others at their defaults.
+
+    Args:
+        name: the learner.
+        parameters: those that are given.
+        correctable: whether an update must be one that can be taken back: some defaults are others then.
+    """
     if name not in _REGISTRY:
         raise ParameterError(f"no learner is called {name!r}; there are: {', '.join(registered())}")
     declared = {parameter.name: parameter for parameter in _REGISTRY[name].parameters}
@@ -306,7 +327,9 @@ def check_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, f
         accepted = "; ".join(f"{p.name}: {p.accepted()}" for p in declared.values()) or "none"
         raise ParameterError(f"{name} has no parameter {unknown[0]!r}; accepted parameters: {accepted}")
     return {
-        parameter.name: parameter.check(name, parameters.get(parameter.name, parameter.default))
+        parameter.name: parameter.check(
+            name, parameters.get(parameter.name, parameter.default_where(correctable=correctable))
+        )
         for parameter in declared.values()
     }
 

@@ -275,3 +275,59 @@ def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> Floa
             sums[p] += value * row[p]
         j += 1
     return sums
+
+
+@compiled
+def logistic(score: float) -> float:
+    """σ(s) = 1/(1 + exp(-s))."""
+    return 1.0 / (1.0 + exp(-score))
+
+
+DRIFTS = ("off", "global", "class")
+"""What a fall of the reward resets: nothing; every class; besides, a class whose own reward falls."""
+
+DRIFT_SLACK = 0.2
+DRIFT_GLOBAL = 15.0
+DRIFT_CLASS = 10.0
+DRIFT_MEMORY = 1000.0
+"""A one-sided cumulative sum of what the rewards fall short of their mean, over at most so many: it raises an alarm
+above a threshold, which on no stationary stream tried it has reached. The slack is what the mean may fall unseen."""
+
+NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
+
+
+@compiled
+def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) -> bool:
+    """Take in a settled bit; whether the sum is above the threshold. Rows: bits, their mean, the sum."""
+    detectors[0, column] += 1.0
+    short = detectors[1, column] - reward
+    detectors[2, column] = max(0.0, detectors[2, column] + short - DRIFT_SLACK)
+    detectors[1, column] -= short / min(detectors[0, column], DRIFT_MEMORY)
+    return bool(detectors[2, column] > threshold)
+
+
+@compiled
+def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
+    """Take in a settled bit, and say whether every class or the action's own is to be reset; both are counted.
+
+    Args:
+        detectors: float64[3, K + 1], one column for each class and the last for all.
+        alarms: float64[K + 1], counted in the same order.
+        action: the class that was played.
+        reward: the bit.
+        drift: the place in DRIFTS.
+    """
+    if drift == 0:
+        return NO_ALARM
+    last = alarms.size - 1
+    of_all = _falls(detectors, last, reward, DRIFT_GLOBAL)
+    of_class = drift == 2 and _falls(detectors, action, reward, DRIFT_CLASS)
+    if of_all:
+        detectors[:] = 0.0
+        alarms[last] += 1.0
+        return ALARM_OF_ALL
+    if of_class:
+        detectors[:, action] = 0.0
+        alarms[action] += 1.0
+        return ALARM_OF_CLASS
+    return NO_ALARM

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream.events import Decision, FloatArray
 from stream.learners import Learner
-from tests.oracles.logged import LabelledOracle, Logged, Oracle
+from tests.oracles.logged import LabelledOracle, Logged, ObservingOracle, Oracle
 
 DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")
 
@@ -61,6 +61,8 @@ def assert_agree(
         if what == "decide":
             decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
             learner.observe(x, decided[t])
+            if isinstance(oracle, ObservingOracle):
+                oracle.observe(x, logged[t])
             ours, theirs = decided[t], logged[t]
             assert (ours.action, ours.greedy) == (theirs.action, theirs.greedy), f"round {t}: {ours} against {theirs}"
             np.testing.assert_allclose(ours.propensity, theirs.propensity, rtol=1e-9, err_msg=f"round {t}")
