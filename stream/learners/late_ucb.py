@@ -416,7 +416,7 @@ class LateUcb(KernelLearner):
         G = np.zeros((n_features, 0))
         self.fingerprint = 0
         if project:
-            G = projection(n_features, project)
+            G = projection(n_features, project, PROJECTION_SEED)
             self.fingerprint = zlib.crc32(G.tobytes())
         P = np.zeros((n_classes, size, size))
         P[:, np.arange(size), np.arange(size)] = 1.0 / lam
@@ -513,8 +513,8 @@ def features_of(n_features: int, expand: str, project: int) -> int:
     return size
 
 
-def projection(n_features: int, dimensions: int) -> FloatArray:
+def projection(n_features: int, dimensions: int, seed: int) -> FloatArray:
     """Gᵀ: independent N(0, 1/m) entries, float64[d, m]."""
-    generator = np.random.Generator(np.random.PCG64(PROJECTION_SEED))
+    generator = np.random.Generator(np.random.PCG64(seed))
     G: FloatArray = generator.standard_normal((n_features, dimensions)) / sqrt(dimensions)
     return G

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream.engine import TaskSettings
 from stream.events import Decision, Features, FloatArray
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
-from stream.learners.late_ucb import LateUcb, projection
+from stream.learners.late_ucb import PROJECTION_SEED, LateUcb, projection
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.late_bits import NaiveIgwLogistic, NaiveLateUcb, NaiveStackIgw
 
@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
     "late-ucb, projected": (
         "late-ucb",
         {"project": 5},
-        lambda: NaiveLateUcb(K, D, lam=0.1, G=projection(D, 5).T, drift="global"),
+        lambda: NaiveLateUcb(K, D, lam=0.1, G=projection(D, 5, PROJECTION_SEED).T, drift="global"),
     ),
     "late-ucb, drift of a class": ("late-ucb", {"drift": "class"}, lambda: NaiveLateUcb(K, D, drift="class")),
     "igw-logistic": ("igw-logistic", {}, lambda: NaiveIgwLogistic(K, D, drift="global")),
@@ -305,7 +305,7 @@ def test_a_state_of_another_projection_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_projection_is_the_same_in_every_run() -> None:
-    np.testing.assert_allclose(projection(3, 4)[0], GOLDEN_PROJECTION, rtol=1e-15)
+    np.testing.assert_allclose(projection(3, 4, PROJECTION_SEED)[0], GOLDEN_PROJECTION, rtol=1e-15)
     learner = create("late-ucb", 2, 3, project=4)
     assert isinstance(learner, LateUcb)
 
