@@ -1,15 +1,17 @@
 """The error of the default learners on real data, with bits at once and late.
 
-    python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--write]
+    python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--drift] [--write]
 
 For each set the learner that `auto` chooses, with its defaults, goes once over the rows in each of some orders, drawn
-from a seed; every bit comes a fixed number of decisions late. The error is that of the action. `--write` puts the table
-into benchmarks/results/late_bits.json, row by row.
+from a seed; every bit comes a fixed number of decisions late. The error is that of the action. With `--drift` the
+classes change their names halfway, by a permutation that leaves none in its place, and each `drift` is measured.
+`--write` puts the table into benchmarks/results/late_bits.json, or late_bits_drift.json, row by row.
 """
 
 import argparse
 import json
 import time
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -21,9 +23,10 @@ from producers.datasets import svmlight
 from producers.datasets.synthetic import synnonsep, synsep
 from stream.learners import create
 from stream.learners.auto import choose
+from stream.learners.kernels import DRIFTS
 from stream.offline import Examples, run
 
-RESULTS = Path(__file__).parent / "results" / "late_bits.json"
+RESULTS = Path(__file__).parent / "results"
 
 SYNTHETIC_ROWS = 50_000
 
@@ -89,19 +92,32 @@ def in_order(examples: Examples, order: NDArray[np.int64]) -> Examples:
     return Examples(offsets, examples.indices[places], examples.values[places], examples.labels[order])
 
 
-def measure(name: str, data: Loaded, delay: int, orders: int, parameters: dict[str, Any]) -> dict[str, Any]:
+def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The labels, those of the second half under other names: a cycle through the classes in a drawn order."""
+    circle = rng.permutation(n_classes)
+    names = np.empty(n_classes, dtype=np.int64)
+    names[circle] = np.roll(circle, 1)
+    half = labels.size // 2
+    return np.concatenate((labels[:half], names[labels[half:]]))
+
+
+def measure(
+    name: str, data: Loaded, delay: int, orders: int, parameters: dict[str, Any], *, renamed: bool = False
+) -> dict[str, Any]:
     size = data.examples.labels.size
     choice = choose(data.n_classes, data.n_features, data.examples.indices.size / size)
     errors, spent = [], []
     for seed in range(1, orders + 1):
         rng = np.random.default_rng(seed)
         shuffled = in_order(data.examples, rng.permutation(size))
+        if renamed:
+            shuffled = shuffled._replace(labels=renamed_halfway(shuffled.labels, data.n_classes, rng))
         learner = create(choice.learner, data.n_classes, data.n_features, **{**choice.parameters, **parameters})
         start = time.perf_counter()
         result = run(learner, shuffled, rng.random(size), rng.random(size), np.full(size, delay))
         spent.append((time.perf_counter() - start) / size * 1e6)
         errors.append(100.0 * float(np.mean(result.actions != shuffled.labels)))
-    goal = GOALS.get(delay, {}).get(name)
+    goal = None if renamed else GOALS.get(delay, {}).get(name)
     return {
         "set": name,
         "delay": delay,
@@ -123,19 +139,26 @@ def main() -> None:
     parser.add_argument("--delays", nargs="+", type=int, default=[0, 1_000])
     parser.add_argument("--orders", type=int, default=3)
     parser.add_argument("--param", nargs="*", default=[], help="NAME=VALUE, instead of the default")
+    parser.add_argument("--drift", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    parameters = dict(text.split("=", 1) for text in arguments.param)
-    rows = json.loads(RESULTS.read_text()) if arguments.write and RESULTS.exists() else []
+    given = dict(text.split("=", 1) for text in arguments.param)
+    results = RESULTS / ("late_bits_drift.json" if arguments.drift else "late_bits.json")
+    rows = json.loads(results.read_text()) if arguments.write and results.exists() else []
     for name in arguments.sets:
         data = load(name, arguments.folder)
-        for delay in arguments.delays:
-            row = measure(name, data, delay, arguments.orders, parameters)
+        for delay, drift in product(arguments.delays, DRIFTS if arguments.drift else [None]):
+            parameters = given if drift is None else {**given, "drift": drift}
+            row = measure(name, data, delay, arguments.orders, parameters, renamed=arguments.drift)
             print(json.dumps(row, ensure_ascii=False), flush=True)
             if arguments.write:
-                rows = [other for other in rows if (other["set"], other["delay"]) != (name, delay)] + [row]
+                rows = [other for other in rows if _what(other) != _what(row)] + [row]
                 lines = ",\n".join(json.dumps(kept, ensure_ascii=False) for kept in rows)
-                RESULTS.write_text(f"[\n{lines}\n]\n")
+                results.write_text(f"[\n{lines}\n]\n")
+
+
+def _what(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["set"], row["delay"], row["parameters"]
 
 
 if __name__ == "__main__":
