@@ -232,7 +232,12 @@ class KernelLearner(Learner):
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
             raise ValueError(f"{self.name}: a decision logs {self.logged_size} numbers; got {logged.size}")
-        return action, greedy, propensity, np.concatenate((scores, logged)) if logged.size else scores
+        if logged.size == 0:
+            return action, greedy, propensity, scores
+        row = logged.base
+        if row is None or row is not scores.base:  # not as `predict` made it: it was stored in between
+            row = np.concatenate((scores, logged))
+        return action, greedy, propensity, row
 
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None

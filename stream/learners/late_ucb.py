@@ -19,6 +19,7 @@ from stream.learners.kernels import (
     check_event,
     compiled,
     linear_scores,
+    norm_of,
     sample_epsilon_greedy,
     unit,
     usable,
@@ -36,11 +37,31 @@ DENSE_SHARE = 3
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # how x becomes the regression's features
 
-# Places in `settings`.
-LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND = range(7)
+# Places at the beginning of the model.
+LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND, CLASSES, SIZE, FEATURES = range(10)
+SETTINGS = 10
 
 # Rows of `counts`, whose last column is that of all classes together.
 WEIGHT, DETECTORS, ALARMS = 0, slice(1, 4), 4
+COUNTS = 5
+
+
+@compiled
+def parts(model: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Counts [5, K + 1], W [K, d'], P [K, d', d'] and Gᵀ [d, m] of the model, which is one array behind its settings.
+
+    One array, because each that a kernel gets costs 0.1 µs.
+    """
+    K, size, d = int(model[CLASSES]), int(model[SIZE]), int(model[FEATURES])
+    weights = SETTINGS + COUNTS * (K + 1)
+    inverses = weights + K * size
+    projection = inverses + K * size * size
+    return (
+        model[SETTINGS:weights].reshape((COUNTS, K + 1)),
+        model[weights:inverses].reshape((K, size)),
+        model[inverses:projection].reshape((K, size, size)),
+        model[projection:].reshape((d, (model.size - projection) // d)),
+    )
 
 
 @compiled
@@ -62,42 +83,59 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
 
 
 @compiled
+def projected(indices: IndexArray, x: FloatArray, G: FloatArray, z: FloatArray) -> None:
+    """Set z to G x, by the rows of Gᵀ, four a pass."""
+    z[:] = 0.0
+    a = 0
+    while a + 3 < x.size:
+        r0, r1, r2, r3 = G[indices[a]], G[indices[a + 1]], G[indices[a + 2]], G[indices[a + 3]]
+        x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
+        for j in range(z.size):
+            z[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
+        a += 4
+    while a < x.size:
+        r0 = G[indices[a]]
+        for j in range(z.size):
+            z[j] += x[a] * r0[j]
+        a += 1
+
+
+@compiled
 def with_bias(
-    indices: IndexArray, values: FloatArray, G: FloatArray, size: int, settings: FloatArray
+    indices: IndexArray, values: FloatArray, logged: FloatArray, model: FloatArray
 ) -> tuple[IndexArray, FloatArray]:
-    """The regression's features: expanded, of unit norm, projected, and a constant entry at the end."""
-    kind = settings[KIND]
+    """The regression's features: expanded, of unit norm, and a constant entry at the end; projected ones are logged."""
+    kind, size = model[KIND], int(model[SIZE])
     if kind == PROJECTED:
-        x = unit(values)
-        dense, every = np.zeros(size), np.empty(size, np.int32)
-        for a in range(indices.size):
-            row = G[indices[a]]
-            for j in range(row.size):
-                dense[j] += row[j] * x[a]
+        dense, every = np.empty(size), np.empty(size, np.int32)
+        dense[: size - 1] = logged[logged.size - size + 1 :]
+        dense[size - 1] = model[BIAS]
         for j in range(size):
             every[j] = j
-        dense[size - 1] = settings[BIAS]
         return every, dense
     if kind == QUADRATIC:
-        indices, values = expanded(indices, values, G.shape[0])
+        indices, values = expanded(indices, values, int(model[FEATURES]))
     n = indices.size
     places, entries = np.empty(n + 1, np.int32), np.empty(n + 1)
-    places[:n] = indices
-    entries[:n] = unit(values)
+    norm = norm_of(values)
+    scaled = 0.0 < norm < inf  # else all zeros, as `unit` makes them
+    for a in range(n):
+        places[a] = indices[a]
+        entries[a] = values[a] / norm if scaled else 0.0
     places[n] = size - 1
-    entries[n] = settings[BIAS]
+    entries[n] = model[BIAS]
     return places, entries
 
 
 @compiled
-def squared_length(x: FloatArray, settings: FloatArray) -> float:
+def squared_length(x: FloatArray, model: FloatArray) -> float:
     """‖x‖², which is the constant's and 1 or 0, without rounding: classes with as many decisions must tie exactly."""
     total = 0.0
     for a in range(x.size - 1):
         total += x[a] * x[a]
-    if settings[KIND] != PROJECTED:
+    if model[KIND] != PROJECTED:
         total = 1.0 if total > 0.0 else 0.0
-    return float(total + settings[BIAS] * settings[BIAS])
+    return float(total + model[BIAS] * model[BIAS])
 
 
 @compiled
@@ -121,48 +159,70 @@ def times(P: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 
 @compiled
 def variance(P: FloatArray, places: IndexArray, x: FloatArray) -> float:
-    """xᵀPx, of a symmetric P; 0 for what rounding leaves below it."""
-    n = x.size
-    total = 0.0
-    if DENSE_SHARE * n > P.shape[0]:
-        z = times(P, places, x)
+    """xᵀPx, of the entries of P on and above the diagonal; 0 for what rounding leaves below it."""
+    n, size = x.size, P.shape[0]
+    diagonal = above = 0.0
+    if DENSE_SHARE * n <= size:
         for a in range(n):
-            total += z[places[a]] * x[a]
-        return max(total, 0.0)
+            row = P[places[a]]
+            diagonal += row[places[a]] * x[a] * x[a]
+            s0 = s1 = s2 = s3 = 0.0  # sums that do not wait for each other
+            b = a + 1
+            while b + 3 < n:
+                s0 += row[places[b]] * x[b]
+                s1 += row[places[b + 1]] * x[b + 1]
+                s2 += row[places[b + 2]] * x[b + 2]
+                s3 += row[places[b + 3]] * x[b + 3]
+                b += 4
+            while b < n:
+                s0 += row[places[b]] * x[b]
+                b += 1
+            above += ((s0 + s1) + (s2 + s3)) * x[a]
+        return max(diagonal + 2.0 * above, 0.0)
+    z = np.zeros(size)  # z_j = Σ x_a P_aj over the a above j: whole pieces of rows, which become vector instructions
+    a = 0
+    while a < n:
+        group = min(4, n - a)
+        for r in range(a, a + group):
+            row = P[places[r]]
+            diagonal += row[places[r]] * x[r] * x[r]
+            for c in range(r + 1, a + group):
+                above += row[places[c]] * x[r] * x[c]
+        first = places[a + group - 1] + 1
+        out = z[first:]
+        if group == 4:
+            r0, r1 = P[places[a], first:], P[places[a + 1], first:]
+            r2, r3 = P[places[a + 2], first:], P[places[a + 3], first:]
+            x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
+            for j in range(out.size):
+                out[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
+        else:
+            for r in range(a, a + group):
+                r0 = P[places[r], first:]
+                for j in range(out.size):
+                    out[j] += x[r] * r0[j]
+        a += group
     for a in range(n):
-        row = P[places[a]]
-        s0 = 0.5 * row[places[a]] * x[a]
-        s1 = s2 = s3 = 0.0  # sums that do not wait for each other
-        b = a + 1
-        while b + 3 < n:
-            s0 += row[places[b]] * x[b]
-            s1 += row[places[b + 1]] * x[b + 1]
-            s2 += row[places[b + 2]] * x[b + 2]
-            s3 += row[places[b + 3]] * x[b + 3]
-            b += 4
-        while b < n:
-            s0 += row[places[b]] * x[b]
-            b += 1
-        total += ((s0 + s1) + (s2 + s3)) * x[a]
-    return max(2.0 * total, 0.0)
+        above += z[places[a]] * x[a]
+    return max(diagonal + 2.0 * above, 0.0)
 
 
 @compiled
 def highest_bound(
-    places: IndexArray, x: FloatArray, scores: FloatArray, P: FloatArray, counts: FloatArray, settings: FloatArray
+    places: IndexArray, x: FloatArray, scores: FloatArray, P: FloatArray, counts: FloatArray, model: FloatArray
 ) -> int:
     """The class of a shortlist with the highest s_k + √(η xᵀP_k x); ties go to the lowest class."""
     K, size = P.shape[0], P.shape[1]
-    length_sq = squared_length(x, settings)
+    length_sq = squared_length(x, model)
     rough = np.empty(K)
     for k in range(K):
-        rough[k] = scores[k] + sqrt(settings[ETA] * length_sq / (settings[LAM] + counts[WEIGHT, k] / size))
+        rough[k] = scores[k] + sqrt(model[ETA] * length_sq / (model[LAM] + counts[WEIGHT, k] / size))
     action = -1
     highest = 0.0
-    for _ in range(min(int(settings[SHORTLIST]), K)):
+    for _ in range(min(int(model[SHORTLIST]), K)):
         k = argmax(rough)
         rough[k] = -inf
-        bound = scores[k] + sqrt(settings[ETA] * variance(P[k], places, x))
+        bound = scores[k] + sqrt(model[ETA] * variance(P[k], places, x))
         if action < 0 or bound > highest or (bound == highest and k < action):
             action, highest = k, bound
     return action
@@ -208,26 +268,28 @@ def take_in(P: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 
 
 @compiled
+def epoch(counts: FloatArray, k: int) -> float:
+    """How often a class was reset."""
+    return float(counts[ALARMS, k] + counts[ALARMS, counts.shape[1] - 1])
+
+
+@compiled
 def predict(
-    indices: IndexArray,
-    values: FloatArray,
-    u: float,
-    scores: FloatArray,
-    W: FloatArray,
-    P: FloatArray,
-    counts: FloatArray,
-    G: FloatArray,
-    settings: FloatArray,
+    indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, model: FloatArray
 ) -> tuple[int, int, float]:
     """Play the highest bound of the shortlist, or with probability `floor` any class."""
-    check_event(indices, values, G.shape[0])
+    check_event(indices, values, int(model[FEATURES]))
+    counts, W, P, G = parts(model)
     K = W.shape[0]
-    places, x = with_bias(indices, values, G, W.shape[1], settings)
+    logged = scores[K:]
+    if model[KIND] == PROJECTED:
+        projected(indices, unit(values), G, logged[logged.size - G.shape[1] :])
+    places, x = with_bias(indices, values, logged, model)
     linear_scores(places, x, W, scores)
-    best = highest_bound(places, x, scores[:K], P, counts, settings)
-    action, propensity = sample_epsilon_greedy(best, K, settings[FLOOR], u)
-    if scores.size > K:
-        scores[K] = counts[ALARMS, action] + counts[ALARMS, K]  # how often the class was reset before
+    best = highest_bound(places, x, scores[:K], P, counts, model)
+    action, propensity = sample_epsilon_greedy(best, K, model[FLOOR], u)
+    if model[DRIFT_KIND] != 0.0:
+        logged[0] = epoch(counts, action)
     return action, argmax(scores[:K]), propensity
 
 
@@ -239,16 +301,14 @@ def observe(
     greedy: int,
     propensity: float,
     scores: FloatArray,
-    W: FloatArray,
-    P: FloatArray,
-    counts: FloatArray,
-    G: FloatArray,
-    settings: FloatArray,
+    model: FloatArray,
 ) -> None:
     """Count x for the action's covariance, with the decision's own score as its target until the bit comes."""
-    usable(indices, values, action, propensity, scores[: W.shape[0]], W.shape[0], G.shape[0])
-    places, x = with_bias(indices, values, G, W.shape[1], settings)
-    counts[WEIGHT, action] += squared_length(x, settings)
+    counts, W, P, _ = parts(model)
+    K = W.shape[0]
+    usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))
+    places, x = with_bias(indices, values, scores[K:], model)
+    counts[WEIGHT, action] += squared_length(x, model)
     lead = scores[action] - score_of(places, x, W[action])
     z = take_in(P[action], places, x)
     if lead != 0.0:
@@ -256,12 +316,13 @@ def observe(
 
 
 @compiled
-def reset(k: int, W: FloatArray, P: FloatArray, counts: FloatArray, settings: FloatArray) -> None:
+def reset(k: int, model: FloatArray) -> None:
     """Forget what was learned of a class."""
+    counts, W, P, _ = parts(model)
     W[k] = 0.0
     P[k] = 0.0
     for j in range(P.shape[1]):
-        P[k, j, j] = 1.0 / settings[LAM]
+        P[k, j, j] = 1.0 / model[LAM]
     counts[WEIGHT, k] = 0.0
 
 
@@ -276,30 +337,26 @@ def update(
     reward: int,
     v: float,
     label: int,
-    W: FloatArray,
-    P: FloatArray,
-    counts: FloatArray,
-    G: FloatArray,
-    settings: FloatArray,
+    model: FloatArray,
 ) -> bool:
     """Replace the target that was believed by the bit."""
+    counts, W, P, _ = parts(model)
     K = W.shape[0]
-    usable(indices, values, action, propensity, scores[:K], K, G.shape[0])  # x is scaled: only its form matters
-    places, x = with_bias(indices, values, G, W.shape[1], settings)
-    if scores.size > K and scores[K] != counts[ALARMS, action] + counts[ALARMS, K]:
-        counts[WEIGHT, action] += squared_length(
-            x, settings
-        )  # its class was reset since: P and w do not know it any more
+    usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))  # only the form of x matters
+    logged = scores[K:]
+    places, x = with_bias(indices, values, logged, model)
+    if model[DRIFT_KIND] != 0.0 and logged[0] != epoch(counts, action):
+        counts[WEIGHT, action] += squared_length(x, model)  # its class was reset since: P and w do not know it any more
         lead = reward - score_of(places, x, W[action])
         move(W[action], lead, take_in(P[action], places, x))
     else:
         move(W[action], reward - scores[action], times(P[action], places, x))
-    alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(settings[DRIFT_KIND]))
+    alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(model[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         for k in range(K):
-            reset(k, W, P, counts, settings)
+            reset(k, model)
     elif alarm == ALARM_OF_CLASS:
-        reset(action, W, P, counts, settings)
+        reset(action, model)
     return True
 
 
@@ -311,17 +368,15 @@ def retract(
     propensity: float,
     scores: FloatArray,
     change: int,
-    W: FloatArray,
-    P: FloatArray,
-    counts: FloatArray,
-    G: FloatArray,
-    settings: FloatArray,
+    model: FloatArray,
 ) -> bool:
     """w_a += change · P_a x, where change is the real reward less the assumed one."""
-    usable(indices, values, action, propensity, scores, W.shape[0], G.shape[0])
+    _, W, P, _ = parts(model)
+    K = W.shape[0]
+    usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))
     if change == 0:
         return False
-    places, x = with_bias(indices, values, G, W.shape[1], settings)
+    places, x = with_bias(indices, values, scores[K:], model)
     move(W[action], float(change), times(P[action], places, x))
     return True
 
@@ -409,20 +464,26 @@ class LateUcb(KernelLearner):
     ) -> None:
         size = features_of(n_features, expand, project) + 1
         kind = PROJECTED if project else QUADRATIC if expand == "quadratic" else PLAIN
-        self.logged_size = 0 if drift == "off" else 1
+        self.logged_size = project + (0 if drift == "off" else 1)
         self.is_linear = kind == PLAIN
         if lam == 0.0:
             lam = 0.1 if project or size - 1 > 200 else 0.03
-        G = np.zeros((n_features, 0))
+        shapes = [(COUNTS, n_classes + 1), (n_classes, size), (n_classes, size, size), (n_features, project)]
+        # Not np.zeros: it leaves the pages to be made small, one by one, and reading across them costs more.
+        model = np.full(SETTINGS + sum(int(np.prod(shape)) for shape in shapes), 0.0)
+        model[:SETTINGS] = (
+            lam, eta, shortlist, bias, kind, floor, DRIFTS.index(drift), n_classes, size, n_features,
+        )  # fmt: skip
+        starts = np.cumsum([SETTINGS, *(int(np.prod(shape)) for shape in shapes)])
+        counts, W, P, G = (
+            model[start : start + int(np.prod(shape))].reshape(shape)
+            for start, shape in zip(starts[:-1], shapes, strict=True)
+        )
+        P[:, np.arange(size), np.arange(size)] = 1.0 / lam
         self.fingerprint = 0
         if project:
-            G = projection(n_features, project, PROJECTION_SEED)
+            G[:] = projection(n_features, project, PROJECTION_SEED)
             self.fingerprint = zlib.crc32(G.tobytes())
-        P = np.zeros((n_classes, size, size))
-        P[:, np.arange(size), np.arange(size)] = 1.0 / lam
-        counts = np.zeros((5, n_classes + 1))
-        settings = np.array([lam, eta, shortlist, bias, kind, floor, DRIFTS.index(drift)], dtype=np.float64)
-        W = np.zeros((n_classes, size))
         arrays: dict[str, NDArray[Any]] = {
             "W": W,
             "P": P,
@@ -430,8 +491,7 @@ class LateUcb(KernelLearner):
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
-        kernels = Kernels(predict, update, observe)
-        super().__init__(n_classes, n_features, arrays, (W, P, counts, G, settings), kernels)
+        super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe))
 
     def state(self) -> State:
         """The state, as copies, and a checksum of the projection, which follows from the parameters."""
@@ -458,7 +518,7 @@ class LateUcb(KernelLearner):
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
         change = int(reward) - int(assumed_reward)
-        action, _, propensity, scores, _ = decision
+        action, _, propensity, scores = self._figures(decision)
         return bool(retract(indices, values, action, propensity, scores, change, *self.model))
 
     def weights(self) -> FloatArray:
