@@ -29,20 +29,18 @@ A_START = 1e-3
 SHARE_MIN = 1e-9
 """The least sum of the other classes' probabilities that is divided by: where all are nearly 0, none gets the blame."""
 
-# Places in `settings`.
-SCALE, STEP, OTHERS, BIAS, DRIFT_KIND = range(5)
-
-# Rows of `counts`, whose last column is that of all classes together.
-DETECTORS, ALARMS = slice(0, 3), 3
+# Places in `rest`, behind which stand the detectors [3, K + 1] and the alarms [K + 1].
+SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
+COUNTS = 6
 
 
 @compiled
-def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, settings: FloatArray, p: FloatArray) -> None:
+def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
     """p_k = σ(w_k·x) with the constant entry; a row of M has a feature's W of all classes, and then its A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
-        p[k] = last[k] * settings[BIAS]
+        p[k] = last[k] * rest[BIAS]
     for j in range(indices.size):
         row = M[indices[j]]
         for k in range(K):
@@ -58,23 +56,21 @@ def predict(
     u: float,
     scores: FloatArray,
     M: FloatArray,
-    rounds: FloatArray,
-    counts: FloatArray,
-    settings: FloatArray,
+    rest: FloatArray,
 ) -> tuple[int, int, float]:
     """Sample by inverse-gap weighting; the scores are the probabilities of being right."""
     check_event(indices, values, M.shape[0] - 1)
-    probabilities(indices, unit(values), M, settings, scores)
+    probabilities(indices, unit(values), M, rest, scores)
     K = scores.size
     best = argmax(scores)
-    gamma = settings[SCALE] * sqrt(rounds[0] + 1.0)
+    gamma = rest[SCALE] * sqrt(rest[ROUNDS] + 1.0)
     played = np.empty(K)
-    rest = 1.0
+    left = 1.0
     for k in range(K):
         if k != best:
             played[k] = 1.0 / (K + gamma * (scores[best] - scores[k]))
-            rest -= played[k]
-    played[best] = rest
+            left -= played[k]
+    played[best] = left
     action = sample_from(played, u)
     return action, best, played[action]
 
@@ -88,12 +84,10 @@ def observe(
     propensity: float,
     scores: FloatArray,
     M: FloatArray,
-    rounds: FloatArray,
-    counts: FloatArray,
-    settings: FloatArray,
+    rest: FloatArray,
 ) -> None:
     """Count a round."""
-    rounds[0] += 1.0
+    rest[ROUNDS] += 1.0
 
 
 @compiled
@@ -122,16 +116,14 @@ def update(
     v: float,
     label: int,
     M: FloatArray,
-    rounds: FloatArray,
-    counts: FloatArray,
-    settings: FloatArray,
+    rest: FloatArray,
 ) -> bool:
     """A step of every class: the action's towards the bit, the others' towards what it says of them."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     usable(indices, values, action, propensity, scores, K, d)  # x is scaled: only its form matters
     x = unit(values)
     p = np.empty(K)
-    probabilities(indices, x, M, settings, p)
+    probabilities(indices, x, M, rest, p)
     others = 0.0
     for k in range(K):
         if k != action:
@@ -139,12 +131,13 @@ def update(
     e = np.empty(K)
     for k in range(K):
         target = 0.0 if reward == 1 else min(1.0, p[k] / max(others, SHARE_MIN))
-        e[k] = settings[OTHERS] * (p[k] - target)
+        e[k] = rest[OTHERS] * (p[k] - target)
     e[action] = p[action] - reward
     for j in range(indices.size):
-        descend(M[indices[j]], e, x[j], settings[STEP])
-    descend(M[d], e, settings[BIAS], settings[STEP])
-    alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(settings[DRIFT_KIND]))
+        descend(M[indices[j]], e, x[j], rest[STEP])
+    descend(M[d], e, rest[BIAS], rest[STEP])
+    detectors, alarms = rest[COUNTS : rest.size - K - 1].reshape((3, K + 1)), rest[rest.size - K - 1 :]
+    alarm = watch(detectors, alarms, action, reward, int(rest[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         M[:, :K] = 0.0
         M[:, K:] = A_START
@@ -215,17 +208,18 @@ class IgwLogistic(KernelLearner):
         # By feature, so that an event touches few and whole rows.
         M = np.zeros((n_features + 1, 2 * n_classes))
         M[:, n_classes:] = A_START
-        rounds = np.zeros(1)
-        counts = np.zeros((4, n_classes + 1))
+        # The parameters and what is small ride in one array: each that a kernel gets costs 0.1 µs.
+        rest = np.zeros(COUNTS + 4 * (n_classes + 1))
+        rest[:ROUNDS] = (scale, step, others, bias, DRIFTS.index(drift))
+        counts = rest[COUNTS:].reshape(4, n_classes + 1)
         arrays = {
             "W": M[:, :n_classes].T,
             "A": M[:, n_classes:].T,
-            "rounds": rounds,
-            "detectors": counts[DETECTORS],
-            "alarms": counts[ALARMS],
+            "rounds": rest[ROUNDS : ROUNDS + 1],
+            "detectors": counts[:3],
+            "alarms": counts[3],
         }
-        settings = np.array([scale, step, others, bias, DRIFTS.index(drift)], dtype=np.float64)
-        super().__init__(n_classes, n_features, arrays, (M, rounds, counts, settings))
+        super().__init__(n_classes, n_features, arrays, (M, rest))
 
     def weights(self) -> FloatArray:
         """The weights of x of unit norm, float64[K, d], as a copy; without the constant's."""

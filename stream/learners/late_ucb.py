@@ -35,6 +35,9 @@ PROJECTION_SEED = 20_260_101
 DENSE_SHARE = 3
 """From one non-zero in three entries on, whole rows of P are faster than the entries that count, picked out."""
 
+SMALL = 128
+"""Up to this size a P lies so near that to leave out its lower half costs more than to read it."""
+
 PLAIN, QUADRATIC, PROJECTED = range(3)  # how x becomes the regression's features
 
 # Places at the beginning of the model.
@@ -159,7 +162,7 @@ def times(P: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 
 @compiled
 def variance(P: FloatArray, places: IndexArray, x: FloatArray) -> float:
-    """xᵀPx, of the entries of P on and above the diagonal; 0 for what rounding leaves below it."""
+    """xᵀPx of a symmetric P, where it pays by the entries above the diagonal; 0 for what rounding leaves below it."""
     n, size = x.size, P.shape[0]
     diagonal = above = 0.0
     if DENSE_SHARE * n <= size:
@@ -179,6 +182,11 @@ def variance(P: FloatArray, places: IndexArray, x: FloatArray) -> float:
                 b += 1
             above += ((s0 + s1) + (s2 + s3)) * x[a]
         return max(diagonal + 2.0 * above, 0.0)
+    if size <= SMALL:
+        z = times(P, places, x)
+        for a in range(n):
+            diagonal += z[places[a]] * x[a]
+        return max(diagonal, 0.0)
     z = np.zeros(size)  # z_j = Σ x_a P_aj over the a above j: whole pieces of rows, which become vector instructions
     a = 0
     while a < n:

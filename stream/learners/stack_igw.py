@@ -49,27 +49,42 @@ RARITY = 1.2
 WAITING_SHARE = 0.1
 """What a decision that waits counts for in the bonus of its class, a hit counting 1."""
 
-# Places in `settings`.
-SCALE, STEP, OTHERS, BONUS, BIAS, DRIFT_KIND = range(6)
-
-# Places in `totals`.
-MEAN_COUNT, DECIDED, SETTLED = range(3)
+# Places in `rest`: the parameters, and what is counted; behind them stand the head and the counts, see `parts`.
+SCALE, STEP, OTHERS, BONUS, BIAS, DRIFT_KIND, MEAN_COUNT, DECIDED, SETTLED = range(9)
+PARTS = 9
 
 # Rows of `counts`, whose last column is that of all classes together.
 NORM_SQ, HITS, MISSES, WAITING = range(4)
 DETECTORS, ALARMS = slice(4, 7), 7
+COUNTS = 8
 
-# A feature's row: how many x had it, their sum, and then the classes' C, N, W and A, K of each.
-FREQUENCY, MEAN, CLASSES = range(3)
+# A feature's row: how many x had it, ln(1 + that), the sum of them, and then the classes' C, N, W and A, K of each.
+FREQUENCY, RARITY_LOG, MEAN, CLASSES = range(4)
+
+
+@compiled
+def parts(rest: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The head [1 + 9, 9], v and then P, and the counts [8, K + 1].
+
+    All that is small is one array: each that a kernel gets costs 0.1 µs.
+    """
+    counts = PARTS + (1 + SIGNALS) * SIGNALS
+    return (
+        rest[PARTS:counts].reshape((1 + SIGNALS, SIGNALS)),
+        rest[counts:].reshape((COUNTS, (rest.size - counts) // COUNTS)),
+    )
 
 
 @compiled
 def weighted(indices: IndexArray, values: FloatArray, Z: FloatArray, decided: float) -> FloatArray:
-    """Scale x to unit norm, each entry then by its rarity among the decisions so far, and to unit norm again."""
+    """Scale x to unit norm, each entry then by its rarity among the decisions so far, and to unit norm again.
+
+    The logarithm of a feature's count changes with the count, not with every x that has it.
+    """
     x = unit(values)
-    total = RARITY * (decided + 2.0)
+    total_log = log(RARITY * (decided + 2.0))
     for j in range(indices.size):
-        x[j] *= log(total / (Z[indices[j], FREQUENCY] + 1.0))
+        x[j] *= total_log - Z[indices[j], RARITY_LOG]
     return unit(x)
 
 
@@ -93,8 +108,7 @@ def signals(
     x: FloatArray,
     Z: FloatArray,
     counts: FloatArray,
-    totals: FloatArray,
-    settings: FloatArray,
+    rest: FloatArray,
     phi: FloatArray,
 ) -> None:
     """Fill in φ [K, 9]: what speaks for each class."""
@@ -102,7 +116,7 @@ def signals(
     c, near, s = np.zeros(K), np.zeros(K), np.empty(K)
     last = Z[Z.shape[0] - 1]
     for k in range(K):
-        s[k] = last[CLASSES + 2 * K + k] * settings[BIAS]
+        s[k] = last[CLASSES + 2 * K + k] * rest[BIAS]
     mean = 0.0
     for j in range(indices.size):
         row = Z[indices[j]]
@@ -115,7 +129,7 @@ def signals(
             c[k] += of_right[k] * value
             near[k] += of_wrong[k] * value
             s[k] += w[k] * value
-    mean /= max(totals[MEAN_COUNT], 1.0)
+    mean /= max(rest[MEAN_COUNT], 1.0)
     for k in range(K):
         c[k] = c[k] / sqrt(counts[NORM_SQ, k]) if counts[NORM_SQ, k] > 0.0 else 0.0
         s[k] = min(max(bounded(s[k]), -SCORE_CLIP), SCORE_CLIP)
@@ -153,31 +167,29 @@ def predict(
     u: float,
     scores: FloatArray,
     Z: FloatArray,
-    counts: FloatArray,
-    totals: FloatArray,
-    head: FloatArray,
-    settings: FloatArray,
+    rest: FloatArray,
 ) -> tuple[int, int, float]:
     """Sample by inverse-gap weighting of the probabilities times a bonus; the scores are the probabilities."""
     check_event(indices, values, Z.shape[0] - 1)
+    head, counts = parts(rest)
     K = counts.shape[1] - 1
-    x = weighted(indices, values, Z, totals[DECIDED])
+    x = weighted(indices, values, Z, rest[DECIDED])
     phi = np.empty((K, SIGNALS))
-    signals(indices, x, Z, counts, totals, settings, phi)
+    signals(indices, x, Z, counts, rest, phi)
     q = np.empty(K)
     for k in range(K):
         scores[k] = believed(head, phi[k])
         known = 1.0 + counts[HITS, k] + WAITING_SHARE * counts[WAITING, k]
-        q[k] = scores[k] * (1.0 + settings[BONUS] * K / known)
+        q[k] = scores[k] * (1.0 + rest[BONUS] * K / known)
     best = argmax(q)
-    gamma = settings[SCALE] * sqrt(totals[SETTLED] + 1.0)
+    gamma = rest[SCALE] * sqrt(rest[SETTLED] + 1.0)
     played = np.empty(K)
-    rest = 1.0
+    left = 1.0
     for k in range(K):
         if k != best:
             played[k] = 1.0 / (K + gamma * (q[best] - q[k]))
-            rest -= played[k]
-    played[best] = rest
+            left -= played[k]
+    played[best] = left
     action = sample_from(played, u)
     scores[K:] = phi[action]
     return action, argmax(scores[:K]), played[action]
@@ -192,22 +204,21 @@ def observe(
     propensity: float,
     scores: FloatArray,
     Z: FloatArray,
-    counts: FloatArray,
-    totals: FloatArray,
-    head: FloatArray,
-    settings: FloatArray,
+    rest: FloatArray,
 ) -> None:
     """Add x to the mean of all, and count the decision, its features, and that it waits."""
+    _, counts = parts(rest)
     K = counts.shape[1] - 1
     usable(indices, values, action, propensity, scores[:K], K, Z.shape[0] - 1)
-    x = weighted(indices, values, Z, totals[DECIDED])
+    x = weighted(indices, values, Z, rest[DECIDED])
     for j in range(indices.size):
         row = Z[indices[j]]
         row[MEAN] += x[j]
         if x[j] != 0.0:
             row[FREQUENCY] += 1.0
-    totals[MEAN_COUNT] += 1.0
-    totals[DECIDED] += 1.0
+            row[RARITY_LOG] = log(row[FREQUENCY] + 1.0)
+    rest[MEAN_COUNT] += 1.0
+    rest[DECIDED] += 1.0
     counts[WAITING, action] += 1.0
 
 
@@ -268,20 +279,18 @@ def update(
     v: float,
     label: int,
     Z: FloatArray,
-    counts: FloatArray,
-    totals: FloatArray,
-    head: FloatArray,
-    settings: FloatArray,
+    rest: FloatArray,
 ) -> bool:
     """The stack, the centroid of the action, and the regressions take in the bit."""
+    head, counts = parts(rest)
     K, d = counts.shape[1] - 1, Z.shape[0] - 1
     usable(indices, values, action, propensity, scores[:K], K, d)  # x is scaled: only its form matters
     counts[WAITING, action] -= 1.0
     update_stack(head, scores[K:], reward)
-    x = weighted(indices, values, Z, totals[DECIDED] - 1.0)
+    x = weighted(indices, values, Z, rest[DECIDED] - 1.0)
     e = np.empty(K)
     for k in range(K):
-        e[k] = Z[d, CLASSES + 2 * K + k] * settings[BIAS]
+        e[k] = Z[d, CLASSES + 2 * K + k] * rest[BIAS]
     overlap = 0.0
     for j in range(indices.size):
         row = Z[indices[j]]
@@ -301,22 +310,22 @@ def update(
         if k == action:
             e[k] = p - reward
         else:
-            e[k] = settings[OTHERS] * p if reward == 1 else 0.0
+            e[k] = rest[OTHERS] * p if reward == 1 else 0.0
         if abs(e[k]) < GRADIENT_MIN:
             e[k] = 0.0
         largest = max(largest, abs(e[k]))
     if largest > 0.0:
         for j in range(indices.size + 1):
             row = Z[d] if j == indices.size else Z[indices[j]]
-            value = settings[BIAS] if j == indices.size else x[j]
+            value = rest[BIAS] if j == indices.size else x[j]
             w, a = row[CLASSES + 2 * K : CLASSES + 3 * K], row[CLASSES + 3 * K : CLASSES + 4 * K]
             if reward == 1:
-                descend(w, a, e, value, settings[STEP])
+                descend(w, a, e, value, rest[STEP])
             else:  # the other classes' errors are 0
                 own = slice(action, action + 1)
-                descend(w[own], a[own], e[own], value, settings[STEP])
-    totals[SETTLED] += 1.0
-    alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(settings[DRIFT_KIND]))
+                descend(w[own], a[own], e[own], value, rest[STEP])
+    rest[SETTLED] += 1.0
+    alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(rest[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         reset(0, K, Z, counts)
     elif alarm == ALARM_OF_CLASS:
@@ -346,8 +355,8 @@ class StackIgw(KernelLearner):
 
     Symbols: n decisions, df how many x had a feature; M the sum of all x, m of them; C and N [K, d] the sums of the x
     that were right and wrong as a class, h and w [K] of them, nr = ‖C_k‖² (`norm_sq`, `hits`, `misses`); pend
-    (`waiting`) decisions without their bit; W and A [K, d+1]; v and P [9] and [9, 9] of the stack, shared by all
-    classes; `totals` m, n and settled bits; π_a the propensity; scores p.
+    (`waiting`) decisions without their bit; `df_log` ln(df+1); W and A [K, d+1]; v and P [9] and [9, 9] of the stack,
+    shared by all classes; `totals` m, n and settled bits; π_a the propensity; scores p.
 
     The sums are of the x as it was weighted when it came: n and df go on. Of the decision that a bit belongs to, n does
     not count itself when x is weighted again, df does.
@@ -384,7 +393,7 @@ class StackIgw(KernelLearner):
         Parameter("bias", 0.1, "the constant entry behind x of unit norm", low=0.0, high=1e9),
         DRIFT,
     )
-    observed: ClassVar[frozenset[str]] = frozenset({"M", "df", "waiting", "totals"})
+    observed: ClassVar[frozenset[str]] = frozenset({"M", "df", "df_log", "waiting", "totals"})
     instead: ClassVar[str] = "igw-logistic, whose state is half of it, or fewer features"
     logged_size = SIGNALS
     predict_kernel = staticmethod(predict)
@@ -408,9 +417,10 @@ class StackIgw(KernelLearner):
         Z = np.zeros((d + 1, CLASSES + 4 * K))
         C, N, W, A = (Z[:, CLASSES + part * K : CLASSES + (part + 1) * K].T for part in range(4))
         A[:] = A_START
-        counts = np.zeros((8, K + 1))
-        totals = np.zeros(3)
-        head = np.zeros((1 + SIGNALS, SIGNALS))
+        rest = np.zeros(PARTS + (1 + SIGNALS) * SIGNALS + COUNTS * (K + 1))
+        rest[:MEAN_COUNT] = (scale, step, others, bonus, bias, DRIFTS.index(drift))
+        head = rest[PARTS : PARTS + (1 + SIGNALS) * SIGNALS].reshape(1 + SIGNALS, SIGNALS)
+        counts = rest[PARTS + (1 + SIGNALS) * SIGNALS :].reshape(COUNTS, K + 1)
         head[0] = PRIOR
         head[0, 0] = -log(K - 1)
         head[1:] = PRIOR_VARIANCE * np.eye(SIGNALS)
@@ -421,18 +431,18 @@ class StackIgw(KernelLearner):
             "N": N[:, :d],
             "M": Z[:d, MEAN],
             "df": Z[:d, FREQUENCY],
+            "df_log": Z[:d, RARITY_LOG],
             "norm_sq": counts[NORM_SQ, :K],
             "hits": counts[HITS, :K],
             "misses": counts[MISSES, :K],
             "waiting": counts[WAITING, :K],
-            "totals": totals,
+            "totals": rest[MEAN_COUNT:PARTS],
             "v": head[0],
             "P": head[1:],
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
-        settings = np.array([scale, step, others, bonus, bias, DRIFTS.index(drift)], dtype=np.float64)
-        super().__init__(n_classes, n_features, arrays, (Z, counts, totals, head, settings))
+        super().__init__(n_classes, n_features, arrays, (Z, rest))
 
     def weights(self) -> FloatArray:
         """Not linear in x.
