@@ -10,14 +10,20 @@ from numpy.typing import NDArray
 
 from stream.events import Decision, Features, FloatArray, IndexArray
 from stream.learners.base import Cost, Kernel, KernelLearner, Kernels, Parameter, register, sparse
-from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, unit, usable
+from stream.learners.kernels import (
+    argmax,
+    bounded,
+    check_event,
+    compiled,
+    linear_scores,
+    subtract_outer,
+    unit,
+    usable,
+)
 
 PENDING_MAX = 32
 """Rank-one changes of one class's inverse that are kept apart before they are added to it in one pass: the pass is
-bound by memory, and 32 changes together cost a fifth of 32 passes. A multiple of 8, see `_fold`."""
-
-TILE = 16
-"""Side of the square tiles in which a symmetric matrix is mirrored: two of them fit the nearest cache."""
+bound by memory, and 32 changes together cost a fifth of 32 passes. A multiple of 8, see `subtract_outer`."""
 
 # Places in `memory`, what a run accumulates.
 ROUNDS = 0  # t, decisions made
@@ -199,35 +205,6 @@ def _inverse_times(
 
 
 @compiled
-def _fold(inverse: FloatArray, changes: FloatArray) -> None:
-    """A⁻¹ -= Σ_m z_m z_mᵀ: on and above the diagonal, eight changes and two rows a pass, and mirrored below.
-
-    The pass is bound by reading the changes, which two rows share.
-    """
-    d = inverse.shape[0]
-    for m in range(0, changes.shape[0], 8):
-        for i in range(0, d, 2):
-            row = inverse[i, i:]
-            next_row = inverse[min(i + 1, d - 1), i:]  # of an odd d, the last row twice: a = 0 the second time
-            z0, z1, z2, z3 = changes[m, i:], changes[m + 1, i:], changes[m + 2, i:], changes[m + 3, i:]
-            z4, z5, z6, z7 = changes[m + 4, i:], changes[m + 5, i:], changes[m + 6, i:], changes[m + 7, i:]
-            a0, a1, a2, a3, a4, a5, a6, a7 = z0[0], z1[0], z2[0], z3[0], z4[0], z5[0], z6[0], z7[0]
-            b0 = b1 = b2 = b3 = b4 = b5 = b6 = b7 = 0.0
-            if i + 1 < d:
-                b0, b1, b2, b3, b4, b5, b6, b7 = z0[1], z1[1], z2[1], z3[1], z4[1], z5[1], z6[1], z7[1]
-            for j in range(row.size):
-                c0, c1, c2, c3, c4, c5, c6, c7 = z0[j], z1[j], z2[j], z3[j], z4[j], z5[j], z6[j], z7[j]
-                row[j] -= ((a0 * c0 + a1 * c1) + (a2 * c2 + a3 * c3)) + ((a4 * c4 + a5 * c5) + (a6 * c6 + a7 * c7))
-                next_row[j] -= ((b0 * c0 + b1 * c1) + (b2 * c2 + b3 * c3)) + ((b4 * c4 + b5 * c5) + (b6 * c6 + b7 * c7))
-    for top in range(0, d, TILE):
-        for left in range(0, top + 1, TILE):
-            for i in range(top, min(top + TILE, d)):
-                row = inverse[i]
-                for j in range(left, min(left + TILE, i)):
-                    row[j] = inverse[j, i]
-
-
-@compiled
 def predict_full(
     indices: IndexArray,
     values: FloatArray,
@@ -332,7 +309,7 @@ def update_full(
         columns[action, j, place] = scale * z[j]
     counts[action] = place + 1
     if counts[action] == PENDING_MAX:
-        _fold(inverses[action], rows[action])
+        subtract_outer(inverses[action], rows[action])
         counts[action] = 0
     memory[CONFIDENCE_SUM] += c / (1.0 + c)  # xᵀA⁻¹x after this update
     return True

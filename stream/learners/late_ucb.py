@@ -21,6 +21,7 @@ from stream.learners.kernels import (
     linear_scores,
     norm_of,
     sample_epsilon_greedy,
+    subtract_outer,
     unit,
     usable,
     watch,
@@ -36,7 +37,11 @@ DENSE_SHARE = 3
 """From one non-zero in three entries on, whole rows of P are faster than the entries that count, picked out."""
 
 SMALL = 128
-"""Up to this size a P lies so near that to leave out its lower half costs more than to read it."""
+"""Up to this size a P lies so near that to leave out its lower half costs more than to read it, and to change it at
+every decision less than to keep changes apart."""
+
+BLOCK = 32
+"""Changes of a larger P that are kept apart before they are taken off it in one pass, which is bound by memory."""
 
 PLAIN, QUADRATIC, PROJECTED = range(3)  # how x becomes the regression's features
 
@@ -45,24 +50,30 @@ LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND, CLASSES, SIZE, FEATURES = ra
 SETTINGS = 10
 
 # Rows of `counts`, whose last column is that of all classes together.
-WEIGHT, DETECTORS, ALARMS = 0, slice(1, 4), 4
-COUNTS = 5
+WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, 5
+COUNTS = 6
+
+
+@compiled
+def block_of(size: int) -> int:
+    """B, how many changes of a P of this size are kept apart: its last rows, V, of which `pending` count."""
+    return BLOCK if size > SMALL else 0
 
 
 @compiled
 def parts(model: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Counts [5, K + 1], W [K, d'], P [K, d', d'] and Gᵀ [d, m] of the model, which is one array behind its settings.
+    """Counts [6, K + 1], W [K, d'], P and V [K, d' + B, d'] and Gᵀ [d, m]: the model behind its settings.
 
     One array, because each that a kernel gets costs 0.1 µs.
     """
     K, size, d = int(model[CLASSES]), int(model[SIZE]), int(model[FEATURES])
     weights = SETTINGS + COUNTS * (K + 1)
     inverses = weights + K * size
-    projection = inverses + K * size * size
+    projection = inverses + K * (size + block_of(size)) * size
     return (
         model[SETTINGS:weights].reshape((COUNTS, K + 1)),
         model[weights:inverses].reshape((K, size)),
-        model[inverses:projection].reshape((K, size, size)),
+        model[inverses:projection].reshape((K, size + block_of(size), size)),
         model[projection:].reshape((d, (model.size - projection) // d)),
     )
 
@@ -142,9 +153,34 @@ def squared_length(x: FloatArray, model: FloatArray) -> float:
 
 
 @compiled
-def times(P: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """P x for a symmetric P, by its rows, four a pass."""
-    z = np.zeros(P.shape[0])
+def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
+    """V x, four rows a pass, so that their sums do not wait for each other."""
+    dots = np.zeros(V.shape[0])
+    m = 0
+    while m + 3 < dots.size:
+        r0, r1, r2, r3 = V[m], V[m + 1], V[m + 2], V[m + 3]
+        s0 = s1 = s2 = s3 = 0.0
+        for a in range(x.size):
+            i = places[a]
+            s0 += r0[i] * x[a]
+            s1 += r1[i] * x[a]
+            s2 += r2[i] * x[a]
+            s3 += r3[i] * x[a]
+        dots[m], dots[m + 1], dots[m + 2], dots[m + 3] = s0, s1, s2, s3
+        m += 4
+    while m < dots.size:
+        r0 = V[m]
+        for a in range(x.size):
+            dots[m] += r0[places[a]] * x[a]
+        m += 1
+    return dots
+
+
+@compiled
+def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> FloatArray:
+    """(P − VᵀV) x for a symmetric P, by its rows, four a pass; V has the `pending` rows behind P."""
+    size = P.shape[1]
+    z = np.zeros(size)
     a = 0
     while a + 3 < x.size:
         r0, r1, r2, r3 = P[places[a]], P[places[a + 1]], P[places[a + 2]], P[places[a + 3]]
@@ -157,14 +193,23 @@ def times(P: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
         for j in range(z.size):
             z[j] += x[a] * r0[j]
         a += 1
+    if pending > 0:
+        dots = dots_of(P[size : size + pending], places, x)
+        for m in range(pending):
+            r0 = P[size + m]
+            for j in range(z.size):
+                z[j] -= dots[m] * r0[j]
     return z
 
 
 @compiled
-def variance(P: FloatArray, places: IndexArray, x: FloatArray) -> float:
-    """xᵀPx of a symmetric P, where it pays by the entries above the diagonal; 0 for what rounding leaves below it."""
-    n, size = x.size, P.shape[0]
+def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> float:
+    """xᵀ(P − VᵀV)x of a symmetric P, where it pays by what is above its diagonal; 0 for what rounding leaves below."""
+    n, size = x.size, P.shape[1]
     diagonal = above = 0.0
+    if pending > 0:
+        for dot in dots_of(P[size : size + pending], places, x):
+            diagonal -= dot * dot
     if DENSE_SHARE * n <= size:
         for a in range(n):
             row = P[places[a]]
@@ -183,7 +228,7 @@ def variance(P: FloatArray, places: IndexArray, x: FloatArray) -> float:
             above += ((s0 + s1) + (s2 + s3)) * x[a]
         return max(diagonal + 2.0 * above, 0.0)
     if size <= SMALL:
-        z = times(P, places, x)
+        z = times(P, 0, places, x)
         for a in range(n):
             diagonal += z[places[a]] * x[a]
         return max(diagonal, 0.0)
@@ -220,7 +265,7 @@ def highest_bound(
     places: IndexArray, x: FloatArray, scores: FloatArray, P: FloatArray, counts: FloatArray, model: FloatArray
 ) -> int:
     """The class of a shortlist with the highest s_k + √(η xᵀP_k x); ties go to the lowest class."""
-    K, size = P.shape[0], P.shape[1]
+    K, size = P.shape[0], P.shape[2]
     length_sq = squared_length(x, model)
     rough = np.empty(K)
     for k in range(K):
@@ -230,7 +275,7 @@ def highest_bound(
     for _ in range(min(int(model[SHORTLIST]), K)):
         k = argmax(rough)
         rough[k] = -inf
-        bound = scores[k] + sqrt(model[ETA] * variance(P[k], places, x))
+        bound = scores[k] + sqrt(model[ETA] * variance(P[k], int(counts[PENDING, k]), places, x))
         if action < 0 or bound > highest or (bound == highest and k < action):
             action, highest = k, bound
     return action
@@ -253,23 +298,37 @@ def move(w: FloatArray, scale: float, z: FloatArray) -> None:
 
 
 @compiled
-def take_in(P: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """P −= zzᵀ/(1 + xᵀz), z = P x; gives the new P x.
+def take_in(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
+    """P −= zzᵀ/(1 + xᵀz), z = P x, at once or as a row of V; gives the new P x.
 
     An entry is made of the same product as its mirror image, so that P stays symmetric to the bit.
+
+    Args:
+        P: a class's P, and V behind it.
+        waiting: float64[1], how many rows of V count.
+        places: where x has entries.
+        x: these.
     """
-    z = times(P, places, x)
+    size, pending = P.shape[1], int(waiting[0])
+    z = times(P, pending, places, x)
     inner = 0.0
     for a in range(x.size):
         inner += x[a] * z[places[a]]
     scale = 1.0 / sqrt(1.0 + max(inner, 0.0))
     for j in range(z.size):
         z[j] *= scale
-    for i in range(z.size):
-        row = P[i]
-        left = z[i]
-        for j in range(z.size):
-            row[j] -= left * z[j]
+    if P.shape[0] > size:
+        P[size + pending] = z
+        waiting[0] += 1.0
+        if pending + 1 == P.shape[0] - size:
+            subtract_outer(P[:size], P[size:])
+            waiting[0] = 0.0
+    else:
+        for i in range(size):
+            row = P[i]
+            left = z[i]
+            for j in range(size):
+                row[j] -= left * z[j]
     for j in range(z.size):
         z[j] *= scale
     return z
@@ -318,7 +377,7 @@ def observe(
     places, x = with_bias(indices, values, scores[K:], model)
     counts[WEIGHT, action] += squared_length(x, model)
     lead = scores[action] - score_of(places, x, W[action])
-    z = take_in(P[action], places, x)
+    z = take_in(P[action], counts[PENDING, action : action + 1], places, x)
     if lead != 0.0:
         move(W[action], lead, z)
 
@@ -329,9 +388,9 @@ def reset(k: int, model: FloatArray) -> None:
     counts, W, P, _ = parts(model)
     W[k] = 0.0
     P[k] = 0.0
-    for j in range(P.shape[1]):
+    for j in range(P.shape[2]):
         P[k, j, j] = 1.0 / model[LAM]
-    counts[WEIGHT, k] = 0.0
+    counts[WEIGHT, k] = counts[PENDING, k] = 0.0
 
 
 @compiled
@@ -356,9 +415,9 @@ def update(
     if model[DRIFT_KIND] != 0.0 and logged[0] != epoch(counts, action):
         counts[WEIGHT, action] += squared_length(x, model)  # its class was reset since: P and w do not know it any more
         lead = reward - score_of(places, x, W[action])
-        move(W[action], lead, take_in(P[action], places, x))
+        move(W[action], lead, take_in(P[action], counts[PENDING, action : action + 1], places, x))
     else:
-        move(W[action], reward - scores[action], times(P[action], places, x))
+        move(W[action], reward - scores[action], times(P[action], int(counts[PENDING, action]), places, x))
     alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(model[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         for k in range(K):
@@ -379,13 +438,13 @@ def retract(
     model: FloatArray,
 ) -> bool:
     """w_a += change · P_a x, where change is the real reward less the assumed one."""
-    _, W, P, _ = parts(model)
+    counts, W, P, _ = parts(model)
     K = W.shape[0]
     usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))
     if change == 0:
         return False
     places, x = with_bias(indices, values, scores[K:], model)
-    move(W[action], float(change), times(P[action], places, x))
+    move(W[action], float(change), times(P[action], int(counts[PENDING, action]), places, x))
     return True
 
 
@@ -403,7 +462,8 @@ class LateUcb(KernelLearner):
         observe   N_ŷ += ‖x‖²;  P_ŷ −= zzᵀ/(1 + xᵀz), z = P_ŷ x;  w_ŷ += (s_ŷ − w_ŷᵀx) P_ŷ x, P_ŷ the new one
         bit r     w_ŷ += (r − s_ŷ) P_ŷ x, P_ŷ the current one
 
-    Symbols: w_k weights, W [K, d'], the constant's last; P_k inverse covariances [K, d', d'], I/λ at the start; N_k
+    Symbols: w_k weights, W [K, d'], the constant's last; P_k inverse covariances [K, d', d'], I/λ at the start, above
+    128 features P − VᵀV with V [K, 32, d'] the changes not yet taken off P, `pending` of them for each class; N_k
     `N`[K]; s_ŷ the decision's own score; η `eta`; λ `lam`, where 0 means .03, or .1 above 200 features and for
     projections; M `shortlist`; b `bias`; f `floor`, for those who want their log judged off-policy.
 
@@ -449,7 +509,9 @@ class LateUcb(KernelLearner):
         DRIFT,
     )
     retractable: ClassVar[bool] = True
-    observed: ClassVar[frozenset[str]] = frozenset({"P", "N", "W"})  # W when the model has moved since the decision
+    observed: ClassVar[frozenset[str]] = frozenset(
+        {"P", "V", "pending", "N", "W"}
+    )  # W when the model has moved since the decision
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 
     def __new__(cls, n_classes: int, n_features: int, **parameters: Any) -> "LateUcb":
@@ -476,7 +538,12 @@ class LateUcb(KernelLearner):
         self.is_linear = kind == PLAIN
         if lam == 0.0:
             lam = 0.1 if project or size - 1 > 200 else 0.03
-        shapes = [(COUNTS, n_classes + 1), (n_classes, size), (n_classes, size, size), (n_features, project)]
+        shapes = [
+            (COUNTS, n_classes + 1),
+            (n_classes, size),
+            (n_classes, size + block_of(size), size),
+            (n_features, project),
+        ]
         # Not np.zeros: it leaves the pages to be made small, one by one, and reading across them costs more.
         model = np.full(SETTINGS + sum(int(np.prod(shape)) for shape in shapes), 0.0)
         model[:SETTINGS] = (
@@ -494,7 +561,9 @@ class LateUcb(KernelLearner):
             self.fingerprint = zlib.crc32(G.tobytes())
         arrays: dict[str, NDArray[Any]] = {
             "W": W,
-            "P": P,
+            "P": P[:, :size],
+            "V": P[:, size:],
+            "pending": counts[PENDING, :n_classes],
             "N": counts[WEIGHT, :n_classes],
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
@@ -552,7 +621,8 @@ class LateUcb(KernelLearner):
         return Cost(
             flops_per_event=2 * touched,
             bytes_per_event=8 * touched,
-            state_bytes=8 * (n_classes * size * (size + 1) + 5 * (n_classes + 1) + project * n_features),
+            state_bytes=8
+            * (n_classes * size * (size + block_of(size) + 1) + COUNTS * (n_classes + 1) + project * n_features),
         )
 
 

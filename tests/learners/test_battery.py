@@ -43,6 +43,7 @@ VARIANTS = {
     },
     "late-ucb quadratic": Case("late-ucb", {"expand": "quadratic", "shortlist": 2}),
     "late-ucb projected": Case("late-ucb", {"project": 5, "drift": "off"}),
+    "late-ucb of many features": Case("late-ucb", n_features=140, long_run_events=5_000),
     "late-ucb with a floor": Case("late-ucb", {"floor": 0.2}),
     "soba without the condition": Case("soba", {"condition": "none"}),
     **{

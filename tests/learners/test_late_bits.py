@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream.engine import TaskSettings
 from stream.events import Decision, Features, FloatArray
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
-from stream.learners.late_ucb import PROJECTION_SEED, LateUcb, projection
+from stream.learners.late_ucb import BLOCK, PROJECTION_SEED, LateUcb, projection
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.late_bits import NaiveIgwLogistic, NaiveLateUcb, NaiveStackIgw
 
@@ -126,7 +126,7 @@ def assert_same_models(learner: Learner, oracle: Naive) -> None:
     state = {name: np.asarray(value) for name, value in learner.state().items()}
     if isinstance(oracle, NaiveLateUcb):
         assert_close(state["W"], oracle.w)
-        assert_close(state["P"], np.linalg.inv(oracle.A))
+        assert_close(inverses_of(learner), np.linalg.inv(oracle.A))
         np.testing.assert_array_equal(state["P"], state["P"].transpose(0, 2, 1))
         assert_close(state["N"], oracle.N)
         return
@@ -139,6 +139,13 @@ def assert_same_models(learner: Learner, oracle: Naive) -> None:
             ("totals", [oracle.m, oracle.n, oracle.settled]),
         ):  # fmt: skip
             assert_close(state[ours], np.asarray(theirs), ours)
+
+
+def inverses_of(learner: Learner) -> NDArray[np.float64]:
+    """P − VᵀV of every class."""
+    state = {name: np.asarray(value) for name, value in learner.state().items()}
+    kept = [V[: int(count)] for V, count in zip(state["V"], state["pending"], strict=True)]
+    return np.array([P - V.T @ V for P, V in zip(state["P"], kept, strict=True)])
 
 
 def ridge(played: list[tuple[Features, int, int]], lam: float, bias: float, d: int, classes: int) -> FloatArray:
@@ -216,6 +223,21 @@ def test_p_does_not_drift_from_a_fresh_solve() -> None:
     P = np.asarray(learner.state()["P"])
     assert np.abs(P - np.linalg.inv(A)).max() <= 1e-9
     np.testing.assert_array_equal(P, P.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("nnz", [8, 60, 140])
+def test_a_large_p_whose_changes_are_kept_apart_is_that_of_the_transcription(nnz: int) -> None:
+    d, size, classes = 140, 150, 3
+    rng = np.random.default_rng(8)
+    X = np.array([rng.normal(size=d) * (rng.permutation(d) < nnz) for _ in range(size)])
+    rounds = rounds_of(X, (X[:, ::3] @ rng.normal(size=(47, classes))).argmax(axis=1), rng)
+    learner, oracle = create("late-ucb", classes, d), NaiveLateUcb(classes, d, drift="global")
+    assert_agree(learner, oracle, rounds, delays("after 5 rounds", size, rng))
+    assert oracle.closest > 1e-12
+    waiting = np.asarray(learner.state()["pending"])
+    assert waiting.any()
+    assert oracle.N.max() > 1.1 * BLOCK  # a block was taken off P
+    assert_same_models(learner, oracle)
 
 
 def test_decisions_that_wait_spread_over_the_classes() -> None:
