@@ -1,6 +1,6 @@
 """Microseconds per event of the learners for late bits: predict, observe and update, called from Python, and in a loop.
 
-    python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4]
+    python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--inverses 100000]
 
 Every row stands beside the perceptron on the same events in the same run: on a machine that does other things at the
 time the ratio says more than the figure. CPU time, the best of five parts, after a part to warm up.
@@ -86,11 +86,40 @@ def looped_per_s(data: Loaded, learner_name: str) -> float:
     return max(rates)
 
 
+def inverse_error(d: int, events: int) -> tuple[float, float]:
+    """Of late-ucb: the greatest error of an inverse, and of W, against a fresh solve after so many events."""
+    rng = np.random.default_rng(3)
+    K = 4
+    X = rng.normal(size=(events, d))
+    labels = (X @ rng.normal(size=(d, K))).argmax(axis=1)
+    offsets = np.arange(0, events * d + 1, d, dtype=np.int64)
+    examples = Examples(offsets, np.tile(np.arange(d, dtype=np.int32), events), X.ravel(), labels)
+    learner = create("late-ucb", K, d, drift="off")
+    actions = run(learner, examples, rng.random(events)).actions
+    state = {name: np.asarray(value) for name, value in learner.state().items()}
+    x = np.hstack((X / np.linalg.norm(X, axis=1, keepdims=True), np.full((events, 1), 0.3)))
+    of_inverse, of_w = 0.0, 0.0
+    for k in range(K):
+        mine = actions == k
+        A = (0.03 if d <= 200 else 0.1) * np.eye(d + 1) + x[mine].T @ x[mine]
+        V = state["V"][k, : int(state["pending"][k])]
+        of_inverse = max(of_inverse, float(np.abs(state["P"][k] - V.T @ V - np.linalg.inv(A)).max()))
+        w = np.linalg.solve(A, x[mine].T @ (labels[mine] == k))
+        of_w = max(of_w, float(np.abs(state["W"][k] - w).max()))
+    return of_inverse, of_w
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", nargs="+", default=[*ROWS, "pendigits"], choices=[*ROWS, "pendigits"])
+    parser.add_argument("--inverses", type=int, metavar="EVENTS", help="the error of late-ucb's inverses, instead")
     arguments = parser.parse_args()
+    if arguments.inverses:
+        for d in (12, 64, 200):
+            of_inverse, of_w = inverse_error(d, arguments.inverses)
+            print(f"d = {d}: error of P {of_inverse:.1e}, of W {of_w:.1e} after {arguments.inverses:,} events")
+        return
     for name in arguments.sets:
         data = dense_images() if name == "dense" else load(name, arguments.folder)
         order = np.random.default_rng(0).permutation(data.examples.labels.size)

@@ -209,7 +209,7 @@ def test_ten_thousand_bits_taken_back_leave_the_model_of_the_real_bits() -> None
 
 
 def test_p_does_not_drift_from_a_fresh_solve() -> None:
-    """Ten thousand events; the benchmark has 10⁵."""
+    """Ten thousand events; `benchmarks/late_bits_speed.py --inverses` takes 10⁵."""
     learner = create("late-ucb", n_classes=5, n_features=12, drift="off")
     A = np.array([0.03 * np.eye(13)] * 5)
     for x, label, u in sparse_events(10_000, 12, seed=7):
