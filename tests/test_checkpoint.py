@@ -336,6 +336,7 @@ def test_journal_is_read_as_it_was_written() -> None:
     opening = decode_step(Record("journal", 0, 0, 0, None, encode_settings(small_task()), HEADERS))
     assert isinstance(opening, dict)
     assert (opening["learner"], opening["join"]["window_ms"]) == ("banditron", 1_000)
+    assert opening["parameters"] == {"gamma": 0.125, "margin": "feedback"}
 
 
 def test_every_step_names_where_the_one_before_it_ended() -> None:
