@@ -1,6 +1,6 @@
 """Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,9 @@ def decisions(draw: st.DrawFn) -> Pending:
     indices = np.array(draw(st.lists(st.integers(0, 2**31 - 1), min_size=nnz, max_size=nnz)), np.int32)
     x = Features(indices, np.array(draw(st.lists(floats, min_size=nnz, max_size=nnz)), np.float64))
     scores = np.array(draw(st.lists(floats, min_size=3, max_size=3)))
-    return Pending(x, Decision(draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(floats), scores), draw(times))
+    logged = np.array(draw(st.lists(floats, min_size=2, max_size=2)))
+    action, greedy = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    return Pending(x, Decision(action, greedy, draw(floats), scores, logged), draw(times))
 
 
 classes = st.none() | st.integers(0, 2**31)
@@ -332,19 +334,29 @@ def without_actions(snapshot: Snapshot) -> Snapshot:
 def test_snapshot_of_an_earlier_format_is_migrated(older: int) -> None:
     found = whole(stored((GOLDEN / f"snapshot.format{older}").read_bytes()))
     assert found.format == older
-    task = used_task(small_task())
+    task = used_task(small_task(parameters={"margin": "decision"}))  # which these files do not name
     taken_ms = task.join.watermark_ms if older == 1 else POSITION.taken_ms  # format 1 did not have it
     expected = without_actions(take(task, POSITION._replace(taken_ms=taken_ms)))
     assert expected.overflows == Overflows()
-    # The settings of these files do not name the learner's parameter, which then means its default.
     decoded = decode(found)
     assert named(decoded.settings) == named(expected.settings)
     assert same(decoded._replace(settings=expected.settings), expected)
 
 
+def logging(kept: tuple[Sequence[str], Sequence[Pending]]) -> tuple[Sequence[str], Sequence[Pending]]:
+    """The same decisions, each with something of its learner's own."""
+    return kept[0], [
+        pending._replace(decision=pending.decision._replace(logged=np.array([0.5, number])))
+        for number, pending in enumerate(kept[1])
+    ]
+
+
 def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
-    (chunk,) = encode(take(used_task(small_task()), POSITION))
+    snapshot = take(used_task(small_task()), POSITION)
+    snapshot = snapshot._replace(pending=logging(snapshot.pending))
+    (chunk,) = encode(snapshot)
     assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
+    assert same(decode(whole(stored(chunk))), snapshot)
 
 
 def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:
