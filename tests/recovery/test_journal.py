@@ -31,7 +31,7 @@ SETTINGS = TaskSettings(
     "banditron",
     3,
     4,
-    {"gamma": 0.25},
+    {"gamma": 0.25, "margin": "feedback"},
     7,
     JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
     "negative",

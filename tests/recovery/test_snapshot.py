@@ -1,6 +1,6 @@
 """Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ from stream.recovery.snapshot_chunks import (
     message_key,
 )
 from stream.recovery.snapshot_columns import (
+    NEEDED,
+    ORPHAN_COLUMNS,
+    PENDING_COLUMNS,
+    RETAINED_COLUMNS,
     Columns,
     UnknownColumnError,
     orphan_block,
@@ -387,16 +391,18 @@ def test_column_that_a_later_version_has_added_is_what_it_means_where_it_is_abse
 def test_column_of_a_later_version_is_refused_and_not_lost() -> None:
     entry = Pending(Features(np.array([1], np.int32), np.ones(1)), Decision(1, 2, 0.5, np.zeros(3)), 1_000)
     record = Record("f", 0, 3, 1_000, b"k", None, ())
-    blocks: list[tuple[Columns, Callable[[Columns], object]]] = [
-        (pending_block(["a"], [entry]), read_pending_block),
-        (orphan_block(["a"], [Orphan(Feedback("a", 1), record, 900)]), read_orphan_block),
-        (retained_block(["a"], [Retained(Outcome.MATCHED, 1, 900, None)]), read_retained_block),
+    blocks: list[tuple[Columns, Callable[[Columns], object], Mapping[str, Any]]] = [
+        (pending_block(["a"], [entry]), read_pending_block, PENDING_COLUMNS),
+        (orphan_block(["a"], [Orphan(Feedback("a", 1), record, 900)]), read_orphan_block, ORPHAN_COLUMNS),
+        (retained_block(["a"], [Retained(Outcome.MATCHED, 1, 900, None)]), read_retained_block, RETAINED_COLUMNS),
     ]
-    for block, read_block in blocks:
+    for block, read_block, declared in blocks:
         read_block(block)
         with pytest.raises(UnknownColumnError, match="newer"):
             read_block({**block, "newer": np.zeros(1)})
-        for name in block:
+        needed = {name for name in block if declared.get(name, NEEDED) is NEEDED}
+        assert "id.lengths" in needed
+        for name in needed:
             with pytest.raises(KeyError, match=name):
                 read_block({other: column for other, column in block.items() if other != name})
 
