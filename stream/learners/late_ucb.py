@@ -527,6 +527,9 @@ class LateUcb(KernelLearner):
     Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x leaves, to rounding and in any order, the model that had the
     real bit at that place. With drift an alarm cannot be taken back, and the learner is not retractable.
 
+    Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds take no matrix; one noise
+    and one ridge for all classes; the constant entry.
+
     >>> from stream.learners import create
     >>> learner = create("late-ucb", n_classes=3, n_features=2)
     >>> x = np.array([3.0, 4.0])
