@@ -10,7 +10,6 @@ classes change their names halfway, by a permutation that leaves none in its pla
 
 import argparse
 import json
-import time
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -106,16 +105,14 @@ def measure(
 ) -> dict[str, Any]:
     size = data.examples.labels.size
     choice = choose(data.n_classes, data.n_features, data.examples.indices.size / size)
-    errors, spent = [], []
+    errors = []
     for seed in range(1, orders + 1):
         rng = np.random.default_rng(seed)
         shuffled = in_order(data.examples, rng.permutation(size))
         if renamed:
             shuffled = shuffled._replace(labels=renamed_halfway(shuffled.labels, data.n_classes, rng))
         learner = create(choice.learner, data.n_classes, data.n_features, **{**choice.parameters, **parameters})
-        start = time.perf_counter()
         result = run(learner, shuffled, rng.random(size), rng.random(size), np.full(size, delay))
-        spent.append((time.perf_counter() - start) / size * 1e6)
         errors.append(100.0 * float(np.mean(result.actions != shuffled.labels)))
     goal = None if renamed else GOALS.get(delay, {}).get(name)
     return {
@@ -128,7 +125,6 @@ def measure(
         "s.e.": round(stdev(errors) / orders**0.5, 2) if orders > 1 else None,
         "orders": [round(error, 2) for error in errors],
         "goal": goal,
-        "µs per event": round(min(spent), 2),  # in the compiled loop; the first of all compiles
     }
 
 

@@ -173,6 +173,9 @@ class IgwLogistic(KernelLearner):
     Drift: a lasting fall of the reward (`drift`) sets W and A of every class, or of one, to their start. `alarms`
     counts the resets, by class and at last of all.
 
+    Departures from the papers: the oracle is one logistic regression per class, taught also about the classes that were
+    not played; γ_t is a schedule and follows from no bound.
+
     >>> from stream.learners import create
     >>> learner = create("igw-logistic", n_classes=3, n_features=2)
     >>> x = np.array([3.0, 4.0])

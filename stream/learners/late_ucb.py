@@ -61,21 +61,54 @@ def block_of(size: int) -> int:
 
 
 @compiled
-def parts(model: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Counts [6, K + 1], W [K, d'], P and V [K, d' + B, d'] and Gᵀ [d, m]: the model behind its settings.
+def counts_of(model: FloatArray) -> FloatArray:
+    """Counts [6, K + 1]: they stand behind the settings, then come W, the P and V, and Gᵀ.
 
-    One array, because each that a kernel gets costs 0.1 µs.
+    All is one array, because each that a kernel gets costs 0.1 µs; to give a part its shape costs half of that.
     """
-    K, size, d = int(model[CLASSES]), int(model[SIZE]), int(model[FEATURES])
-    weights = SETTINGS + COUNTS * (K + 1)
-    inverses = weights + K * size
-    projection = inverses + K * (size + block_of(size)) * size
-    return (
-        model[SETTINGS:weights].reshape((COUNTS, K + 1)),
-        model[weights:inverses].reshape((K, size)),
-        model[inverses:projection].reshape((K, size + block_of(size), size)),
-        model[projection:].reshape((d, (model.size - projection) // d)),
-    )
+    columns = int(model[CLASSES]) + 1
+    return model[SETTINGS : SETTINGS + COUNTS * columns].reshape((COUNTS, columns))
+
+
+@compiled
+def weights_of(model: FloatArray) -> FloatArray:
+    """W [K, d']."""
+    K, size = int(model[CLASSES]), int(model[SIZE])
+    start = SETTINGS + COUNTS * (K + 1)
+    return model[start : start + K * size].reshape((K, size))
+
+
+@compiled
+def weights_of_class(model: FloatArray, k: int) -> FloatArray:
+    """w_k."""
+    size = int(model[SIZE])
+    start = SETTINGS + COUNTS * (int(model[CLASSES]) + 1) + k * size
+    return model[start : start + size]
+
+
+@compiled
+def inverses_of(model: FloatArray) -> FloatArray:
+    """P and V of every class [K, d' + B, d']."""
+    K, size = int(model[CLASSES]), int(model[SIZE])
+    rows = size + block_of(size)
+    start = SETTINGS + COUNTS * (K + 1) + K * size
+    return model[start : start + K * rows * size].reshape((K, rows, size))
+
+
+@compiled
+def inverse_of_class(model: FloatArray, k: int) -> FloatArray:
+    """P and V of a class [d' + B, d']."""
+    K, size = int(model[CLASSES]), int(model[SIZE])
+    rows = size + block_of(size)
+    start = SETTINGS + COUNTS * (K + 1) + (K + k * rows) * size
+    return model[start : start + rows * size].reshape((rows, size))
+
+
+@compiled
+def projection_of(model: FloatArray) -> FloatArray:
+    """Gᵀ [d, m], at the end of the model."""
+    d, m = int(model[FEATURES]), int(model[SIZE]) - 1
+    return model[model.size - d * m :].reshape((d, m))
 
 
 @compiled
@@ -179,8 +212,16 @@ def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 @compiled
 def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> FloatArray:
     """(P − VᵀV) x for a symmetric P, by its rows, four a pass; V has the `pending` rows behind P."""
+    z = np.empty(P.shape[1])
+    times_into(P, pending, places, x, z)
+    return z
+
+
+@compiled
+def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
+    """The same, into an array that is there."""
     size = P.shape[1]
-    z = np.zeros(size)
+    z[:] = 0.0
     a = 0
     while a + 3 < x.size:
         r0, r1, r2, r3 = P[places[a]], P[places[a + 1]], P[places[a + 2]], P[places[a + 3]]
@@ -199,12 +240,14 @@ def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> Flo
             r0 = P[size + m]
             for j in range(z.size):
                 z[j] -= dots[m] * r0[j]
-    return z
 
 
 @compiled
-def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> float:
-    """xᵀ(P − VᵀV)x of a symmetric P, where it pays by what is above its diagonal; 0 for what rounding leaves below."""
+def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> float:
+    """xᵀ(P − VᵀV)x of a symmetric P, where it pays by what is above its diagonal; 0 for what rounding leaves below.
+
+    `z` is room for d' numbers.
+    """
     n, size = x.size, P.shape[1]
     diagonal = above = 0.0
     if pending > 0:
@@ -228,11 +271,11 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> 
             above += ((s0 + s1) + (s2 + s3)) * x[a]
         return max(diagonal + 2.0 * above, 0.0)
     if size <= SMALL:
-        z = times(P, 0, places, x)
+        times_into(P, 0, places, x, z)
         for a in range(n):
             diagonal += z[places[a]] * x[a]
         return max(diagonal, 0.0)
-    z = np.zeros(size)  # z_j = Σ x_a P_aj over the a above j: whole pieces of rows, which become vector instructions
+    z[:] = 0.0  # z_j = Σ x_a P_aj over the a above j: whole pieces of rows, which become vector instructions
     a = 0
     while a < n:
         group = min(4, n - a)
@@ -261,11 +304,11 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> 
 
 
 @compiled
-def highest_bound(
-    places: IndexArray, x: FloatArray, scores: FloatArray, P: FloatArray, counts: FloatArray, model: FloatArray
-) -> int:
+def highest_bound(places: IndexArray, x: FloatArray, scores: FloatArray, counts: FloatArray, model: FloatArray) -> int:
     """The class of a shortlist with the highest s_k + √(η xᵀP_k x); ties go to the lowest class."""
+    P = inverses_of(model)
     K, size = P.shape[0], P.shape[2]
+    z = np.empty(size)
     length_sq = squared_length(x, model)
     rough = np.empty(K)
     for k in range(K):
@@ -275,7 +318,7 @@ def highest_bound(
     for _ in range(min(int(model[SHORTLIST]), K)):
         k = argmax(rough)
         rough[k] = -inf
-        bound = scores[k] + sqrt(model[ETA] * variance(P[k], int(counts[PENDING, k]), places, x))
+        bound = scores[k] + sqrt(model[ETA] * variance(P[k], int(counts[PENDING, k]), places, x, z))
         if action < 0 or bound > highest or (bound == highest and k < action):
             action, highest = k, bound
     return action
@@ -346,14 +389,15 @@ def predict(
 ) -> tuple[int, int, float]:
     """Play the highest bound of the shortlist, or with probability `floor` any class."""
     check_event(indices, values, int(model[FEATURES]))
-    counts, W, P, G = parts(model)
+    counts, W = counts_of(model), weights_of(model)
     K = W.shape[0]
     logged = scores[K:]
     if model[KIND] == PROJECTED:
+        G = projection_of(model)
         projected(indices, unit(values), G, logged[logged.size - G.shape[1] :])
     places, x = with_bias(indices, values, logged, model)
     linear_scores(places, x, W, scores)
-    best = highest_bound(places, x, scores[:K], P, counts, model)
+    best = highest_bound(places, x, scores[:K], counts, model)
     action, propensity = sample_epsilon_greedy(best, K, model[FLOOR], u)
     if model[DRIFT_KIND] != 0.0:
         logged[0] = epoch(counts, action)
@@ -371,25 +415,25 @@ def observe(
     model: FloatArray,
 ) -> None:
     """Count x for the action's covariance, with the decision's own score as its target until the bit comes."""
-    counts, W, P, _ = parts(model)
-    K = W.shape[0]
+    K = int(model[CLASSES])
     usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))
+    counts, w = counts_of(model), weights_of_class(model, action)
     places, x = with_bias(indices, values, scores[K:], model)
     counts[WEIGHT, action] += squared_length(x, model)
-    lead = scores[action] - score_of(places, x, W[action])
-    z = take_in(P[action], counts[PENDING, action : action + 1], places, x)
+    lead = scores[action] - score_of(places, x, w)
+    z = take_in(inverse_of_class(model, action), counts[PENDING, action : action + 1], places, x)
     if lead != 0.0:
-        move(W[action], lead, z)
+        move(w, lead, z)
 
 
 @compiled
 def reset(k: int, model: FloatArray) -> None:
     """Forget what was learned of a class."""
-    counts, W, P, _ = parts(model)
-    W[k] = 0.0
-    P[k] = 0.0
-    for j in range(P.shape[2]):
-        P[k, j, j] = 1.0 / model[LAM]
+    counts, P = counts_of(model), inverse_of_class(model, k)
+    weights_of_class(model, k)[:] = 0.0
+    P[:] = 0.0
+    for j in range(P.shape[1]):
+        P[j, j] = 1.0 / model[LAM]
     counts[WEIGHT, k] = counts[PENDING, k] = 0.0
 
 
@@ -407,17 +451,17 @@ def update(
     model: FloatArray,
 ) -> bool:
     """Replace the target that was believed by the bit."""
-    counts, W, P, _ = parts(model)
-    K = W.shape[0]
+    K = int(model[CLASSES])
     usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))  # only the form of x matters
+    counts, w, P = counts_of(model), weights_of_class(model, action), inverse_of_class(model, action)
     logged = scores[K:]
     places, x = with_bias(indices, values, logged, model)
     if model[DRIFT_KIND] != 0.0 and logged[0] != epoch(counts, action):
         counts[WEIGHT, action] += squared_length(x, model)  # its class was reset since: P and w do not know it any more
-        lead = reward - score_of(places, x, W[action])
-        move(W[action], lead, take_in(P[action], counts[PENDING, action : action + 1], places, x))
+        lead = reward - score_of(places, x, w)
+        move(w, lead, take_in(P, counts[PENDING, action : action + 1], places, x))
     else:
-        move(W[action], reward - scores[action], times(P[action], int(counts[PENDING, action]), places, x))
+        move(w, reward - scores[action], times(P, int(counts[PENDING, action]), places, x))
     alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(model[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         for k in range(K):
@@ -438,13 +482,14 @@ def retract(
     model: FloatArray,
 ) -> bool:
     """w_a += change · P_a x, where change is the real reward less the assumed one."""
-    counts, W, P, _ = parts(model)
-    K = W.shape[0]
+    K = int(model[CLASSES])
     usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))
     if change == 0:
         return False
     places, x = with_bias(indices, values, scores[K:], model)
-    move(W[action], float(change), times(P[action], int(counts[PENDING, action]), places, x))
+    pending = int(counts_of(model)[PENDING, action])
+    z = times(inverse_of_class(model, action), pending, places, x)
+    move(weights_of_class(model, action), float(change), z)
     return True
 
 
@@ -481,6 +526,9 @@ class LateUcb(KernelLearner):
 
     Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x leaves, to rounding and in any order, the model that had the
     real bit at that place. With drift an alarm cannot be taken back, and the learner is not retractable.
+
+    Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds take no matrix; one noise
+    and one ridge for all classes; the constant entry.
 
     >>> from stream.learners import create
     >>> learner = create("late-ucb", n_classes=3, n_features=2)

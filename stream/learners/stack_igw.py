@@ -367,7 +367,11 @@ class StackIgw(KernelLearner):
     so that an update cannot be taken back.
 
     Drift: a lasting fall of the reward (`drift`) sets W, A, C, N, nr, h and w of every class, or of one, to their
-    start. `alarms` counts the resets, by class and at last of all.
+    start. `alarms` counts the resets, by class and at last of all. A learner that is itself unsteady may raise one on a
+    stationary stream: one in six orders of a review set of 7 classes and 13,000 rows, with bits 1,000 decisions late.
+
+    Departures from the papers: the oracle is a stack, what is compared are its probabilities times a bonus, and γ is a
+    schedule that follows from no bound.
 
     >>> from stream.learners import create
     >>> learner = create("stack-igw", n_classes=3, n_features=2)
