@@ -361,6 +361,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "greedy": Column(numbers),
         "propensity": Column(numbers),
         "scores": Column(rows),
+        "logged": Column(rows, []),
         "nnz": Column(numbers),
         "x": Column(sparse),
     },
