@@ -80,6 +80,7 @@ def per_event() -> dict[str, float]:
         def once(learner: Any = learner) -> None:
             for x, label, u in stream:
                 decision = learner.predict(x, u)
+                learner.observe(x, decision)
                 learner.update(x, decision, 1 if decision.action == label else 0, 0.5, label)
 
         figures[title] = timed_us(once, len(stream))
@@ -138,7 +139,9 @@ def compile_s() -> dict[str, float]:
         "start = time.perf_counter()\n"
         "learner = create(sys.argv[1], n_classes=9, n_features=20)\n"
         "x = np.ones(20)\n"
-        "learner.update(x, learner.predict(x, 0.5), 1, v=0.5, label=1)\n"
+        "decision = learner.predict(x, 0.5)\n"
+        "learner.observe(x, decision)\n"
+        "learner.update(x, decision, 1, v=0.5, label=1)\n"
         "print(time.perf_counter() - start)\n"
     )
     figures = {}

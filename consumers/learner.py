@@ -356,12 +356,12 @@ class LearnerProgram:
     def _before_next_step(running: _RunningTask) -> Opening | SettingsChange | None:
         """What the journal is told before the task's next step: what it begins with, or that its settings change."""
         if running.number == 0:
-            return Opening(running.settings, running.imported)
-        if running.task.settings == running.settings:
+            return Opening(running.task.settings, running.imported)
+        if running.task.settings == running.settings.resolved():
             return None
         running.task.change_settings(running.settings)
         running.settings_from = running.number + 1
-        return SettingsChange(running.settings_from, running.settings)
+        return SettingsChange(running.settings_from, running.task.settings)
 
     def _snapshot(self, partition: int, running: _RunningTask) -> list[Message]:
         """The next portion of this task's snapshot: of one that is being written, or that is due after this step."""

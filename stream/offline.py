@@ -1,9 +1,9 @@
 """The learners in one compiled loop: millions of events a second, for sweeps and the papers' figures.
 
-The loop calls the very kernels that `predict` and `update` call, so it gives the same bits on the same draws. Feedback
-is late by whole rounds. Round t is: decide event t, then apply the feedback that is due at t, in the order of due
-round, then of event. With delay 0 that is predict, update, predict, update; feedback due after the last event is
-applied at the end, in the same order.
+The loop calls the very kernels that `predict`, `observe` and `update` call, so it gives the same bits on the same
+draws. Feedback is late by whole rounds. Round t is: decide event t (predict, observe), then apply the feedback that is
+due at t, in the order of due round, then of event. With delay 0 that is decide, update, decide, update; feedback due
+after the last event is applied at the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import KernelLearner, Learner
+from stream.learners.base import KernelLearner, Kernels, Learner
 from stream.learners.kernels import compiled
 from stream.wire.events import Features, FloatArray, IndexArray
 
@@ -81,7 +81,8 @@ def run(
     propensities = np.empty(size)
     # An event's scores are kept until its feedback: events share a row when they are further apart than any delay.
     waiting_max = min(size, int(delays.max(initial=0)) + 1)
-    scores = np.empty((max(1, waiting_max), learner.n_classes))
+    logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
+    scores = np.empty((max(1, waiting_max), learner.n_classes + logged_size))
     loop = _compiled_loop(learner) if isinstance(learner, KernelLearner) else _loop_in_python
     model = learner.model if isinstance(learner, KernelLearner) else (learner,)
     updates = loop(
@@ -142,7 +143,7 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> int:
-    """Decide each event, then apply what is due; `predict` and `update` are globals, see `_compiled_loop`."""
+    """Decide each event, then apply what is due; the learner's kernels are globals, see `_compiled_loop`."""
     size, rows = labels.size, scores.shape[0]
     applied, updates = 0, 0
     for t in range(size + 1):
@@ -150,6 +151,15 @@ def _loop(
             start, stop = offsets[t], offsets[t + 1]
             actions[t], greedy[t], propensities[t] = predict(  # type: ignore[name-defined] # noqa: F821
                 indices[start:stop], values[start:stop], u[t], scores[t % rows], *model
+            )
+            observe(  # type: ignore[name-defined] # noqa: F821
+                indices[start:stop],
+                values[start:stop],
+                actions[t],
+                greedy[t],
+                propensities[t],
+                scores[t % rows],
+                *model,
             )
         while applied < order.size and (t == size or due[order[applied]] <= t):
             s = order[applied]
@@ -171,7 +181,7 @@ def _loop(
     return updates
 
 
-_loops: dict[tuple[int, int], Callable[..., int]] = {}
+_loops: dict[Kernels, Callable[..., int]] = {}
 
 
 def _compiled_loop(learner: KernelLearner) -> Callable[..., int]:
@@ -182,17 +192,16 @@ def _compiled_loop(learner: KernelLearner) -> Callable[..., int]:
     cached code goes stale with it.
     """
     kernels = learner.kernels
-    key = (id(kernels[0]), id(kernels[1]))
-    if key not in _loops:
+    if kernels not in _loops:
         sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in kernels]
         names = "_".join(getattr(kernel, "__name__", "kernel") for kernel in kernels)
         digest = hashlib.blake2b("".join(sources).encode(), digest_size=8).hexdigest()
         template = _loop
-        namespace = {"predict": kernels[0], "update": kernels[1], "__name__": __name__}
+        namespace = {**kernels._asdict(), "__name__": __name__}
         copy = FunctionType(template.__code__, namespace, f"loop_{names}_{digest}")
         copy.__qualname__, copy.__module__ = copy.__name__, __name__
-        _loops[key] = compiled(copy)
-    return _loops[key]
+        _loops[kernels] = compiled(copy)
+    return _loops[kernels]
 
 
 def _loop_in_python(
@@ -219,6 +228,7 @@ def _loop_in_python(
     for t in range(labels.size + 1):
         if t < labels.size:
             decisions[t] = learner.predict(examples.features(t), float(u[t]))
+            learner.observe(examples.features(t), decisions[t])
             actions[t], greedy[t], propensities[t] = decisions[t][:3]
         while applied < order.size and (t == labels.size or due[order[applied]] <= t):
             s = int(order[applied])

@@ -69,15 +69,13 @@ def separator_norm(X: FloatArray, signs: FloatArray, margin: float) -> float:
 
 
 def probability_of_first_class(learner: Learner) -> Probability:
-    """What the adversary sees: the probability of class 0, by asking the learner and putting its state back.
+    """What the adversary sees: the probability of class 0, by asking the learner, which moves nothing.
 
     At u = 0 the class played is the first one with a positive probability.
     """
 
     def probability(x: Features) -> float:
-        state = learner.state()
         decision = learner.predict(x, 0.0)
-        learner.load(state)
         return decision.propensity if decision.action == 0 else 0.0
 
     return probability
@@ -93,6 +91,7 @@ class Adversary:
     >>> for _ in range(4):
     ...     x, label = adversary.next_row(probability_of_first_class(learner))
     ...     decision = learner.predict(x, 0.5)
+    ...     learner.observe(x, decision)
     ...     _ = learner.update(x, decision, int(decision.action == label))
     ...     adversary.answered(decision.action)
     ...     labels.append(label)

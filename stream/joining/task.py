@@ -6,7 +6,7 @@ it is comes with the records and with the step, so that the same steps give the 
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from stream.joining.join import (
     Settled,
 )
 from stream.joining.placement import count_misplaced
-from stream.learners import Learner, ParameterError, create
+from stream.learners import Learner, ParameterError, check_parameters, create
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.codec import (
     DEAD_LETTER_MALFORMED,
@@ -88,11 +88,21 @@ class TaskSettings:
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)  # those that are given, or all
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
     on_expiry: OnExpiry = "drop"  # what an expired decision teaches: nothing, or that it was wrong
     late: LatePolicy = "ignore"  # what late feedback does to what was assumed
+
+    def resolved(self) -> "TaskSettings":
+        """The same with all the learner's parameters: those that are not given at their defaults of today.
+
+        Raises:
+            ParameterError: an unknown learner or parameter, or a value out of range.
+        """
+        return replace(
+            self, parameters=check_parameters(self.learner, self.parameters, correctable=self.late == "correct")
+        )
 
     def make_learner(self) -> Learner:
         """A fresh learner; settings that it cannot work with are refused.
@@ -101,7 +111,8 @@ class TaskSettings:
             PolicyError: a policy that this learner cannot follow.
             ParameterError: an unknown learner or parameter.
         """
-        learner = create(self.learner, self.n_classes, self.n_features, **self.parameters)
+        parameters = self.resolved().parameters
+        learner = create(self.learner, self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         return learner
 
@@ -122,7 +133,9 @@ class TaskSettings:
         """Compile all kernels that a step needs, or load them, so that the first event does not wait for that."""
         learner = self.make_learner()
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
-        learner.update(x, learner.predict(x, 0.5), 1, 0.5, 0)
+        decision = learner.predict(x, 0.5)
+        learner.observe(x, decision)
+        learner.update(x, decision, 1, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
 
 
@@ -176,7 +189,7 @@ class Task:
     """The state of one partition, and what each record does to it."""
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
-        self.settings = settings
+        self.settings = settings = settings.resolved()
         self.learner = settings.make_learner()
         self.join = Join(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
@@ -195,7 +208,7 @@ class Task:
         Args:
             settings: the same learner, sizes, parameters and seed; another window, other limits or policies.
         """
-        self.settings = settings
+        self.settings = settings = settings.resolved()
         self.join.change_settings(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
@@ -245,6 +258,7 @@ class Task:
 
         def decide() -> Pending:
             decision = self.learner.predict(x, self._draw_action(event_id))
+            self.learner.observe(x, decision)
             decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
             self.decided_at_ms = decided_at_ms
             effects.predictions.append((Prediction(event_id, decision, decided_at_ms, self.updates), record.offset))

@@ -1,6 +1,11 @@
-"""The learning algorithms: one file per paper, made by name with `create`."""
+"""The learning algorithms: one file per paper, made by name with `create`.
 
-from stream.learners.banditron import Banditron
+Every module of this package is imported here, which registers its learners: a new one is one file.
+"""
+
+import importlib
+import pkgutil
+
 from stream.learners.base import (
     Cost,
     KernelLearner,
@@ -13,45 +18,16 @@ from stream.learners.base import (
     create,
     registered,
 )
-from stream.learners.confidit import Confidit
-from stream.learners.confidit_kernel import ConfiditKernel
-from stream.learners.feature_blocks import FeatureBlocks
-from stream.learners.full_information import Arow, Perceptron, SecondOrderPerceptron
-from stream.learners.kwik_banditron import KwikBanditron
-from stream.learners.newtron import Newtron, PNewtron
-from stream.learners.one_sided_banditron import OneSidedBanditron
-from stream.learners.one_versus_all import OvaKernelPerceptron, OvaPerceptron
-from stream.learners.selectron import Selectron
-from stream.learners.soba import Soba, SobaAdaptive, SobaDiag
-from stream.learners.version_space import BiasedHalving, Exp4, Halving, HypothesisExhaustion
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "Arow",
-    "Banditron",
-    "BiasedHalving",
-    "Confidit",
-    "ConfiditKernel",
     "Cost",
-    "Exp4",
-    "FeatureBlocks",
-    "Halving",
-    "HypothesisExhaustion",
     "KernelLearner",
-    "KwikBanditron",
     "Learner",
-    "Newtron",
-    "OneSidedBanditron",
-    "OvaKernelPerceptron",
-    "OvaPerceptron",
-    "PNewtron",
     "Parameter",
     "ParameterError",
-    "Perceptron",
-    "SecondOrderPerceptron",
-    "Selectron",
-    "Soba",
-    "SobaAdaptive",
-    "SobaDiag",
     "State",
     "absent_parameters",
     "check_parameters",

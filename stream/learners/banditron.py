@@ -5,12 +5,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
+from stream.learners.base import MARGIN, Cost, KernelLearner, Kernels, Parameter, register, sparse
 from stream.learners.kernels import (
     add_scaled,
     argmax,
     check_event,
     compiled,
+    current_scores,
     linear_scores,
     sample_epsilon_greedy,
     usable,
@@ -54,6 +55,27 @@ def update(
 
 
 @compiled
+def update_by_current_scores(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    gamma: float,
+) -> bool:
+    """The same with the class that is greedy now."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    greedy_now = argmax(current_scores(indices, values, W))
+    return update(indices, values, action, greedy_now, propensity, scores, reward, v, label, W, gamma)
+
+
+@compiled
 def retract(
     indices: IndexArray,
     values: FloatArray,
@@ -83,11 +105,15 @@ class Banditron(KernelLearner):
     Symbols: W weights [K, d]; γ `gamma`, the share of uniform exploration, in [0, 1]; ŷ greedy class; ỹ action; p_ỹ the
     action's propensity, at least γ/K. Both rows may be the same one. W_ŷ loses x on every round, right or wrong.
 
-    Under delay ŷ, ỹ and p_ỹ are those of prediction time: the estimate is unbiased only over the distribution that the
-    action was drawn from.
+    Under delay ỹ and p_ỹ are those of prediction time: the estimate is unbiased only over the distribution that the
+    action was drawn from. ŷ is the class that is greedy when the bit comes (margin=feedback), or was at prediction time
+    (margin=decision). Either is the paper's at no delay, and the first errs less by far at long ones: it does not
+    correct again what others have corrected since.
 
-    Retraction: W is a sum over the events, so it is afterwards, to rounding, the one that had the real bit at that
-    place, for the decisions as they were made.
+    Retraction: the bit has the share x / p_ỹ in the update, so exactly that is taken away or added. With
+    margin=decision W is a sum over the events, and afterwards, to rounding, the one that had the real bit at that
+    place, for the decisions as they were made; with margin=feedback the updates in between went by the greedy classes
+    that the assumed bit left.
 
     Departures from the paper: none.
 
@@ -113,14 +139,14 @@ class Banditron(KernelLearner):
             low=0.0,
             high=1.0,
         ),
+        MARGIN,
     )
     retractable: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict)
-    update_kernel = staticmethod(update)
 
-    def __init__(self, n_classes: int, n_features: int, gamma: float) -> None:
+    def __init__(self, n_classes: int, n_features: int, gamma: float, margin: str) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W, gamma))
+        kernels = Kernels(predict, update if margin == "decision" else update_by_current_scores)
+        super().__init__(n_classes, n_features, {"W": W}, (W, gamma), kernels)
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0

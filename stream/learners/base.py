@@ -8,13 +8,23 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.learners.kernels import DRIFTS, observe_nothing
 from stream.parsing import parse_number, parse_whole
-from stream.wire.events import Decision, Features, FloatArray
+from stream.wire.events import NOTHING_LOGGED, Decision, Features, FloatArray
 
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state: named arrays and scalars, all that its future depends on beside the parameters."""
 
 Kernel = Callable[..., Any]
+
+
+class Kernels(NamedTuple):
+    """The compiled functions that are a learner's arithmetic; see `stream.learners.kernels`."""
+
+    predict: Kernel
+    update: Kernel
+    observe: Kernel = observe_nothing
+
 
 STATE_BYTES_MAX = 8 * 2**30
 """A state larger than this is refused before it is allocated: it would not fit a common machine, or a snapshot."""
@@ -45,6 +55,7 @@ class Parameter:
     high_open: bool = False  # the upper end itself is excluded
     choices: tuple[str, ...] = ()
     absent: float | int | str | None = None  # its value in a journal or model of before it was there; None: the default
+    correctable: float | int | str | None = None  # its default where updates must be taken back exactly; None: the same
 
     def accepted(self) -> str:
         """The accepted values, for people."""
@@ -55,6 +66,10 @@ class Parameter:
             return kind
         ends = ("(" if self.low_open else "[", ")" if self.high_open or self.high == float("inf") else "]")
         return f"{kind} in {ends[0]}{self.low:g}, {self.high:g}{ends[1]}"
+
+    def default_where(self, *, correctable: bool) -> float | int | str:
+        """The default, where updates must be taken back exactly or need not."""
+        return self.correctable if correctable and self.correctable is not None else self.default
 
     def check(self, learner: str, value: object) -> float | int | str:
         """Return the value in the parameter's type, or raise ParameterError saying what is accepted."""
@@ -81,9 +96,10 @@ class Parameter:
 class Learner(ABC):
     """An online learner for K classes and d features.
 
-    All randomness comes in as `u` and `v`; there is no clock and no hidden state. `predict` may move the state only
-    where the paper says so (a round counter, a projection before predicting). `update` uses the decision's own figures
-    (action, propensity, scores: from prediction time) and the current state, never anything the learner saw last.
+    All randomness comes in as `u` and `v`; there is no clock and no hidden state. `predict` decides and changes
+    nothing. `observe` is what a decision itself changes (a round counter, a projection, a covariance): it is called
+    once for each decision, right after it, so in their order. `update` uses the decision's own figures (action,
+    propensity, scores: from prediction time) and the current state, never anything the learner saw last.
     """
 
     name: ClassVar[str]
@@ -93,7 +109,8 @@ class Learner(ABC):
     needs_label: ClassVar[bool] = False  # a full-information baseline: `update` wants `label`
     randomised_update: ClassVar[bool] = False  # `update` consumes `v`
     retractable: ClassVar[bool] = False  # an update can be taken back, see `retract`
-    diagonal: ClassVar[str] = ""  # what to use instead where the state would be too large
+    instead: ClassVar[str] = ""  # what to use where the state would be too large
+    observed: ClassVar[frozenset[str]] = frozenset()  # the parts of the state that `observe` may change
 
     def __init__(self, n_classes: int, n_features: int) -> None:
         self.n_classes = n_classes
@@ -101,7 +118,10 @@ class Learner(ABC):
 
     @abstractmethod
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
-        """Decide for x (sparse, or dense float64[d]) with one uniform u in [0, 1)."""
+        """Decide for x (sparse, or dense float64[d]) with one uniform u in [0, 1); change nothing."""
+
+    def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
+        """Take note that `decision` was made for x."""
 
     @abstractmethod
     def update(
@@ -151,15 +171,17 @@ _tuple = tuple.__new__  # makes a Decision in 0.15 µs instead of 0.25: a twenti
 
 
 class KernelLearner(Learner):
-    """A learner whose arithmetic is a pair of kernels over flat arrays; see `stream.learners.kernels`.
+    """A learner whose arithmetic is a few kernels over flat arrays; see `stream.learners.kernels`.
 
     An event that a model cannot learn from within float64 (an entry of x beyond 1e100 or not a number, see `usable`)
     is predicted for, and its update is refused: the model stays as it is and `update` returns False.
     """
 
     predict_kernel: ClassVar[Kernel]
+    observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
     update_kernel: ClassVar[Kernel]
-    kernels: tuple[Kernel, Kernel]  # predict and update: the class's, unless a parameter chooses others
+    logged_size: int = 0  # L: how many numbers of its own a decision carries
+    kernels: Kernels  # the class's, unless a parameter chooses others
     arrays: dict[str, NDArray[Any]]  # the state by name; written in place, never replaced
     model: tuple[Any, ...]  # what the kernels get after the event
 
@@ -169,7 +191,7 @@ class KernelLearner(Learner):
         n_features: int,
         arrays: Mapping[str, NDArray[Any]],
         model: tuple[Any, ...],
-        kernels: tuple[Kernel, Kernel] | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         """Take the state's arrays and the kernels' last arguments.
 
@@ -179,22 +201,44 @@ class KernelLearner(Learner):
             arrays: The whole state by name. Each is an array of `model`, or a view into one: an array costs 0.1 µs per
                 call, so learners stack arrays of one shape.
             model: What the kernels get after the event: arrays (scratch space among them), then constants.
-            kernels: Predict and update, where they are not the class's.
+            kernels: What is used instead of the class's kernels.
         """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
         self.model = model
-        self.kernels = kernels or (self.predict_kernel, self.update_kernel)
-        self._predict, self._update = self.kernels
+        self.kernels = kernels or Kernels(self.predict_kernel, self.update_kernel, self.observe_kernel)
+        self._predict, self._update, self._observe = self.kernels
+        self._observes = self._observe is not observe_nothing
 
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
         """Decide for x with one uniform u in [0, 1)."""
         if not 0.0 <= u < 1.0:
             raise ValueError(f"{self.name}: predict takes a uniform u in [0, 1); got {u!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-        scores = np.empty(self.n_classes)
+        K = self.n_classes
+        scores = np.empty(K + self.logged_size)
         action, greedy, propensity = self._predict(indices, values, u, scores, *self.model)
-        return _tuple(Decision, (action, greedy, propensity, scores))
+        if self.logged_size == 0:
+            return _tuple(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
+        return _tuple(Decision, (action, greedy, propensity, scores[:K], scores[K:]))
+
+    def observe(self, x: Features | FloatArray, decision: Decision) -> None:
+        """Take note that `decision` was made for x."""
+        if self._observes:
+            indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
+            self._observe(indices, values, *self._figures(decision), *self.model)
+
+    def _figures(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
+        """A decision as the kernels get it: what is logged stands behind the scores."""
+        action, greedy, propensity, scores, logged = decision
+        if logged.size != self.logged_size:
+            raise ValueError(f"{self.name}: a decision logs {self.logged_size} numbers; got {logged.size}")
+        if logged.size == 0:
+            return action, greedy, propensity, scores
+        row = logged.base
+        if row is None or row is not scores.base:  # not as `predict` made it: it was stored in between
+            row = np.concatenate((scores, logged))
+        return action, greedy, propensity, row
 
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
@@ -211,9 +255,8 @@ class KernelLearner(Learner):
                 f"{self.name} learns from the true class: update takes label in 0..{self.n_classes - 1}; got {label!r}"
             )
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-        action, greedy, propensity, scores = decision
         changed: bool = self._update(
-            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, *self.model
+            indices, values, *self._figures(decision), 1 if reward else 0, v, label, *self.model
         )
         return changed
 
@@ -237,6 +280,23 @@ class KernelLearner(Learner):
         return weights
 
 
+MARGIN = Parameter(
+    "margin",
+    "feedback",
+    "whose scores a late bit is held against: the model's when the bit comes, or the decision's",
+    choices=("feedback", "decision"),
+    absent="decision",
+)
+"""With no delay the two are the same to the bit."""
+
+DRIFT = Parameter(
+    "drift",
+    "global",
+    "what a lasting fall of the reward resets: nothing, every class, or besides a class by itself",
+    choices=DRIFTS,
+    correctable="off",
+)
+
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 
 _REGISTRY: dict[str, type[Learner]] = {}
@@ -255,8 +315,16 @@ def registered() -> dict[str, type[Learner]]:
     return dict(sorted(_REGISTRY.items()))
 
 
-def check_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, float | int | str]:
-    """All parameters of a learner, the given ones checked and the others at their defaults."""
+def check_parameters(
+    name: str, parameters: Mapping[str, object], *, correctable: bool = False
+) -> dict[str, float | int | str]:
+    """All parameters of a learner, the given ones checked and the others at their defaults.
+
+    Args:
+        name: the learner.
+        parameters: those that are given.
+        correctable: whether an update must be one that can be taken back: some defaults are others then.
+    """
     if name not in _REGISTRY:
         raise ParameterError(f"no learner is called {name!r}; there are: {', '.join(registered())}")
     declared = {parameter.name: parameter for parameter in _REGISTRY[name].parameters}
@@ -265,7 +333,9 @@ def check_parameters(name: str, parameters: Mapping[str, object]) -> dict[str, f
         accepted = "; ".join(f"{p.name}: {p.accepted()}" for p in declared.values()) or "none"
         raise ParameterError(f"{name} has no parameter {unknown[0]!r}; accepted parameters: {accepted}")
     return {
-        parameter.name: parameter.check(name, parameters.get(parameter.name, parameter.default))
+        parameter.name: parameter.check(
+            name, parameters.get(parameter.name, parameter.default_where(correctable=correctable))
+        )
         for parameter in declared.values()
     }
 
@@ -292,7 +362,7 @@ def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Lea
     cls = _REGISTRY[name]
     state_bytes = cls.cost(n_classes, n_features, 0, checked).state_bytes
     if state_bytes > STATE_BYTES_MAX:
-        hint = f"; use {cls.diagonal}, whose state is diagonal" if cls.diagonal else ""
+        hint = f"; use {cls.instead}" if cls.instead else ""
         raise ParameterError(
             f"{name}: its state for {n_classes} classes and {n_features} features takes {state_bytes / 1e9:,.0f} GB, "
             f"more than the {STATE_BYTES_MAX / 1e9:,.0f} GB allowed{hint}"

@@ -8,19 +8,25 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, Kernel, KernelLearner, Parameter, register, sparse
-from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, unit, usable
+from stream.learners.base import Cost, Kernel, KernelLearner, Kernels, Parameter, register, sparse
+from stream.learners.kernels import (
+    argmax,
+    bounded,
+    check_event,
+    compiled,
+    linear_scores,
+    subtract_outer,
+    unit,
+    usable,
+)
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 PENDING_MAX = 32
 """Rank-one changes of one class's inverse that are kept apart before they are added to it in one pass: the pass is
-bound by memory, and 32 changes together cost a fifth of 32 passes. A multiple of 8, see `_fold`."""
-
-TILE = 16
-"""Side of the square tiles in which a symmetric matrix is mirrored: two of them fit the nearest cache."""
+bound by memory, and 32 changes together cost a fifth of 32 passes. A multiple of 8, see `subtract_outer`."""
 
 # Places in `memory`, what a run accumulates.
-ROUNDS = 0  # t, predictions made
+ROUNDS = 0  # t, decisions made
 CONFIDENCE_SUM = 1  # Σ_s x_sᵀA_{a_s,s}⁻¹x_s over the updates
 ERROR_SUM = 2  # Σ_{s<t} q_s over the rounds
 
@@ -39,9 +45,8 @@ VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance
 
 @compiled
 def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
-    """Count a round and return ε_i² / c_i for it."""
+    """ε_i² / c_i for the round that is next."""
     t = memory[ROUNDS] + 1.0
-    memory[ROUNDS] = t
     confidence = settings[CONFIDENCE]
     if confidence == 0.0:
         return float(settings[ETA])  # (11)
@@ -53,8 +58,16 @@ def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
     )  # (9)
     if confidence == 2.0:
         bracket += scale * memory[ERROR_SUM]  # (10)
-        memory[ERROR_SUM] += settings[APPROX_ERROR] * t ** settings[APPROX_ERROR_POWER]
     return 2.0 * bracket
+
+
+@compiled
+def count_round(memory: FloatArray, settings: FloatArray) -> None:
+    """Count a round, and add its q_t."""
+    t = memory[ROUNDS] + 1.0
+    memory[ROUNDS] = t
+    if settings[CONFIDENCE] == 2.0:
+        memory[ERROR_SUM] += settings[APPROX_ERROR] * t ** settings[APPROX_ERROR_POWER]
 
 
 @compiled
@@ -192,35 +205,6 @@ def _inverse_times(
 
 
 @compiled
-def _fold(inverse: FloatArray, changes: FloatArray) -> None:
-    """A⁻¹ -= Σ_m z_m z_mᵀ: on and above the diagonal, eight changes and two rows a pass, and mirrored below.
-
-    The pass is bound by reading the changes, which two rows share.
-    """
-    d = inverse.shape[0]
-    for m in range(0, changes.shape[0], 8):
-        for i in range(0, d, 2):
-            row = inverse[i, i:]
-            next_row = inverse[min(i + 1, d - 1), i:]  # of an odd d, the last row twice: a = 0 the second time
-            z0, z1, z2, z3 = changes[m, i:], changes[m + 1, i:], changes[m + 2, i:], changes[m + 3, i:]
-            z4, z5, z6, z7 = changes[m + 4, i:], changes[m + 5, i:], changes[m + 6, i:], changes[m + 7, i:]
-            a0, a1, a2, a3, a4, a5, a6, a7 = z0[0], z1[0], z2[0], z3[0], z4[0], z5[0], z6[0], z7[0]
-            b0 = b1 = b2 = b3 = b4 = b5 = b6 = b7 = 0.0
-            if i + 1 < d:
-                b0, b1, b2, b3, b4, b5, b6, b7 = z0[1], z1[1], z2[1], z3[1], z4[1], z5[1], z6[1], z7[1]
-            for j in range(row.size):
-                c0, c1, c2, c3, c4, c5, c6, c7 = z0[j], z1[j], z2[j], z3[j], z4[j], z5[j], z6[j], z7[j]
-                row[j] -= ((a0 * c0 + a1 * c1) + (a2 * c2 + a3 * c3)) + ((a4 * c4 + a5 * c5) + (a6 * c6 + a7 * c7))
-                next_row[j] -= ((b0 * c0 + b1 * c1) + (b2 * c2 + b3 * c3)) + ((b4 * c4 + b5 * c5) + (b6 * c6 + b7 * c7))
-    for top in range(0, d, TILE):
-        for left in range(0, top + 1, TILE):
-            for i in range(top, min(top + TILE, d)):
-                row = inverse[i]
-                for j in range(left, min(left + TILE, i)):
-                    row[j] = inverse[j, i]
-
-
-@compiled
 def predict_full(
     indices: IndexArray,
     values: FloatArray,
@@ -243,13 +227,44 @@ def predict_full(
     if settings[PROJECTION] != 0.0 and all_positive(c):
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
+            scores[k] = bounded(scores[k] + shift[k] * c[k])  # those of W'
+    action = highest_bound(scores, c, next_multiplier(memory, settings))
+    return action, argmax(scores), 1.0
+
+
+@compiled
+def observe_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    W: FloatArray,
+    inverses: FloatArray,
+    rows: FloatArray,
+    columns: FloatArray,
+    counts: IndexArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> None:
+    """Step 2 with one full matrix per class: W' replaces W; and a round is counted."""
+    check_event(indices, values, W.shape[1])
+    count_round(memory, settings)
+    if settings[PROJECTION] == 0.0:
+        return
+    x = unit(values)
+    before = np.empty(W.shape[0])
+    linear_scores(indices, x, W, before)
+    c = np.empty(W.shape[0])
+    _variances(indices, x, inverses, columns, counts, c)
+    if all_positive(c):
+        shift = shifts(before, c, settings[ALPHA])
+        for k in range(c.size):
             z = _inverse_times(k, indices, x, inverses, rows, columns, counts)
             row = W[k]
             for j in range(z.size):
                 row[j] += shift[k] * z[j]  # (7)
-            scores[k] = bounded(scores[k] + shift[k] * c[k])
-    action = highest_bound(scores, c, next_multiplier(memory, settings))
-    return action, argmax(scores), 1.0
 
 
 @compiled
@@ -294,7 +309,7 @@ def update_full(
         columns[action, j, place] = scale * z[j]
     counts[action] = place + 1
     if counts[action] == PENDING_MAX:
-        _fold(inverses[action], rows[action])
+        subtract_outer(inverses[action], rows[action])
         counts[action] = 0
     memory[CONFIDENCE_SUM] += c / (1.0 + c)  # xᵀA⁻¹x after this update
     return True
@@ -327,6 +342,16 @@ def retract_full(
 
 
 @compiled
+def _variances_diag(indices: IndexArray, x: FloatArray, A: FloatArray, c: FloatArray) -> None:
+    """c_i = xᵀA_i⁻¹x for every class."""
+    for k in range(c.size):
+        total = 0.0
+        for a in range(indices.size):
+            total += x[a] * x[a] / A[k, indices[a]]
+        c[k] = total
+
+
+@compiled
 def predict_diag(
     indices: IndexArray,
     values: FloatArray,
@@ -342,19 +367,43 @@ def predict_diag(
     x = unit(values)
     linear_scores(indices, x, W, scores)
     c = np.empty(scores.size)
-    for k in range(scores.size):
-        total = 0.0
-        for a in range(indices.size):
-            total += x[a] * x[a] / A[k, indices[a]]
-        c[k] = total
+    _variances_diag(indices, x, A, c)
     if settings[PROJECTION] != 0.0 and all_positive(c):
         shift = shifts(scores, c, settings[ALPHA])
         for k in range(scores.size):
-            for a in range(indices.size):
-                W[k, indices[a]] += shift[k] * x[a] / A[k, indices[a]]  # (7)
-            scores[k] = bounded(scores[k] + shift[k] * c[k])
+            scores[k] = bounded(scores[k] + shift[k] * c[k])  # those of W'
     action = highest_bound(scores, c, next_multiplier(memory, settings))
     return action, argmax(scores), 1.0
+
+
+@compiled
+def observe_diag(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    M: FloatArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> None:
+    """Step 2 with one diagonal per class: W' replaces W; and a round is counted."""
+    W, A = M[0], M[1]
+    check_event(indices, values, W.shape[1])
+    count_round(memory, settings)
+    if settings[PROJECTION] == 0.0:
+        return
+    x = unit(values)
+    before = np.empty(W.shape[0])
+    linear_scores(indices, x, W, before)
+    c = np.empty(W.shape[0])
+    _variances_diag(indices, x, A, c)
+    if all_positive(c):
+        shift = shifts(before, c, settings[ALPHA])
+        for k in range(c.size):
+            for a in range(indices.size):
+                W[k, indices[a]] += shift[k] * x[a] / A[k, indices[a]]  # (7)
 
 
 @compiled
@@ -451,8 +500,9 @@ class Confidit(KernelLearner):
     that was demoted on common features is never bounded high enough again.
 
     Under delay an update uses the current w and A, and of the decision the action alone: w is a ridge regression,
-    A⁻¹ΣX, whose order is free. t and Σ q_s count predictions; Σ x̂ᵀA⁻¹x̂ counts the updates made, each with the A it
-    made. The projection is applied to the current W before every prediction, as in the paper.
+    A⁻¹ΣX, whose order is free. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts the updates made, each with the A it
+    made. The projection is made of the current W at every decision, as in the paper: `predict` decides by W', and with
+    `observe` W' replaces W.
 
     Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX: afterwards the model is, to rounding
     and in any order, the one that had the real bit at that place, for the actions as they were played. A projection in
@@ -490,7 +540,8 @@ class Confidit(KernelLearner):
     )
     randomised_update: ClassVar[bool] = True
     retractable: ClassVar[bool] = True
-    diagonal: ClassVar[str] = "covariance=diag"
+    instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
+    observed: ClassVar[frozenset[str]] = frozenset({"memory"})
     _retract: Kernel
 
     def __new__(cls, n_classes: int, n_features: int, **parameters: Any) -> "Confidit":
@@ -515,7 +566,9 @@ class Confidit(KernelLearner):
             dtype=np.float64,
         )
         diagonal = covariance == "diag"
-        kernels: tuple[Kernel, Kernel] = (predict_diag, update_diag) if diagonal else (predict_full, update_full)
+        kernels = Kernels(predict_full, update_full, observe_full)
+        if diagonal:
+            kernels = Kernels(predict_diag, update_diag, observe_diag)
         self._retract = retract_diag if diagonal else retract_full
         memory = np.zeros(3)
         start = (1.0 + self.alpha) ** 2
@@ -550,7 +603,7 @@ class Confidit(KernelLearner):
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
         change = target(int(reward), v, self.alpha) - target(int(assumed_reward), v, self.alpha)
-        action, _, propensity, scores = decision
+        action, _, propensity, scores, _ = decision
         return bool(self._retract(indices, values, action, propensity, scores, change, *self.model))
 
     @classmethod
@@ -577,6 +630,7 @@ class ConfiditProjected(Confidit):
     """Confidit with projections, which cannot be taken back."""
 
     retractable: ClassVar[bool] = False
+    observed: ClassVar[frozenset[str]] = frozenset({"memory", "W"})
 
 
 def _options(parameters: Mapping[str, Any]) -> tuple[int, str, str]:

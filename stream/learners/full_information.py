@@ -5,8 +5,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import Cost, KernelLearner, Parameter, register
-from stream.learners.kernels import add_scaled, argmax, argmax_except, check_event, compiled, linear_scores, usable
+from stream.learners.base import MARGIN, Cost, KernelLearner, Kernels, Parameter, register
+from stream.learners.kernels import (
+    add_scaled,
+    argmax,
+    argmax_except,
+    check_event,
+    compiled,
+    current_scores,
+    linear_scores,
+    usable,
+)
 from stream.wire.events import FloatArray, IndexArray
 
 
@@ -44,6 +53,26 @@ def update_perceptron(
     return True
 
 
+@compiled
+def update_perceptron_by_current_scores(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+) -> bool:
+    """The same with the class that would be played now."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    now = argmax(current_scores(indices, values, W))
+    return update_perceptron(indices, values, now, now, propensity, scores, reward, v, label, W)
+
+
 @register
 class Perceptron(KernelLearner):
     """Multiclass perceptron.
@@ -54,7 +83,8 @@ class Perceptron(KernelLearner):
 
     Symbols: W weights [K, d]; ŷ the action, which is the greedy class; y the label.
 
-    Under delay ŷ is that of prediction time: the mistake that was made is the one that is corrected.
+    Under delay ŷ is the class that the current W gives x (margin=feedback), or that of prediction time
+    (margin=decision): a mistake is then corrected once more for each decision that waited, whatever was learned since.
 
     Departures from the paper: none.
 
@@ -70,13 +100,13 @@ class Perceptron(KernelLearner):
     name: ClassVar[str] = "perceptron"
     summary: ClassVar[str] = "full information: the multiclass perceptron"
     paper: ClassVar[str] = "Notes, Alg. 1"
+    parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     needs_label: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict_greedy)
-    update_kernel = staticmethod(update_perceptron)
 
-    def __init__(self, n_classes: int, n_features: int) -> None:
+    def __init__(self, n_classes: int, n_features: int, margin: str) -> None:
         W = np.zeros((n_classes, n_features))
-        super().__init__(n_classes, n_features, {"W": W}, (W,))
+        update = update_perceptron if margin == "decision" else update_perceptron_by_current_scores
+        super().__init__(n_classes, n_features, {"W": W}, (W,), Kernels(predict_greedy, update))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -127,6 +157,26 @@ def update_second_order(
     return True
 
 
+@compiled
+def update_second_order_by_current_scores(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    M: FloatArray,
+) -> bool:
+    """The same with the class that would be played now."""
+    if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
+        return False
+    now = argmax(current_scores(indices, values, M[0]))
+    return update_second_order(indices, values, now, now, propensity, scores, reward, v, label, M)
+
+
 @register
 class SecondOrderPerceptron(KernelLearner):
     """Second-order perceptron, multiclass and diagonal.
@@ -139,7 +189,8 @@ class SecondOrderPerceptron(KernelLearner):
     Symbols: W weights [K, d]; V perceptron updates [K, d]; A correlations [K, d], `a` at the start, > 0; ŷ the action;
     y the label.
 
-    Under delay ŷ is that of prediction time, V and A are the current ones; both are sums, so their order is free.
+    Under delay ŷ is the class that the current W gives x (margin=feedback), or that of prediction time
+    (margin=decision); V and A are the current ones. With margin=decision both are sums whose order is free.
 
     Departures from the paper: the diagonal of the correlation matrix instead of the matrix, one diagonal per class; the
     paper is binary and adds xxᵀ of the present x before predicting, which this leaves out.
@@ -158,15 +209,16 @@ class SecondOrderPerceptron(KernelLearner):
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("a", 1.0, "start of the diagonal of A", low=1e-9, high=1e9),
+        MARGIN,
     )
     needs_label: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict_second_order)
-    update_kernel = staticmethod(update_second_order)
 
-    def __init__(self, n_classes: int, n_features: int, a: float) -> None:
+    def __init__(self, n_classes: int, n_features: int, a: float, margin: str) -> None:
         M = np.zeros((3, n_classes, n_features))
         M[2] = a
-        super().__init__(n_classes, n_features, {"W": M[0], "V": M[1], "A": M[2]}, (M,))
+        update = update_second_order if margin == "decision" else update_second_order_by_current_scores
+        kernels = Kernels(predict_second_order, update)
+        super().__init__(n_classes, n_features, {"W": M[0], "V": M[1], "A": M[2]}, (M,), kernels)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
@@ -225,6 +277,27 @@ def update_arow(
     return True
 
 
+@compiled
+def update_arow_by_current_scores(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    M: FloatArray,
+    r: float,
+) -> bool:
+    """The same with the scores of the current weights."""
+    if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
+        return False
+    current = current_scores(indices, values, M[0])
+    return update_arow(indices, values, action, greedy, propensity, current, reward, v, label, M, r)
+
+
 @register
 class Arow(KernelLearner):
     """AROW, adaptive regularisation of weights, multiclass and diagonal.
@@ -239,8 +312,8 @@ class Arow(KernelLearner):
     Symbols: μ mean weights [K, d] (array W); S variances [K, d], 1 at the start; `r` regularisation, > 0; s scores;
     y the label. It updates on correct rounds too, while the margin m is below 1.
 
-    Under delay s, so r̄ and m, are those of prediction time, S is the current one: the loss is that of the decision,
-    the confidence is what is known now.
+    Under delay s, so r̄ and m, are those of the current weights (margin=feedback), or of prediction time
+    (margin=decision); S is the current one.
 
     Departures from the paper: multiclass through the label's class and its strongest rival (the paper is binary), the
     diagonal of Σ, one per class, and S⁻¹ += x²/r, the diagonal of the exact inverse update.
@@ -257,15 +330,14 @@ class Arow(KernelLearner):
     name: ClassVar[str] = "arow"
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
-    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9),)
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
     needs_label: ClassVar[bool] = True
-    predict_kernel = staticmethod(predict_arow)
-    update_kernel = staticmethod(update_arow)
 
-    def __init__(self, n_classes: int, n_features: int, r: float) -> None:
+    def __init__(self, n_classes: int, n_features: int, r: float, margin: str) -> None:
         M = np.zeros((2, n_classes, n_features))
         M[1] = 1.0
-        super().__init__(n_classes, n_features, {"W": M[0], "S": M[1]}, (M, r))
+        update = update_arow if margin == "decision" else update_arow_by_current_scores
+        super().__init__(n_classes, n_features, {"W": M[0], "S": M[1]}, (M, r), Kernels(predict_arow, update))
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:

@@ -5,7 +5,10 @@ order of arguments is fixed, event first and model last, so that `stream.offline
 one compiled loop:
 
     predict(indices, values, u, scores, *model) -> (action, greedy, propensity)
+    observe(indices, values, action, greedy, propensity, scores, *model)
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
+
+`scores` has K places, and behind them those of what the learner logs for itself, if anything (`logged_size`).
 
 A predict kernel begins with `check_event`, an update kernel with `usable`: compiled code reads past the end of an
 array without a word, so what comes from outside is bounded there, in 0.02 µs.
@@ -75,6 +78,11 @@ setattr(numba.config, "CACHE_DIR", _cache_directory())  # noqa: B010 (numba make
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel at its first call and cache the machine code on disk."""
     return cast(Callable[P, R], njit(cache=True)(function))
+
+
+@compiled
+def observe_nothing(*event_and_model: object) -> None:
+    """Observe nothing: a decision changes no part of the model."""
 
 
 @compiled
@@ -148,6 +156,14 @@ def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores
             s0 += W[k, indices[j]] * values[j]
         scores[k] = bounded(s0)
         k += 1
+
+
+@compiled
+def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> FloatArray:
+    """The scores of an event that was checked, with W as it is now."""
+    scores = np.empty(W.shape[0])
+    linear_scores(indices, values, W, scores)
+    return scores
 
 
 @compiled
@@ -259,3 +275,92 @@ def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> Floa
             sums[p] += value * row[p]
         j += 1
     return sums
+
+
+@compiled
+def logistic(score: float) -> float:
+    """σ(s) = 1/(1 + exp(-s))."""
+    return 1.0 / (1.0 + exp(-score))
+
+
+DRIFTS = ("off", "global", "class")
+"""What a fall of the reward resets: nothing; every class; besides, a class whose own reward falls."""
+
+DRIFT_SLACK = 0.2
+DRIFT_GLOBAL = 15.0
+DRIFT_CLASS = 10.0
+DRIFT_MEMORY = 1000.0
+"""A one-sided cumulative sum of what the rewards fall short of their mean, over at most so many: it raises an alarm
+above a threshold, which on no stationary stream tried it has reached. The slack is what the mean may fall unseen."""
+
+NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
+
+
+@compiled
+def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) -> bool:
+    """Take in a settled bit; whether the sum is above the threshold. Rows: bits, their mean, the sum."""
+    detectors[0, column] += 1.0
+    short = detectors[1, column] - reward
+    detectors[2, column] = max(0.0, detectors[2, column] + short - DRIFT_SLACK)
+    detectors[1, column] -= short / min(detectors[0, column], DRIFT_MEMORY)
+    return bool(detectors[2, column] > threshold)
+
+
+@compiled
+def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
+    """Take in a settled bit, and say whether every class or the action's own is to be reset; both are counted.
+
+    Args:
+        detectors: float64[3, K + 1], one column for each class and the last for all.
+        alarms: float64[K + 1], counted in the same order.
+        action: the class that was played.
+        reward: the bit.
+        drift: the place in DRIFTS.
+    """
+    if drift == 0:
+        return NO_ALARM
+    last = alarms.size - 1
+    of_all = _falls(detectors, last, reward, DRIFT_GLOBAL)
+    of_class = drift == 2 and _falls(detectors, action, reward, DRIFT_CLASS)
+    if of_all:
+        detectors[:] = 0.0
+        alarms[last] += 1.0
+        return ALARM_OF_ALL
+    if of_class:
+        detectors[:, action] = 0.0
+        alarms[action] += 1.0
+        return ALARM_OF_CLASS
+    return NO_ALARM
+
+
+TILE = 16
+"""Side of the square tiles in which a symmetric matrix is mirrored: two of them fit the nearest cache."""
+
+
+@compiled
+def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
+    """A⁻¹ -= Σ_m z_m z_mᵀ: on and above the diagonal, eight changes and two rows a pass, and mirrored below.
+
+    The pass is bound by reading the changes, which two rows share.
+    """
+    d = inverse.shape[0]
+    for m in range(0, changes.shape[0], 8):
+        for i in range(0, d, 2):
+            row = inverse[i, i:]
+            next_row = inverse[min(i + 1, d - 1), i:]  # of an odd d, the last row twice: a = 0 the second time
+            z0, z1, z2, z3 = changes[m, i:], changes[m + 1, i:], changes[m + 2, i:], changes[m + 3, i:]
+            z4, z5, z6, z7 = changes[m + 4, i:], changes[m + 5, i:], changes[m + 6, i:], changes[m + 7, i:]
+            a0, a1, a2, a3, a4, a5, a6, a7 = z0[0], z1[0], z2[0], z3[0], z4[0], z5[0], z6[0], z7[0]
+            b0 = b1 = b2 = b3 = b4 = b5 = b6 = b7 = 0.0
+            if i + 1 < d:
+                b0, b1, b2, b3, b4, b5, b6, b7 = z0[1], z1[1], z2[1], z3[1], z4[1], z5[1], z6[1], z7[1]
+            for j in range(row.size):
+                c0, c1, c2, c3, c4, c5, c6, c7 = z0[j], z1[j], z2[j], z3[j], z4[j], z5[j], z6[j], z7[j]
+                row[j] -= ((a0 * c0 + a1 * c1) + (a2 * c2 + a3 * c3)) + ((a4 * c4 + a5 * c5) + (a6 * c6 + a7 * c7))
+                next_row[j] -= ((b0 * c0 + b1 * c1) + (b2 * c2 + b3 * c3)) + ((b4 * c4 + b5 * c5) + (b6 * c6 + b7 * c7))
+    for top in range(0, d, TILE):
+        for left in range(0, top + 1, TILE):
+            for i in range(top, min(top + TILE, d)):
+                row = inverse[i]
+                for j in range(left, min(left + TILE, i)):
+                    row[j] = inverse[j, i]

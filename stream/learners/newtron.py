@@ -541,7 +541,7 @@ class Newtron(KernelLearner):
     paper: ClassVar[str] = "Hazan, Kale 2011, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
     retractable: ClassVar[bool] = True
-    diagonal: ClassVar[str] = "pnewtron"
+    instead: ClassVar[str] = "pnewtron, whose state is diagonal"
     predict_kernel = staticmethod(predict_full)
     update_kernel = staticmethod(update_full)
 

@@ -133,7 +133,7 @@ class OvaPerceptron(KernelLearner):
     ) -> bool:
         """Add the difference of the two updates."""
         indices, values = sparse(x, self.n_features)
-        action, _, propensity, scores = decision
+        action, _, propensity, scores, _ = decision
         if assumed_reward == reward or not usable(
             indices, values, action, propensity, scores, self.n_classes, self.n_features
         ):

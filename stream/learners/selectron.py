@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, Kernel, KernelLearner, Parameter, register, sparse
+from stream.learners.base import Cost, KernelLearner, Kernels, Parameter, register, sparse
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -409,7 +409,7 @@ class Selectron(KernelLearner):
         if loss == "quadratic":
             inverses = np.array([np.eye(n_features), eta * np.eye(n_features)])
             model = (W, inverses, epsilon, alpha)
-            kernels: tuple[Kernel, Kernel] = (predict_quadratic, update_quadratic)
+            kernels = Kernels(predict_quadratic, update_quadratic)
             super().__init__(n_classes, n_features, {"W": W, "inverses": inverses}, model, kernels)
             return
         entries = support_max * min(n_features, ENTRIES_PER_EXAMPLE)
@@ -422,7 +422,7 @@ class Selectron(KernelLearner):
             "labels": np.zeros(support_max, dtype=np.int32),
             "fill": np.zeros(2, dtype=np.int32),
         }
-        kernels = (predict_logistic, update_logistic)
+        kernels = Kernels(predict_logistic, update_logistic)
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), epsilon, eta, radius), kernels)
 
     def retract(
@@ -432,7 +432,7 @@ class Selectron(KernelLearner):
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
-        action, _, propensity, scores = decision
+        action, _, propensity, scores, _ = decision
         change = int(reward) - int(assumed_reward)
         return bool(retract_quadratic(indices, values, action, propensity, scores, change, *self.model))
 

@@ -68,7 +68,8 @@ def resolve(
     values = by_name(wanted)
     if begun and given is not None and "learner" not in given:
         values = {n: value for n, value in values.items() if not n.startswith(PARAMETER) or n in given or n in begun}
-    taken = {name: value for name, value in values.items() if given is None or name in given}
+    named = given if given is not None else values.keys() - _parameters_left_out(wanted, values)
+    taken = {name: value for name, value in values.items() if name in named}
     differing = [
         Difference(name, begun.get(name), value)
         for name, value in taken.items()
@@ -88,3 +89,8 @@ def resolve(
         )
         raise SettingsDifferError(place, fixed, remedy)
     return task_settings({**values, **begun, **taken})
+
+
+def _parameters_left_out(wanted: TaskSettings, values: Mapping[str, Any]) -> set[str]:
+    """The learner's parameters that settings do not name, by name."""
+    return {name for name in values if name.startswith(PARAMETER) and name[len(PARAMETER) :] not in wanted.parameters}

@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from stream.joining.join import Orphan, Pending, Retained
-from stream.wire.events import Decision, Features, Feedback, Outcome
+from stream.wire.events import NOTHING_LOGGED, Decision, Features, Feedback, Outcome
 from stream.wire.records import Record
 
 Columns = Mapping[str, NDArray[Any]]
@@ -25,9 +25,12 @@ Columns = Mapping[str, NDArray[Any]]
 NEEDED = object()
 """Marks a column that every version has written."""
 
-PENDING_COLUMNS: Mapping[str, Any] = dict.fromkeys(
-    ("decided_at_ms", "action", "greedy", "propensity", "scores", "nnz", "x.indices", "x.values"), NEEDED
-)
+PENDING_COLUMNS: Mapping[str, Any] = {
+    **dict.fromkeys(
+        ("decided_at_ms", "action", "greedy", "propensity", "scores", "nnz", "x.indices", "x.values"), NEEDED
+    ),
+    "logged": NOTHING_LOGGED,
+}
 ORPHAN_COLUMNS: Mapping[str, Any] = {**dict.fromkeys(
     (
         "reward", "label", "kept_at_ms", "topic.lengths", "topic.bytes", "partition", "offset", "append_ms",
@@ -108,13 +111,14 @@ def _completed(columns: Columns, declared: Mapping[str, Any], count: int) -> Col
 def _pending_columns(entries: Sequence[Pending]) -> dict[str, NDArray[Any]]:
     xs, decisions, decided_at_ms = zip(*entries, strict=True)
     indices, values = zip(*xs, strict=True)
-    actions, greedies, propensities, scores = zip(*decisions, strict=True)
+    actions, greedies, propensities, scores, logged = zip(*decisions, strict=True)
     return {
         "decided_at_ms": np.array(decided_at_ms, np.int64),
         "action": np.array(actions, np.int32),
         "greedy": np.array(greedies, np.int32),
         "propensity": np.array(propensities, np.float64),
         "scores": np.concatenate(scores).reshape(len(entries), -1),
+        "logged": np.concatenate(logged).reshape(len(entries), logged[0].size),
         "nnz": np.array([array.size for array in indices], np.int32),
         "x.indices": np.concatenate(indices),
         "x.values": np.concatenate(values),
@@ -130,6 +134,7 @@ def _pending_entries(columns: Columns) -> list[Pending]:
         columns["greedy"].tolist(),
         columns["propensity"].tolist(),
         list(columns["scores"]),
+        list(columns["logged"]),
     )
     return list(map(Pending, xs, decisions, columns["decided_at_ms"].tolist()))
 

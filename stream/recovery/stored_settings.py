@@ -15,7 +15,7 @@ from typing import Any
 
 from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
-from stream.learners import absent_parameters, check_parameters, registered
+from stream.learners import absent_parameters, registered
 
 PARAMETER = "parameters."
 """What the name of a learner's parameter begins with."""
@@ -59,7 +59,7 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
         "learner": settings.learner,
         "n_classes": settings.n_classes,
         "n_features": settings.n_features,
-        "parameters": check_parameters(settings.learner, settings.parameters),
+        "parameters": settings.resolved().parameters,
         "seed": settings.seed,
         "window_ms": join.window_ms,
         "orphan_ms": join.orphan_ms,

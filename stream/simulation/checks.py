@@ -192,6 +192,7 @@ class _Pupil:
         """Decide, and whether the prediction says the same."""
         x = codec.decode_context(record, self._task.n_features).x
         decision = self.learner.predict(x, uniform(self._task.seed, Purpose.ACTION, event_id))
+        self.learner.observe(x, decision)
         self._open[event_id] = x, decision
         mine, published = decision, prediction.decision
         same = (mine.action, mine.greedy, mine.propensity) == (published.action, published.greedy, published.propensity)

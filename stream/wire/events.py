@@ -28,6 +28,9 @@ class Context(NamedTuple):
     x: Features
 
 
+NOTHING_LOGGED: FloatArray = np.zeros(0)
+
+
 class Decision(NamedTuple):
     """A learner's answer to a context, with all that its update will need from prediction time."""
 
@@ -35,6 +38,7 @@ class Decision(NamedTuple):
     greedy: int  # the class with the highest score
     propensity: float  # p[action], the probability with which the action was played
     scores: FloatArray  # float64[K]
+    logged: FloatArray = NOTHING_LOGGED  # float64[L], the learner's own; most have none
 
 
 class Prediction(NamedTuple):

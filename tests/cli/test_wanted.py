@@ -20,7 +20,7 @@ BEGUN = TaskSettings(
     "banditron",
     3,
     4,
-    {"gamma": 0.25},
+    {"gamma": 0.25, "margin": "feedback"},
     7,
     JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
     "negative",
@@ -108,5 +108,5 @@ def test_model_that_was_imported_says_what_learner_begins_with_it() -> None:
     model = {name: value for name, value in by_name(BEGUN).items() if name not in ABSENT}
     made = wanted_settings(load_settings({"window": "5s"}), model, PLACE).task
     assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (
-        "banditron", 3, {"gamma": 0.25}, 5_000, 0,
+        "banditron", 3, {"gamma": 0.25, "margin": "feedback"}, 5_000, 0,
     )  # fmt: skip

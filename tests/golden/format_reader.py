@@ -7,20 +7,182 @@ import ast
 import json
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LEDGER = (
+NEEDED = object()
+"""Marks what every version has written; anything else that is declared is what it means where it is absent."""
+
+FORMAT_1_LEDGER = (
     "contexts", "decided", "context_duplicates", "context_malformed",
     "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
     "orphans_waiting", "orphans_dropped", "feedback_malformed",
 )  # fmt: skip
-"""The places of the counts in a journal record."""
+"""The places of the counts in a journal record of format 1."""
+
+LEDGER = (*FORMAT_1_LEDGER, "mismatched", "contexts_misplaced", "feedback_misplaced")
+"""The names of all counts."""
+
+MODEL_SETTINGS = ("learner", "n_classes", "n_features", "parameters")
+SETTINGS: Mapping[str, Any] = {
+    **dict.fromkeys(MODEL_SETTINGS, NEEDED),
+    "seed": 0,
+    "window_ms": 300_000,
+    "orphan_ms": 300_000,
+    "retain_ms": 3_600_000,
+    "pending_max": 1_000_000,
+    "orphans_max": 100_000,
+    "retained_max": 5_000_000,
+    "on_expiry": "drop",
+    "late": "ignore",
+}
+"""The settings of a task."""
+
+JOURNAL_FORMATS, SNAPSHOT_FORMATS = (1, 2), (1, 2, 3)
 
 CODES = {"<f8": "d", "<i8": "q", "<i4": "i", "|i1": "b", "|u1": "B", "|b1": "?"}
 """Types of entries, and how Python's struct calls them."""
+
+
+class LaterVersionError(ValueError):
+    """What a later version has written: to read on would be to lose it."""
+
+
+def known(found: Iterable[str], names: Iterable[str]) -> None:
+    """Refuse names that this reader does not know."""
+    if unknown := sorted(set(found) - set(names)):
+        raise LaterVersionError(unknown[0])
+
+
+def known_format(number: int, formats: Sequence[int]) -> None:
+    """Refuse a format that this reader does not know."""
+    if number not in formats:
+        raise LaterVersionError(f"format {number}")
+
+
+def counts(stored: Mapping[str, int]) -> dict[str, int]:
+    """All counts of a ledger."""
+    known(stored, LEDGER)
+    return {name: stored.get(name, 0) for name in LEDGER}
+
+
+def settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a task by their names, of all formats."""
+    flat = {name: value for name, value in stored.items() if name != "join"} | stored.get("join", {})
+    known(flat, SETTINGS)
+    return {name: flat[name] if absent is NEEDED else flat.get(name, absent) for name, absent in SETTINGS.items()}
+
+
+class Step(NamedTuple):
+    """A step, as a journal holds it."""
+
+    n: int
+    contexts: tuple[int, int]
+    feedback: tuple[int, int]
+    now_ms: int
+    feedback_end_ms: int
+    updates: int
+    ledger: dict[str, int]
+    rules: int
+    partitions: int
+    settings_from: int
+    settings: dict[str, Any]  # under which it was made
+
+
+class Journal(NamedTuple):
+    """A whole journal."""
+
+    imported: str | None
+    settings: dict[str, Any]  # with which it began
+    steps: list[Step]
+
+
+def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
+    """The journal in the headers `onebit-version` and the values of its records, from the first one on."""
+    remaining = iter(records)
+    first, opening = next(remaining)
+    known_format(int(first), JOURNAL_FORMATS)
+    opening_fields = json.loads(opening)
+    assert opening_fields["n"] == 0
+    begun = in_force = settings(opening_fields["settings"])
+    settings_from, changed = 0, False
+    steps: list[Step] = []
+    for version, value in remaining:
+        known_format(int(version), JOURNAL_FORMATS)
+        fields = json.loads(value)
+        assert fields["n"] == len(steps) + 1
+        changed, was_changed = "settings" in fields, changed
+        if changed:
+            assert not was_changed, "a change stands right before its step"
+            settings_from, in_force = fields["n"], settings(fields["settings"])
+            continue
+        step = _step(fields, in_force)
+        assert step.settings_from == settings_from, "the record of a change is missing"
+        steps.append(step)
+    return Journal(opening_fields.get("import"), begun, steps)
+
+
+def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
+    ledger = fields["ledger"]
+    return Step(
+        fields["n"],
+        (fields["contexts"][0], fields["contexts"][1]),
+        (fields["feedback"][0], fields["feedback"][1]),
+        fields["now_ms"],
+        fields["feedback_end_ms"],
+        fields["updates"],
+        counts(dict(zip(FORMAT_1_LEDGER, ledger, strict=True)) if isinstance(ledger, list) else ledger),
+        fields.get("rules", 1),
+        fields.get("partitions", 1),
+        fields.get("settings_from", 0),
+        in_force,
+    )
+
+
+class DeadLetter(NamedTuple):
+    """What the headers of a dead letter say."""
+
+    step: int | None  # None: the feedback program wrote it
+    topic: str
+    partition: int
+    offset: int
+    kind: str
+    reason: str
+    key_bytes: int | None  # the key was cut; its length before that
+    value_bytes: int | None
+    own: list[tuple[str, bytes]]  # the headers of the record, those that are here
+    own_count: int  # and how many it had
+
+
+def dead_letter(headers: Sequence[tuple[str, bytes]]) -> DeadLetter:
+    """Read the headers of a dead letter."""
+    ours = dict(header for header in headers if header[0].startswith("onebit-"))
+    numbers = {name.removeprefix("onebit-"): int(value) for name, value in ours.items() if value.isdigit()}
+    kept = [(name, value) for name, value in headers if not name.startswith("onebit-")]
+    own = [(_without_original(name), value) for name, value in kept]
+    return DeadLetter(
+        numbers.get("step"),
+        ours["onebit-topic"].decode(),
+        numbers["partition"],
+        numbers["offset"],
+        ours["onebit-kind"].decode(),
+        ours["onebit-reason"].decode(),
+        numbers.get("key-bytes"),
+        numbers.get("value-bytes"),
+        own,
+        numbers.get("headers", len(own)),
+    )
+
+
+def _without_original(name: str) -> str:
+    """The name that a header had in its record."""
+    bare = name
+    while bare.startswith("original-"):
+        bare = bare.removeprefix("original-")
+    return name.removeprefix("original-") if bare.startswith("onebit-") else name
 
 
 class Array(NamedTuple):
@@ -37,8 +199,8 @@ class Array(NamedTuple):
 
     def rows(self) -> list[list[Any]]:
         """The rows of a matrix."""
-        entries, width = self.entries(), self.shape[1]
-        return [entries[start : start + width] for start in range(0, len(entries), width)]
+        entries, (height, width) = self.entries(), self.shape
+        return [entries[width * row : width * (row + 1)] for row in range(height)]
 
 
 Part = Array | float | int | str
@@ -70,7 +232,9 @@ class Generation(NamedTuple):
     def learner(self) -> dict[str, Part]:
         """The learner's state."""
         parts: dict[str, Part] = {}
-        for section in self.of("learner"):
+        for section in self.sections:
+            if section.name != "learner":
+                continue
             parts |= section.values.get("values", {})
             for name, array in section.arrays.items():
                 if section.values.get("python"):
@@ -79,9 +243,9 @@ class Generation(NamedTuple):
                     parts[name] = array._replace(shape=()) if section.values["scalar"] else array
         return parts
 
-    def of(self, name: str) -> list[Section]:
-        """The sections of a name."""
-        return [section for section in self.sections if section.name == name]
+    def of(self, name: str) -> list["Entry"]:
+        """The entries of all blocks of a name."""
+        return [entry for section in self.sections if section.name == name for entry in entries(section)]
 
 
 def headed(data: bytes, start: int = 0) -> tuple[dict[str, Any], int]:
@@ -103,6 +267,7 @@ def whole_generations(records: Iterable[tuple[bytes | None, bytes | None]]) -> I
             begun[slot] = []
         chunks = begun.get(slot, [])
         chunks.append(chunk)
+        known_format(head["format"], SNAPSHOT_FORMATS)
         digests = [sha256(payload).digest() for _, payload in chunks]
         fits = [
             (each["index"], each["generation"], each["sha256"]) == (place, chunks[0][0]["generation"], digest.hex())
@@ -132,78 +297,130 @@ def sections(payload: bytes) -> Iterator[Section]:
         yield Section(head["name"], head["values"], arrays)
 
 
-def blobs(section: Section, name: str) -> list[bytes | None]:
+Arrays = Mapping[str, Array]
+
+
+def numbers(arrays: Arrays, name: str) -> list[Any]:
+    """A column of numbers."""
+    return arrays[name].entries()
+
+
+def rows(arrays: Arrays, name: str) -> list[Any]:
+    """A column of rows."""
+    return arrays[name].rows()
+
+
+def blobs(arrays: Arrays, name: str) -> list[Any]:
     """A column of bytes."""
-    found: list[bytes | None] = []
-    start = 0
-    for length in section.arrays[f"{name}.lengths"].entries():
-        found.append(None if length < 0 else section.arrays[f"{name}.bytes"].content[start : start + length])
-        start += max(length, 0)
-    assert start == len(section.arrays[f"{name}.bytes"].content)
-    return found
+    lengths, content = arrays[f"{name}.lengths"].entries(), arrays[f"{name}.bytes"].content
+    parts = iter(_split(content, [length for length in lengths if length >= 0]))
+    return [None if length < 0 else next(parts) for length in lengths]
 
 
-def texts(section: Section, name: str) -> list[str]:
+def texts(arrays: Arrays, name: str) -> list[Any]:
     """A column of texts."""
-    return [(blob or b"").decode() for blob in blobs(section, name)]
+    return [None if blob is None else blob.decode() for blob in blobs(arrays, name)]
 
 
-class Waiting(NamedTuple):
-    """A decision that waits."""
-
-    decided_at_ms: int
-    action: int
-    greedy: int
-    propensity: float
-    scores: list[float]
-    x: dict[int, float]
+def vectors(arrays: Arrays, name: str) -> list[Any]:
+    """A column of vectors."""
+    return _split(arrays[f"{name}.values"].entries(), arrays[f"{name}.lengths"].entries())
 
 
-def decisions(section: Section) -> list[Waiting]:
-    """The decisions of a section of `pending`, or of one of `retained` that keeps some."""
-    columns = {name: array.entries() for name, array in section.arrays.items()}
-    found, start = [], 0
-    for place, nnz in enumerate(columns["nnz"]):
-        x = dict(zip(columns["x.indices"][start : start + nnz], columns["x.values"][start : start + nnz], strict=True))
-        start += nnz
-        found.append(
-            Waiting(
-                columns["decided_at_ms"][place],
-                columns["action"][place],
-                columns["greedy"][place],
-                columns["propensity"][place],
-                section.arrays["scores"].rows()[place],
-                x,
-            )
-        )
-    return found
+def sparse(arrays: Arrays, name: str) -> list[Any]:
+    """The column of contexts."""
+    lengths = arrays["nnz"].entries()
+    indices, values = (_split(arrays[f"{name}.{part}"].entries(), lengths) for part in ("indices", "values"))
+    return [dict(zip(*each, strict=True)) for each in zip(indices, values, strict=True)]
 
 
-def kept_decisions(section: Section) -> list[Waiting | None]:
-    """Of each entry of a section of `retained` the decision that it still has."""
-    if "kept" not in section.arrays:
-        return [None] * len(texts(section, "id"))
-    found = iter(decisions(section))
-    return [next(found) if kept else None for kept in section.arrays["kept"].entries()]
+def headers(arrays: Arrays, name: str) -> list[Any]:
+    """The column of a record's headers."""
+    return [[(key, bytes.fromhex(value)) for key, value in json.loads(blob)] for blob in blobs(arrays, name)]
 
 
-class SettledId(NamedTuple):
-    """An entry of `retained`."""
-
-    id: str
-    outcome: str
-    reward: int | None
-    settled_at_ms: int
-    kept: Waiting | None
+def _split(joined: Any, lengths: Sequence[int]) -> list[Any]:
+    """Parts of these lengths, which are all of it."""
+    ends = list(accumulate(lengths, initial=0))
+    assert ends[-1] == len(joined)
+    return [joined[start:end] for start, end in pairwise(ends)]
 
 
-def settled_ids(section: Section) -> list[SettledId]:
-    """The entries of a section of `retained`."""
-    columns = {name: section.arrays[name].entries() for name in ("outcome", "reward", "settled_at_ms")}
-    outcomes = [("matched", "expired")[outcome] for outcome in columns["outcome"]]
-    rewards = [None if reward < 0 else reward for reward in columns["reward"]]
-    kept = kept_decisions(section)
-    return list(map(SettledId, texts(section, "id"), outcomes, rewards, columns["settled_at_ms"], kept))
+class Column(NamedTuple):
+    """A column of a block, and what it means where it is absent."""
+
+    read: Callable[[Arrays, str], list[Any]]
+    absent: Any = NEEDED
+
+
+COLUMNS: Mapping[str, Mapping[str, Column]] = {
+    "pending": {
+        "id": Column(texts),
+        "decided_at_ms": Column(numbers),
+        "action": Column(numbers),
+        "greedy": Column(numbers),
+        "propensity": Column(numbers),
+        "scores": Column(rows),
+        "logged": Column(rows, []),
+        "nnz": Column(numbers),
+        "x": Column(sparse),
+    },
+    "orphans": {
+        "id": Column(texts),
+        "reward": Column(numbers),
+        "label": Column(numbers),
+        "feedback_action": Column(numbers, -1),
+        "kept_at_ms": Column(numbers),
+        "topic": Column(texts),
+        "partition": Column(numbers),
+        "offset": Column(numbers),
+        "append_ms": Column(numbers),
+        "key": Column(blobs),
+        "value": Column(blobs),
+        "headers": Column(headers),
+    },
+    "retained": {
+        "id": Column(texts),
+        "outcome": Column(numbers),
+        "reward": Column(numbers),
+        "settled_at_ms": Column(numbers),
+        "kept": Column(numbers, 0),
+        "decided_action": Column(numbers, -1),
+    },
+}
+"""The columns of each kind of block."""
+
+OUTCOMES = ("matched", "expired")
+
+Entry = dict[str, Any]
+"""An entry of a block: what it has in each column."""
+
+
+def entries(section: Section) -> list[Entry]:
+    """The entries of a block. One of `retained` has besides its `decision`: an entry of `pending`, or None."""
+    declared = COLUMNS[section.name]
+    there = {name.split(".")[0] for name in section.arrays}
+    if section.name != "retained" or "kept" not in there:
+        known(there, declared)
+        found = _entries(section.arrays, declared)
+        return [{**entry, "decision": None} for entry in found] if section.name == "retained" else found
+    of_pending = {name: column for name, column in COLUMNS["pending"].items() if name != "id"}
+    known(there, {**declared, **of_pending})
+    waiting = iter(_entries(section.arrays, of_pending))
+    return [
+        {**entry, "decision": next(waiting) if entry["kept"] else None} for entry in _entries(section.arrays, declared)
+    ]
+
+
+def _entries(arrays: Arrays, declared: Mapping[str, Column]) -> list[Entry]:
+    there = {name.split(".")[0] for name in arrays}
+    needed = next(name for name, column in declared.items() if column.absent is NEEDED)
+    count = len(declared[needed].read(arrays, needed))
+    columns = [
+        column.read(arrays, name) if name in there or column.absent is NEEDED else [column.absent] * count
+        for name, column in declared.items()
+    ]
+    return [dict(zip(declared, entry, strict=True)) for entry in zip(*columns, strict=True)]
 
 
 def state_digest(parts: Mapping[str, Part]) -> str:

@@ -1,6 +1,6 @@
 """Golden pipelines in an embedded broker: what Onebit makes of them.
 
-This module is the only one of the tests here that imports from Onebit what reads and what goes on.
+This module and `written_now` are the only ones of the tests here that import from Onebit what reads and what goes on.
 """
 
 import json
@@ -27,7 +27,7 @@ from stream.verifying.model_files import compare_models, read_model
 from stream.verifying.models import export_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.codec import HEADERS
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import Topics
 from tests.golden.stored import Golden
 
@@ -85,16 +85,18 @@ class Loaded:
         """The model, as it is or as it was after a step."""
         return export_model(self.broker, self.topics, partition, number=number)
 
-    def learner(self, settings: TaskSettings) -> LearnerProgram:
+    def learner(self, settings: TaskSettings, *, change_settings: bool = False) -> LearnerProgram:
         """A learner program that goes on here, and takes snapshots often."""
         options = LearnerOptions(instance="golden", snapshot_interval_ms=100)
-        return LearnerProgram(self.broker, self.topics, settings, options, lambda: self.clock.now_ms)
+        return LearnerProgram(
+            self.broker, self.topics, settings, options, lambda: self.clock.now_ms, change_settings=change_settings
+        )
 
-    def send(self, topic: str, event_id: str, fields: Mapping[str, Any]) -> int:
+    def send(self, topic: str, event_id: str, fields: Mapping[str, Any], headers: Headers = HEADERS) -> int:
         """Append an event where its id belongs; the partition."""
         key = event_id.encode()
         partition = partition_for(key, self.golden.partitions)
-        self._producer.send(topic, partition, key, json.dumps({"id": event_id, **fields}).encode(), HEADERS)
+        self._producer.send(topic, partition, key, json.dumps({"id": event_id, **fields}).encode(), headers)
         return partition
 
 

@@ -7,14 +7,22 @@ processor, numpy and numba); elsewhere the states must be equal to rounding.
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from tests.golden import format_reader
 from tests.golden.pipelines import Loaded, Model, facts, model_file, overflows, same_facts, same_state
 from tests.golden.stored import Golden, machine, names, read
+from tests.golden.written_now import (
+    do_what_is_new,
+    newest_generation,
+    refused_feedback,
+    same_journal,
+    same_model,
+    same_snapshot,
+)
 
 NAMES = names()
 
@@ -193,24 +201,21 @@ def test_learner_goes_on_from_there_and_its_books_balance(golden: Golden, loaded
             assert facts(with_snapshots) == facts(without)
 
 
-def test_what_is_written_now_is_read_by_the_reader_of_the_formats_page(golden: Golden, loaded: Loaded) -> None:
+def test_what_is_written_now_is_read_by_the_reader_of_the_formats_page(
+    golden: Golden, loaded: Loaded, tmp_path: Path
+) -> None:
     go_on(golden, loaded)
+    do_what_is_new(loaded)
+    early = set()
     for partition in partitions(golden):
-        chunks = ((record.key, record.value) for record in loaded.records(loaded.topics.snapshots, partition))
-        found = [each for each in format_reader.whole_generations(chunks) if each.slot != "import"]
-        newest = max(found, key=lambda each: each.number)
-        restored = facts(loaded.rebuild(partition, until=newest.number))
-        now = facts(loaded.rebuild(partition, until=newest.number, snapshots=False))
+        same_journal(loaded, partition)
+        newest = newest_generation(loaded, partition)
         assert newest.number > golden.expected["partitions"][partition]["generation"]
-        assert format_reader.state_digest(newest.learner()) == restored["state_digest"]
-        assert newest.state["ledger"] == now["ledger"]
-        entries = [entry for section in newest.of("retained") for entry in format_reader.settled_ids(section)]
-        assert [[*entry[:4], entry.kept is not None] for entry in entries] == now["retained"]
-        (*_, last) = (json.loads(record.value or b"") for record in loaded.records(loaded.topics.journal, partition))
-        step = loaded.last_step(partition)
-        assert step is not None
-        assert (last["n"], last["updates"]) == (step.number, step.updates)
-        assert dict(zip(format_reader.LEDGER, last["ledger"], strict=True)) == step.ledger._asdict()
+        same_snapshot(loaded, partition, newest)
+        same_model(loaded, partition, tmp_path / "model.npz")
+        early |= {entry["feedback_action"] for entry in newest.of("orphans") if entry["id"] == "named-early"}
+    assert early == {2}
+    assert refused_feedback(loaded) == ["named-wrong"]
 
 
 def test_state_that_is_off_by_rounding_is_one_elsewhere_and_not_on_the_machine_of_the_recording() -> None:

@@ -153,6 +153,21 @@ def test_update_is_the_learners_own_with_the_draws_of_the_event() -> None:
     assert state_digest([alone.state()]) == state_digest([task.learner.state()])
 
 
+def test_decision_is_observed_once_and_before_anything_is_learned_from_it() -> None:
+    task, inputs = Task(small_task("late-ucb"), TOPICS.contexts), Inputs()
+    run(
+        task,
+        [inputs.feedback("b", 1, 9), inputs.context("a", 10, 1, 3), inputs.context("a", 11), inputs.context("b", 12)],
+    )
+    alone = create("late-ucb", N_CLASSES, N_FEATURES)
+    first, second = np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0])
+    alone.observe(first, alone.predict(first, 0.5))
+    decision = alone.predict(second, 0.5)
+    alone.observe(second, decision)
+    alone.update(second, decision, 1)
+    assert state_digest([alone.state()]) == state_digest([task.learner.state()])
+
+
 @pytest.mark.parametrize(("on_expiry", "reward", "updates"), [("drop", None, 0), ("negative", 0, 1)])
 def test_expired_decision_teaches_what_the_policy_says(on_expiry: Any, reward: int | None, updates: int) -> None:
     task = Task(small_task(on_expiry=on_expiry), TOPICS.contexts)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream.learners import Learner
 from stream.wire.events import Decision, FloatArray
-from tests.oracles.logged import LabelledOracle, Logged, Oracle
+from tests.oracles.logged import LabelledOracle, Logged, ObservingOracle, Oracle
 
 DELAYS = ("at once", "after 5 rounds", "geometric, mean 5")
 
@@ -60,6 +60,9 @@ def assert_agree(
         x, label, u, v = events[t]
         if what == "decide":
             decided[t], logged[t] = learner.predict(x, u), oracle.predict(x, u)
+            learner.observe(x, decided[t])
+            if isinstance(oracle, ObservingOracle):
+                oracle.observe(x, logged[t])
             ours, theirs = decided[t], logged[t]
             assert (ours.action, ours.greedy) == (theirs.action, theirs.greedy), f"round {t}: {ours} against {theirs}"
             np.testing.assert_allclose(ours.propensity, theirs.propensity, rtol=1e-9, err_msg=f"round {t}")

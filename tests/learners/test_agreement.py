@@ -18,25 +18,49 @@ from tests.oracles.soba import NaiveSoba
 K, D, ROUNDS = 4, 9, 300
 
 NEWTON: dict[str, Any] = {"gamma": 0.1, "alpha": 3.0, "beta": 0.05, "radius": 0.7}
+Case = tuple[str, dict[str, Any], Callable[[], Oracle | LabelledOracle]]
 LOOSE: dict[str, Any] = {"gamma": 0.1, "alpha": 0.3, "beta": 0.05, "radius": 30.0}
 
-CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Oracle | LabelledOracle]]] = {
-    "perceptron": ("perceptron", {}, lambda: NaivePerceptron(K, D)),
-    "second-order-perceptron": (
-        "second-order-perceptron",
-        {"a": 2.0},
-        lambda: NaiveSecondOrderPerceptron(K, D, a=2.0),
-    ),
-    "arow": ("arow", {"r": 0.5}, lambda: NaiveArow(K, D, r=0.5)),
-    "banditron": ("banditron", {"gamma": 0.2}, lambda: NaiveBanditron(K, D, gamma=0.2)),
-    "soba": ("soba", {"gamma": 0.2, "a": 2.0}, lambda: NaiveSoba(K, D, gamma=0.2, a=2.0)),
-    "soba-diag": ("soba-diag", {"gamma": 0.2, "a": 0.5}, lambda: NaiveSoba(K, D, gamma=0.2, a=0.5, diagonal=True)),
-    "soba-adaptive full": ("soba-adaptive", {"covariance": "full"}, lambda: NaiveSoba(K, D, adaptive=True)),
-    "soba-adaptive diag": (
-        "soba-adaptive",
-        {"covariance": "diag"},
-        lambda: NaiveSoba(K, D, adaptive=True, diagonal=True),
-    ),
+
+def margin_cases(margin: str) -> "dict[str, Case]":
+    """The learners for which it matters whose scores a late bit is held against."""
+    m = {"margin": margin}
+    return {
+        "perceptron": ("perceptron", m, lambda: NaivePerceptron(K, D, margin)),
+        "second-order-perceptron": (
+            "second-order-perceptron",
+            {"a": 2.0, **m},
+            lambda: NaiveSecondOrderPerceptron(K, D, a=2.0, margin=margin),
+        ),
+        "arow": ("arow", {"r": 0.5, **m}, lambda: NaiveArow(K, D, r=0.5, margin=margin)),
+        "banditron": ("banditron", {"gamma": 0.2, **m}, lambda: NaiveBanditron(K, D, gamma=0.2, margin=margin)),
+        "soba": ("soba", {"gamma": 0.2, "a": 2.0, **m}, lambda: NaiveSoba(K, D, gamma=0.2, a=2.0, margin=margin)),
+        "soba without the condition": (
+            "soba",
+            {"gamma": 0.2, "condition": "none", **m},
+            lambda: NaiveSoba(K, D, gamma=0.2, margin=margin, condition=False),
+        ),
+        "soba-diag": (
+            "soba-diag",
+            {"gamma": 0.2, "a": 0.5, **m},
+            lambda: NaiveSoba(K, D, gamma=0.2, a=0.5, diagonal=True, margin=margin),
+        ),
+        "soba-adaptive full": (
+            "soba-adaptive",
+            {"covariance": "full", **m},
+            lambda: NaiveSoba(K, D, adaptive=True, margin=margin),
+        ),
+        "soba-adaptive diag": (
+            "soba-adaptive",
+            {"covariance": "diag", **m},
+            lambda: NaiveSoba(K, D, adaptive=True, diagonal=True, margin=margin),
+        ),
+    }
+
+
+CASES: dict[str, Case] = {
+    **margin_cases("feedback"),
+    **{f"{title}, margin of the decision": case for title, case in margin_cases("decision").items()},
     "newtron": ("newtron", NEWTON, lambda: NaiveNewtron(K, D, **NEWTON)),
     "newtron, seldom projected": ("newtron", LOOSE, lambda: NaiveNewtron(K, D, **LOOSE)),
     "pnewtron": ("pnewtron", NEWTON, lambda: NaiveNewtron(K, D, diagonal=True, **NEWTON)),

@@ -36,6 +36,20 @@ SPECIAL = {
 }
 VARIANTS = {
     "soba-adaptive full": Case("soba-adaptive", {"covariance": "full"}),
+    **{f"{name} without drift": Case(name, {"drift": "off"}) for name in ("late-ucb", "igw-logistic", "stack-igw")},
+    **{
+        f"{name}, drift of a class": Case(name, {"drift": "class"})
+        for name in ("late-ucb", "igw-logistic", "stack-igw")
+    },
+    "late-ucb quadratic": Case("late-ucb", {"expand": "quadratic", "shortlist": 2}),
+    "late-ucb projected": Case("late-ucb", {"project": 5, "drift": "off"}),
+    "late-ucb of many features": Case("late-ucb", n_features=140, long_run_events=5_000),
+    "late-ucb with a floor": Case("late-ucb", {"floor": 0.2}),
+    "soba without the condition": Case("soba", {"condition": "none"}),
+    **{
+        f"{name}, margin of the decision": Case(name, {"margin": "decision"})
+        for name in ("perceptron", "second-order-perceptron", "arow", "banditron", "soba", "soba-diag", "soba-adaptive")
+    },
     "banditron without exploration": Case("banditron", {"gamma": 0.0}),
     "soba-diag all exploration": Case("soba-diag", {"gamma": 1.0}),
     **{f"confidit variant {variant}": Case("confidit", {"variant": variant}) for variant in (1, 3, 4, 5)},
@@ -64,17 +78,24 @@ def examples(case: Case, size: int, seed: int = 1, absent: int | None = None) ->
     return Examples(offsets, columns.astype(np.int32), X[rows, columns], scores.argmax(axis=1).astype(np.int64))
 
 
+def decide(learner: Learner, x: Features | FloatArray, u: float) -> Decision:
+    """Predict and observe."""
+    decision = learner.predict(x, u)
+    learner.observe(x, decision)
+    return decision
+
+
 def learn(learner: Learner, data: Examples, t: int, decision: Decision, v: float = 0.5) -> bool:
     label = int(data.labels[t])
     return learner.update(data.features(t), decision, int(decision.action == label), v=v, label=label)
 
 
 def trace(learner: Learner, data: Examples, start: int, stop: int) -> list[tuple[int, int, float, list[float]]]:
-    """Predict and update from event start to stop; the decisions made."""
+    """Decide and update from event start to stop; the decisions made."""
     u = np.random.default_rng(2).random((data.labels.size, 2))
     made = []
     for t in range(start, stop):
-        decision = learner.predict(data.features(t), float(u[t, 0]))
+        decision = decide(learner, data.features(t), float(u[t, 0]))
         made.append((decision.action, decision.greedy, decision.propensity, decision.scores.tolist()))
         learn(learner, data, t, decision, float(u[t, 1]))
     return made
@@ -140,6 +161,43 @@ def test_a_state_is_a_copy(case: Case) -> None:
 
 
 @each
+def test_predict_decides_the_same_twice_and_changes_nothing(case: Case) -> None:
+    data = examples(case, 120)
+    learner = case.create()
+    trace(learner, data, 0, 60)
+    before = learner.state()
+    for t in range(60, 120):
+        one, other = learner.predict(data.features(t), 0.7), learner.predict(data.features(t), 0.7)
+        assert one[:3] == other[:3]
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.logged, other.logged)
+    after = learner.state()
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        np.testing.assert_array_equal(value, after[key], err_msg=key)
+
+
+@each
+def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
+    data = examples(case, 160)
+    learner = case.create()
+    trace(learner, data, 0, 60)
+    changed: set[str] = set()
+    before = learner.state()
+    for t in range(60, 160):
+        x = data.features(t)
+        learner.observe(x, learner.predict(x, 0.7))
+        after = learner.state()
+        changed |= {key for key, value in after.items() if not np.array_equal(value, before[key])}
+        if t % 10 == 0:
+            learn(learner, data, t, learner.predict(x, 0.7))
+            after = learner.state()
+        before = after
+    assert changed <= learner.observed
+    assert bool(changed) == bool(learner.observed)
+
+
+@each
 def test_a_state_of_another_size_is_refused(case: Case) -> None:
     other = create(case.name, n_classes=case.n_classes, n_features=case.n_features - 1, **case.parameters)
     with pytest.raises(ValueError, match=case.name):
@@ -155,7 +213,7 @@ def test_dense_x_gives_the_bits_of_sparse_x(case: Case) -> None:
         x = data.features(t)
         filled = np.zeros(case.n_features)
         filled[x.indices] = x.values
-        one, other = sparse.predict(x, float(u[t])), dense.predict(filled, float(u[t]))
+        one, other = decide(sparse, x, float(u[t])), decide(dense, filled, float(u[t]))
         assert one[:3] == other[:3]
         np.testing.assert_array_equal(one.scores, other.scores)
         learn(sparse, data, t, one)
@@ -171,7 +229,7 @@ def test_an_empty_x_is_decided_and_learned_from(case: Case) -> None:
     trace(learner, data, 0, 30)
     empty = Features(np.zeros(0, dtype=np.int32), np.zeros(0))
     for label in range(case.n_classes):
-        decision = learner.predict(empty, 0.4)
+        decision = decide(learner, empty, 0.4)
         assert_valid(learner, decision)
         learner.update(empty, decision, int(decision.action == label), v=0.5, label=label)
     assert_finite(learner)
@@ -193,7 +251,7 @@ def test_one_huge_value_leaves_no_nan(case: Case, value: float) -> None:
     trace(learner, data, 0, 40)
     for label in range(case.n_classes):
         x = Features(np.array([0, 2], dtype=np.int32), np.array([1.0, value]))
-        decision = learner.predict(x, 0.3)
+        decision = decide(learner, x, 0.3)
         assert_valid(learner, decision)
         learner.update(x, decision, int(decision.action == label), v=0.5, label=label)
         assert_finite(learner)
@@ -208,7 +266,7 @@ def test_without_any_feedback_it_goes_on_deciding(case: Case) -> None:
     learner = case.create()
     u = np.random.default_rng(3).random(300)
     for t in range(300):
-        assert_valid(learner, learner.predict(data.features(t), float(u[t])))
+        assert_valid(learner, decide(learner, data.features(t), float(u[t])))
     assert_finite(learner)
 
 
@@ -223,10 +281,10 @@ def test_feedback_in_any_order_gives_a_valid_model_and_the_same_one_again(
 
     def replayed() -> Learner:
         learner = case.create()
-        decisions = {t: learner.predict(data.features(t), float(u[t])) for t in range(decided_first)}
+        decisions = {t: decide(learner, data.features(t), float(u[t])) for t in range(decided_first)}
         for s in order:
             if s not in decisions:
-                decisions[s] = learner.predict(data.features(s), float(u[s]))
+                decisions[s] = decide(learner, data.features(s), float(u[s]))
             assert_valid(learner, decisions[s])
             learn(learner, data, s, decisions[s])
         return learner
@@ -254,10 +312,9 @@ def decisions_on_a_grid(name: str, points: int) -> tuple[NDArray[np.int64], NDAr
     data = examples(case, 60)
     learner = case.create()
     trace(learner, data, 0, 25)
-    state, x = learner.state(), data.features(int(np.flatnonzero(np.diff(data.offsets) > 2)[0]))
+    x = data.features(int(np.flatnonzero(np.diff(data.offsets) > 2)[0]))
     actions, propensities = np.empty(points, dtype=np.int64), np.empty(points)
     for i in range(points):
-        learner.load(state)  # `predict` may count rounds
         decision = learner.predict(x, (i + 0.5) / points)
         actions[i], propensities[i] = decision.action, decision.propensity
     return actions, propensities
@@ -309,7 +366,7 @@ def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) ->
     updates = 0
     waiting: list[tuple[int, int]] = []  # (due round, event)
     for t in range(size):
-        decisions[t] = called.predict(data.features(t), float(u[t]))
+        decisions[t] = decide(called, data.features(t), float(u[t]))
         if delays[t] != NEVER:
             waiting.append((t + int(delays[t]), t))
         for _, s in sorted(w for w in waiting if w[0] <= t):
@@ -322,6 +379,30 @@ def test_the_compiled_loop_gives_the_bits_of_the_calls(case: Case, late: str) ->
     assert result.propensities.tolist() == [decisions[t].propensity for t in range(size)]
     assert result.updates == updates
     assert_same_state(looped, called)
+
+
+OF_EITHER_MARGIN = [name for name, cls in registered().items() if any(p.name == "margin" for p in cls.parameters)]
+
+
+def test_these_learners_hold_a_bit_against_the_scores_of_now_or_of_then() -> None:
+    bandits = ["banditron", "soba", "soba-adaptive", "soba-diag"]
+    assert sorted(OF_EITHER_MARGIN) == ["arow", *bandits[:1], "perceptron", "second-order-perceptron", *bandits[1:]]
+
+
+@pytest.mark.parametrize("late", [0, 7])
+@pytest.mark.parametrize("name", OF_EITHER_MARGIN)
+def test_both_margins_give_the_same_bits_at_no_delay_and_only_then(name: str, late: int) -> None:
+    case = CASES[name]
+    data = examples(case, 400)
+    u = np.random.default_rng(7).random(400)
+    now, then = (
+        create(name, n_classes=case.n_classes, n_features=case.n_features, margin=margin)
+        for margin in ("feedback", "decision")
+    )
+    one, other = (run(learner, data, u, delays=np.full(400, late)) for learner in (now, then))
+    kept = then.state()
+    assert all(np.array_equal(value, kept[key]) for key, value in now.state().items()) == (late == 0)
+    assert np.array_equal(one.actions, other.actions) == (late == 0)
 
 
 @each

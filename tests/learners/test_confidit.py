@@ -68,6 +68,8 @@ def test_a_variant_is_its_row_of_table_2(variant: int) -> None:
     )
     for x, label, u, v in events(seed=3)[:50]:
         decision, same = one.predict(x, u), other.predict(x, u)
+        one.observe(x, decision)
+        other.observe(x, same)
         assert decision.action == same.action
         one.update(x, decision, int(decision.action == label), v=v)
         other.update(x, same, int(decision.action == label), v=v)
@@ -90,6 +92,7 @@ def test_the_five_variants_make_the_papers_numbers_of_mistakes(variant: int, eta
         mistakes = 0
         for x, label in zip(X, labels, strict=True):
             decision = learner.predict(x, 0.5)
+            learner.observe(x, decision)
             mistakes += decision.action != label
             learner.update(x, decision, int(decision.action == label))
         counts.append(mistakes)
@@ -104,6 +107,7 @@ def test_a_bit_taken_back_leaves_the_model_of_the_real_bit(covariance: str) -> N
     corrections = []
     for x, label, u, v in events(seed=5):
         decision = right.predict(x, u)
+        right.observe(x, decision)
         reward = int(decision.action == label)
         right.update(x, decision, reward, v=v)
         if rng.random() < 0.3:
@@ -121,6 +125,7 @@ def test_with_projection_nothing_is_taken_back() -> None:
     assert not learner.retractable
     x = np.ones(D)
     decision = learner.predict(x, 0.5)
+    learner.observe(x, decision)
     learner.update(x, decision, 0)
     with pytest.raises(NotImplementedError, match="cannot be taken back"):
         learner.retract(x, decision, 0, 1)
@@ -135,6 +140,7 @@ def test_an_inverse_stays_the_inverse_over_many_updates(d: int) -> None:
     for _ in range(3_000):
         x = rng.normal(size=d)
         decision = learner.predict(x, 0.5)
+        learner.observe(x, decision)
         reward = int(rng.random() < 0.5)
         learner.update(x, decision, reward)
         unit = x / np.linalg.norm(x)
@@ -148,6 +154,7 @@ def test_the_projection_meets_its_constraints() -> None:
     learner = create("confidit", n_classes=K, n_features=D, variant=4, alpha=0.5)
     for x, label, u, v in events(seed=8)[:80]:
         decision = learner.predict(x, u)
+        learner.observe(x, decision)
         inner = learner.weights() @ x / np.linalg.norm(x)
         assert inner.min() >= -0.5 - 1e-12
         np.testing.assert_allclose(inner.sum(), 1 + 0.5 - K * 0.5, atol=1e-12)
@@ -183,6 +190,7 @@ def test_variant_2_learns_the_synthetic_data_in_10_000_rounds(
     for row in range(10_000):
         x, label = data.row(row)
         decision = learner.predict(x, 0.5)
+        learner.observe(x, decision)
         mistakes += decision.action != label
         learner.update(x, decision, int(decision.action == label))
     assert low <= mistakes / 100 <= high

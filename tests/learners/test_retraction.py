@@ -10,7 +10,7 @@ from stream.wire.events import Decision, Features
 from tests.learners.test_battery import CASES, examples
 
 ORDER_FREE: dict[str, dict[str, Any]] = {
-    "banditron": {"gamma": 0.3},
+    "banditron": {"gamma": 0.3, "margin": "decision"},
     "pnewtron": {"gamma": 0.3, "alpha": 2.0},
     "newtron": {"gamma": 0.3, "alpha": 2.0},
 }
@@ -55,7 +55,7 @@ def test_an_assumed_1_is_taken_back_too(name: str, parameters: dict[str, Any]) -
 
 @pytest.mark.parametrize("name", ["soba", "soba-diag"])
 def test_soba_becomes_the_model_of_the_real_bits_while_its_condition_does_not_bind(name: str) -> None:
-    real, late = (create(name, n_classes=4, n_features=9, gamma=0.3) for _ in range(2))
+    real, late = (create(name, n_classes=4, n_features=9, gamma=0.3, margin="decision") for _ in range(2))
     data = examples(CASES["banditron"], 80, seed=8)
     events = [(data.features(t), 0.1 + 0.01 * t) for t in range(80) if data.features(t).indices.size]
     # The runner-up leads in each of these: exploration hits, whose m is positive.
@@ -66,6 +66,20 @@ def test_soba_becomes_the_model_of_the_real_bits_while_its_condition_does_not_bi
     for x, decision in hits[::5]:
         assert late.retract(x, decision, 0, 1)
     np.testing.assert_allclose(late.weights(), real.weights(), atol=1e-9)
+
+
+@pytest.mark.parametrize("margin", ["feedback", "decision"])
+def test_what_banditron_takes_back_is_the_share_of_the_bit_whatever_came_in_between(margin: str) -> None:
+    learner = create("banditron", n_classes=4, n_features=9, gamma=0.3, margin=margin)
+    made = decisions(create("banditron", n_classes=4, n_features=9, gamma=0.3), 60)
+    for x, decision, reward in made:
+        learner.update(x, decision, reward)
+    x, decision, _ = made[20]
+    before = learner.weights()
+    assert learner.retract(x, decision, 0, 1)
+    share = np.zeros((4, 9))
+    share[decision.action, x.indices] = x.values / decision.propensity
+    np.testing.assert_allclose(learner.weights() - before, share, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["soba", "soba-diag", "soba-adaptive"])

@@ -38,7 +38,7 @@ def test_w_does_not_drift_from_a_fresh_solve() -> None:
 @pytest.mark.parametrize("updates", [BLOCK - 1, BLOCK, BLOCK + 1])
 def test_the_inverse_is_whole_on_either_side_of_a_block(updates: int) -> None:
     K, d = 3, 7
-    learner = create("soba", n_classes=K, n_features=d, a=2.0)
+    learner = create("soba", n_classes=K, n_features=d, a=2.0, margin="decision")
     A = 2.0 * np.eye(K * d)
     for t, (x, p) in enumerate(correct_rounds(updates, K, d, nnz=3, seed=2)):
         action, rival = t % K, (t + 1) % K

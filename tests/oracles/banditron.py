@@ -18,8 +18,8 @@ def explore(scores: FloatArray, gamma: float, u: float) -> Logged:
 class NaiveBanditron:
     """Kakade, Shalev-Shwartz, Tewari 2008, Algorithm 1."""
 
-    def __init__(self, K: int, d: int, gamma: float) -> None:
-        self.W, self.gamma = np.zeros((K, d)), gamma
+    def __init__(self, K: int, d: int, gamma: float, margin: str = "decision") -> None:
+        self.W, self.gamma, self.margin = np.zeros((K, d)), gamma, margin
 
     def predict(self, x: FloatArray, u: float) -> Logged:
         return explore(self.W @ x, self.gamma, u)
@@ -27,9 +27,10 @@ class NaiveBanditron:
     def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
         K, d = self.W.shape
         U = np.zeros((K, d))
+        greedy = int(np.argmax(self.W @ x)) if self.margin == "feedback" else logged.greedy
         for r in range(K):
             for j in range(d):
-                U[r, j] = x[j] * (reward * (logged.action == r) / logged.propensity - (logged.greedy == r))
+                U[r, j] = x[j] * (reward * (logged.action == r) / logged.propensity - (greedy == r))
         self.W = self.W + U
 
     def weights(self) -> FloatArray:

@@ -9,18 +9,23 @@ from tests.oracles.logged import Logged
 class NaivePerceptron:
     """Notes, Algorithm 1."""
 
-    def __init__(self, K: int, d: int) -> None:
-        self.W = np.zeros((K, d))
+    def __init__(self, K: int, d: int, margin: str = "decision") -> None:
+        self.W, self.margin = np.zeros((K, d)), margin
 
     def predict(self, x: FloatArray, u: float) -> Logged:
         scores = self.W @ x
         greedy = int(np.argmax(scores))
         return Logged(greedy, greedy, 1.0, scores)
 
+    def held_against(self, x: FloatArray, logged: Logged) -> FloatArray:
+        """The scores that the label is held against."""
+        return self.W @ x if self.margin == "feedback" else logged.scores
+
     def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
-        if logged.action != label:
+        greedy = int(np.argmax(self.held_against(x, logged)))
+        if greedy != label:
             self.W[label] += x
-            self.W[logged.action] -= x
+            self.W[greedy] -= x
 
     def weights(self) -> FloatArray:
         return self.W
@@ -29,30 +34,32 @@ class NaivePerceptron:
 class NaiveSecondOrderPerceptron(NaivePerceptron):
     """Diagonal: one correlation vector per class."""
 
-    def __init__(self, K: int, d: int, a: float) -> None:
-        super().__init__(K, d)
+    def __init__(self, K: int, d: int, a: float, margin: str = "decision") -> None:
+        super().__init__(K, d, margin)
         self.V, self.A = np.zeros((K, d)), np.full((K, d), a)
 
     def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
-        if logged.action != label:
+        greedy = int(np.argmax(self.held_against(x, logged)))
+        if greedy != label:
             self.V[label] += x
-            self.V[logged.action] -= x
-            self.A[[label, logged.action]] += x**2
+            self.V[greedy] -= x
+            self.A[[label, greedy]] += x**2
             self.W = self.V / self.A
 
 
 class NaiveArow(NaivePerceptron):
     """Diagonal, the label's class against its strongest rival."""
 
-    def __init__(self, K: int, d: int, r: float) -> None:
-        super().__init__(K, d)
+    def __init__(self, K: int, d: int, r: float, margin: str = "decision") -> None:
+        super().__init__(K, d, margin)
         self.r, self.precision = r, np.ones((K, d))
 
     def learn(self, x: FloatArray, logged: Logged, label: int) -> None:
-        others = logged.scores.copy()
+        scores = self.held_against(x, logged)
+        others = scores.copy()
         others[label] = -np.inf
         rival = int(np.argmax(others))
-        margin = logged.scores[label] - logged.scores[rival]
+        margin = scores[label] - scores[rival]
         if margin < 1:
             S = 1 / self.precision
             v = float(x**2 @ (S[label] + S[rival]))

@@ -30,6 +30,14 @@ class Oracle(Protocol):
 
 
 @runtime_checkable
+class ObservingOracle(Protocol):
+    """One whose state moves with a decision."""
+
+    def observe(self, x: FloatArray, logged: Logged) -> None:
+        """Take note of a decision."""
+
+
+@runtime_checkable
 class LabelledOracle(Protocol):
     """The same for a full-information algorithm."""
 

@@ -14,8 +14,18 @@ class NaiveSoba:
     """Algorithm 1, line by line; `diagonal` keeps the diagonal of A, `adaptive` is the reconstruction of γ_t."""
 
     def __init__(
-        self, K: int, d: int, *, gamma: float = 0.0, a: float = 1.0, diagonal: bool = False, adaptive: bool = False
+        self,
+        K: int,
+        d: int,
+        *,
+        gamma: float = 0.0,
+        a: float = 1.0,
+        diagonal: bool = False,
+        adaptive: bool = False,
+        margin: str = "decision",
+        condition: bool = True,
     ) -> None:
+        self.margin, self.condition = margin, condition
         self.K, self.d, self.gamma, self.diagonal, self.adaptive = K, d, gamma, diagonal, adaptive
         self.A = a * np.eye(K * d)
         self.theta = np.zeros(K * d)
@@ -37,17 +47,19 @@ class NaiveSoba:
         if not reward:
             return
         y, p, Wx = logged.action, logged.propensity, logged.scores
+        if self.margin == "feedback":
+            Wx = np.asarray(self.W @ x, dtype=np.float64)
         rival = max((i for i in range(self.K) if i != y), key=lambda i: (Wx[i], -i))
         g = 1 / p * np.kron(np.eye(self.K)[rival] - np.eye(self.K)[y], x)
         z = np.sqrt(p) * g
-        W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩ with the W of prediction time
+        W_g = (Wx[rival] - Wx[y]) / p  # ⟨W_t, g_t⟩ with the W of prediction time, or the current one
         W_z = np.sqrt(p) * W_g
         residual = z @ np.linalg.solve(self.A, z)
         m = (W_z**2 + 2 * W_g) / (1 + residual)
         total = m + sum(self.margins)
         if total != 0:
             self.closest = min(self.closest, abs(total))
-        if total < 0:
+        if total < 0 and self.condition:
             self.refused += 1
             return
         self.margins.append(m)

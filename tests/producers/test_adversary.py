@@ -19,6 +19,7 @@ def play(learner: Learner, adversary: Adversary, rounds: int, seed: int) -> tupl
     for _ in range(rounds):
         x, label = adversary.next_row(probability)
         decision = learner.predict(x, float(rng.random()))
+        learner.observe(x, decision)
         learner.update(x, decision, int(decision.action == label))
         adversary.answered(decision.action)
         mistakes += decision.action != label

@@ -1,5 +1,6 @@
 """The records of a journal: what is written is read, of today's format and of the one before."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ SETTINGS = TaskSettings(
     "banditron",
     3,
     4,
-    {"gamma": 0.25},
+    {"gamma": 0.25, "margin": "feedback"},
     7,
     JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
     "negative",
@@ -70,9 +71,10 @@ def test_records_are_the_golden_ones_byte_for_byte() -> None:
 def test_records_of_format_1_are_read() -> None:
     golden = (GOLDEN / "journal.format1").read_bytes().splitlines()
     ledger = Ledger(**{name: number for number, name in enumerate(FORMAT_1_LEDGER, 1)})
+    without_margin = replace(SETTINGS, parameters={"gamma": 0.25, "margin": "decision"})
     assert [read(value, HEADERS) for value in golden] == [
-        Opening(SETTINGS, "c0ffee"),
-        Opening(SETTINGS),
+        Opening(without_margin, "c0ffee"),
+        Opening(without_margin),
         STEP._replace(ledger=ledger, reading=READING_1),
     ]
 

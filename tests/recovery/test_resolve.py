@@ -24,7 +24,7 @@ BEGUN = TaskSettings(
     "banditron",
     3,
     4,
-    {"gamma": 0.25},
+    {"gamma": 0.25, "margin": "feedback"},
     7,
     JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=90, orphans_max=80, retained_max=70),
     "negative",
@@ -38,7 +38,7 @@ def resolved(wanted: TaskSettings, given: Given, *, change: bool = False) -> Tas
 
 def test_new_pipeline_has_what_the_user_gave_and_defaults() -> None:
     assert resolve({}, BEGUN, ("seed",), place=PLACE) == BEGUN
-    assert resolve({}, TaskSettings("banditron", 3, 4), None, place=PLACE).parameters.keys() == {"gamma"}
+    assert resolve({}, TaskSettings("banditron", 3, 4), None, place=PLACE).parameters.keys() == {"gamma", "margin"}
 
 
 @pytest.mark.parametrize("change", [False, True])
@@ -49,14 +49,14 @@ def test_what_the_user_leaves_unset_is_the_pipelines(change: bool) -> None:
 def test_what_the_user_gave_may_be_what_the_pipeline_has() -> None:
     assert resolved(BEGUN, None) == BEGUN
     assert resolved(replace(TODAY, learner="banditron", seed=7), ("learner", "seed")) == BEGUN
-    parameter = replace(TODAY, learner="banditron", parameters={"gamma": 0.25})
+    parameter = replace(TODAY, learner="banditron", parameters={"gamma": 0.25, "margin": "feedback"})
     assert resolved(parameter, ("learner", "parameters.gamma")) == BEGUN
 
 
 OTHERS: dict[str, Any] = {
     "learner": "soba-diag", "n_classes": 4, "n_features": 5, "seed": 8, "window_ms": 2_000, "orphan_ms": 501,
     "retain_ms": 9_999, "pending_max": 91, "orphans_max": 81, "retained_max": 71, "on_expiry": "drop",
-    "late": "correct",
+    "late": "correct", "parameters.margin": "decision",
 }  # fmt: skip
 
 
@@ -125,9 +125,9 @@ def test_parameter_that_the_pipelines_learner_does_not_have_is_refused() -> None
 
 def test_model_that_was_imported_gives_its_own_settings_and_no_others() -> None:
     model = {name: value for name, value in by_name(BEGUN).items() if name not in ABSENT}
-    assert model.keys() == {"learner", "n_classes", "n_features", "parameters.gamma"}
+    assert model.keys() == {"learner", "n_classes", "n_features", "parameters.gamma", "parameters.margin"}
     taken = resolve(model, replace(TODAY, seed=5), ("seed",), place=PLACE)
-    assert taken == TaskSettings("banditron", 3, 4, {"gamma": 0.25}, seed=5)
+    assert taken == TaskSettings("banditron", 3, 4, {"gamma": 0.25, "margin": "feedback"}, seed=5)
     with pytest.raises(SettingsDifferError, match="n_features = 4; got 64"):
         resolve(model, TODAY, ("n_features",), place=PLACE)
 
@@ -143,7 +143,7 @@ def test_setting_that_is_absent_means_what_the_version_did_that_knew_nothing_of_
     bare = task_settings(named({"learner": "banditron", "n_classes": 3, "n_features": 4, "parameters": {}}))
     # As version 0.1.0 had it. Another default of today changes nothing of what was written then.
     assert bare == TaskSettings(
-        "banditron", 3, 4, {"gamma": bare.parameters["gamma"]}, 0,
+        "banditron", 3, 4, {"gamma": bare.parameters["gamma"], "margin": "decision"}, 0,
         JoinSettings(
             window_ms=300_000, orphan_ms=300_000, retain_ms=3_600_000, pending_max=1_000_000, orphans_max=100_000,
             retained_max=5_000_000,
@@ -159,7 +159,9 @@ def test_parameter_that_is_absent_means_what_its_declaration_says(monkeypatch: p
     assert named(stored)["parameters.came_later"] == "old"
     assert by_name(BEGUN)["parameters.came_later"] == "new"
     # The pipeline goes on as it was, unless the user asks for something else.
-    assert resolve(named(stored), BEGUN, (), place=PLACE).parameters == {"gamma": 0.25, "came_later": "old"}
+    assert resolve(named(stored), BEGUN, (), place=PLACE).parameters == {
+        "gamma": 0.25, "margin": "decision", "came_later": "old",
+    }  # fmt: skip
     with pytest.raises(SettingsDifferError, match=r"came_later = 'old'; got 'new'"):
         resolve(named(stored), BEGUN, ("parameters.came_later",), place=PLACE)
 

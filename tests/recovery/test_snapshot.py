@@ -1,6 +1,6 @@
 """Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ from stream.recovery.snapshot_chunks import (
     message_key,
 )
 from stream.recovery.snapshot_columns import (
+    NEEDED,
+    ORPHAN_COLUMNS,
+    PENDING_COLUMNS,
+    RETAINED_COLUMNS,
     Columns,
     UnknownColumnError,
     orphan_block,
@@ -57,7 +61,9 @@ def decisions(draw: st.DrawFn) -> Pending:
     indices = np.array(draw(st.lists(st.integers(0, 2**31 - 1), min_size=nnz, max_size=nnz)), np.int32)
     x = Features(indices, np.array(draw(st.lists(floats, min_size=nnz, max_size=nnz)), np.float64))
     scores = np.array(draw(st.lists(floats, min_size=3, max_size=3)))
-    return Pending(x, Decision(draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(floats), scores), draw(times))
+    logged = np.array(draw(st.lists(floats, min_size=2, max_size=2)))
+    action, greedy = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    return Pending(x, Decision(action, greedy, draw(floats), scores, logged), draw(times))
 
 
 classes = st.none() | st.integers(0, 2**31)
@@ -332,19 +338,29 @@ def without_actions(snapshot: Snapshot) -> Snapshot:
 def test_snapshot_of_an_earlier_format_is_migrated(older: int) -> None:
     found = whole(stored((GOLDEN / f"snapshot.format{older}").read_bytes()))
     assert found.format == older
-    task = used_task(small_task())
+    task = used_task(small_task(parameters={"margin": "decision"}))  # which these files do not name
     taken_ms = task.join.watermark_ms if older == 1 else POSITION.taken_ms  # format 1 did not have it
     expected = without_actions(take(task, POSITION._replace(taken_ms=taken_ms)))
     assert expected.overflows == Overflows()
-    # The settings of these files do not name the learner's parameter, which then means its default.
     decoded = decode(found)
     assert named(decoded.settings) == named(expected.settings)
     assert same(decoded._replace(settings=expected.settings), expected)
 
 
+def logging(kept: tuple[Sequence[str], Sequence[Pending]]) -> tuple[Sequence[str], Sequence[Pending]]:
+    """The same decisions, each with something of its learner's own."""
+    return kept[0], [
+        pending._replace(decision=pending.decision._replace(logged=np.array([0.5, number])))
+        for number, pending in enumerate(kept[1])
+    ]
+
+
 def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
-    (chunk,) = encode(take(used_task(small_task()), POSITION))
+    snapshot = take(used_task(small_task()), POSITION)
+    snapshot = snapshot._replace(pending=logging(snapshot.pending))
+    (chunk,) = encode(snapshot)
     assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
+    assert same(decode(whole(stored(chunk))), snapshot)
 
 
 def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:
@@ -375,16 +391,18 @@ def test_column_that_a_later_version_has_added_is_what_it_means_where_it_is_abse
 def test_column_of_a_later_version_is_refused_and_not_lost() -> None:
     entry = Pending(Features(np.array([1], np.int32), np.ones(1)), Decision(1, 2, 0.5, np.zeros(3)), 1_000)
     record = Record("f", 0, 3, 1_000, b"k", None, ())
-    blocks: list[tuple[Columns, Callable[[Columns], object]]] = [
-        (pending_block(["a"], [entry]), read_pending_block),
-        (orphan_block(["a"], [Orphan(Feedback("a", 1), record, 900)]), read_orphan_block),
-        (retained_block(["a"], [Retained(Outcome.MATCHED, 1, 900, None)]), read_retained_block),
+    blocks: list[tuple[Columns, Callable[[Columns], object], Mapping[str, Any]]] = [
+        (pending_block(["a"], [entry]), read_pending_block, PENDING_COLUMNS),
+        (orphan_block(["a"], [Orphan(Feedback("a", 1), record, 900)]), read_orphan_block, ORPHAN_COLUMNS),
+        (retained_block(["a"], [Retained(Outcome.MATCHED, 1, 900, None)]), read_retained_block, RETAINED_COLUMNS),
     ]
-    for block, read_block in blocks:
+    for block, read_block, declared in blocks:
         read_block(block)
         with pytest.raises(UnknownColumnError, match="newer"):
             read_block({**block, "newer": np.zeros(1)})
-        for name in block:
+        needed = {name for name in block if declared.get(name, NEEDED) is NEEDED}
+        assert "id.lengths" in needed
+        for name in needed:
             with pytest.raises(KeyError, match=name):
                 read_block({other: column for other, column in block.items() if other != name})
 

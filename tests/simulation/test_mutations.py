@@ -1,4 +1,4 @@
-"""The checker can fail: every one of these mistakes is caught within 1,000 seeds.
+"""The checker can fail: every one of these mistakes is caught within 2,000 seeds.
 
 Each mutation breaks one thing that the pipeline rests on, in the code that runs; the simulation must notice. What it
 says then need not name the mistake, but some claim must no longer hold.
@@ -30,7 +30,7 @@ from stream.simulation.faulty_broker import FaultyBroker
 from stream.wire import codec
 from stream.wire.records import TopicPartition
 
-SEEDS_MAX = 1_000
+SEEDS_MAX = 2_000
 
 
 class Mutation(NamedTuple):

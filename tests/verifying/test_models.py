@@ -195,6 +195,17 @@ def test_learner_begins_with_an_imported_model_and_so_do_its_recovery_and_its_re
     assert pipeline.audits()[0].ok
 
 
+def test_model_that_names_no_margin_goes_on_by_the_scores_of_the_decision(run: Pipeline) -> None:
+    model = export_model(run.broker, TOPICS, 0)
+    assert model.meta["parameters"]["margin"] == "feedback"
+    of_before = {name: value for name, value in model.meta["parameters"].items() if name != "margin"}
+    pipeline = imported(model._replace(meta={**model.meta, "parameters": of_before}))
+    program = go_on(pipeline, 60, 60)
+    assert program.tasks[0].settings.parameters["margin"] == "decision"
+    assert rebuild(pipeline.broker, TOPICS, 0, None).task.settings == program.tasks[0].settings
+    assert replay_journal(pipeline.broker, TOPICS, 0).ok
+
+
 def test_model_is_imported_only_where_no_learner_has_begun(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     before = run.ends()

@@ -524,6 +524,7 @@ GOLDEN_VALUES = {
     ),
     "feedback": codec.encode_feedback(Feedback("synsep-0-000007", 1)),
     "feedback.labelled": codec.encode_feedback(Feedback("synsep-0-000007", 0, 3)),
+    "feedback.action": codec.encode_feedback(Feedback("synsep-0-000007", 0, action=2)),
     "examples.matched": codec.encode_example(Example("a", Outcome.MATCHED, 2, 0.25, 1, 10_250, 1_700_000_010_373), 7),
     "examples.expired": codec.encode_example(
         Example("a", Outcome.EXPIRED, 2, 0.25, None, None, 1_700_000_300_124), None
@@ -552,6 +553,7 @@ def test_golden_bytes_are_still_read() -> None:
     assert (prediction.decided_at_ms, prediction.model_version, offset) == (1_700_000_000_123, 41, 9_876_543_210)
     assert codec.decode_feedback(golden("feedback"), N_CLASSES) == Feedback("synsep-0-000007", 1)
     assert codec.decode_feedback(golden("feedback.labelled"), N_CLASSES) == Feedback("synsep-0-000007", 0, 3)
+    assert codec.decode_feedback(golden("feedback.action"), N_CLASSES) == Feedback("synsep-0-000007", 0, action=2)
     assert codec.decode_example(golden("examples.matched")) == (
         Example("a", Outcome.MATCHED, 2, 0.25, 1, 10_250, 1_700_000_010_373), 7,
     )  # fmt: skip
@@ -564,3 +566,16 @@ def test_golden_dead_letter_headers_are_those_of_version_1() -> None:
     headers = codec.dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1")
     lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
     assert lines == (GOLDEN / "dead-letter.headers").read_text()
+
+
+def test_golden_headers_of_a_dead_letter_that_was_cut_and_has_headers_of_its_own() -> None:
+    own = (
+        ("onebit-version", b"1"), ("large", b"x" * 10**6), ("onebit-offset", b"5"), ("original-onebit-offset", b"6"),
+        ("original-x", b"7"), ("trace", b"8"),
+    )  # fmt: skip
+    wrong = Record("onebit.feedback", 2, 41, 1_000, b"k" * 500_001, b"v" * 500_002, own)
+    reason = "feedback for 'a': expected action 2, as it was decided; got 1"
+    key, value, headers = codec.encode_dead_letter(wrong, codec.DEAD_LETTER_MISMATCHED, reason)
+    assert (key, value) == (b"k" * 500_000, b"v" * 500_000)
+    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
+    assert lines == (GOLDEN / "dead-letter.own.headers").read_text()

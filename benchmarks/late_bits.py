@@ -1,0 +1,161 @@
+"""The error of the default learners on real data, with bits at once and late.
+
+    python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--drift] [--write]
+
+For each set the learner that `auto` chooses, with its defaults, goes once over the rows in each of some orders, drawn
+from a seed; every bit comes a fixed number of decisions late. The error is that of the action. With `--drift` the
+classes change their names halfway, by a permutation that leaves none in its place, and each `drift` is measured.
+`--write` puts the table into benchmarks/results/late_bits.json, or late_bits_drift.json, row by row.
+"""
+
+import argparse
+import json
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.datasets import svmlight
+from producers.datasets.synthetic import synnonsep, synsep
+from stream.learners import create
+from stream.learners.auto import choose
+from stream.learners.kernels import DRIFTS
+from stream.offline import Examples, run
+
+RESULTS = Path(__file__).parent / "results"
+
+SYNTHETIC_ROWS = 50_000
+
+FILES = {
+    "vowel": ("vowel.scale.svm.gz", 10),
+    "optdigits": ("optdigits.scale.svm.gz", 64),
+    "pendigits": ("pendigits.scale.svm.gz", 16),
+    "satimage": ("satimage.scale.svm.gz", 36),
+    "usps": ("usps.svm.gz", 256),
+    "letter": ("letter.scale.svm.gz", 16),
+    "shuttle": ("shuttle.scale.svm.gz", 9),
+    "covtype": ("covtype_natural.scale.svm.gz", 54),
+    "r8": ("r8.svm.gz", 7_688),
+    "reuters4": ("reuters4.svm.gz", 47_236),
+    "20news": ("20news.svm.gz", 165_470),
+    "amazon3": ("amazon3.svm.gz", 393_548),
+    "amazon7": ("amazon7.svm.gz", 600_042),
+    "sector": ("sector.scale.svm.gz", 55_197),
+}
+"""The file of a set, and its number of features."""
+
+SETS = (*FILES, "SynSep", "SynNonSep")
+
+GOALS: dict[int, dict[str, float]] = {
+    0: {
+        "vowel": 67, "optdigits": 9.5, "pendigits": 12.5, "satimage": 21.5, "usps": 12, "letter": 42, "shuttle": 4.6,
+        "covtype": 30, "r8": 6, "reuters4": 5.5, "20news": 19, "amazon3": 7.6, "amazon7": 27, "SynSep": 0.2,
+        "SynNonSep": 5.2,
+    },
+    1_000: {
+        "pendigits": 21, "letter": 49, "covtype": 30.5, "r8": 18.5, "reuters4": 8.8, "20news": 29, "amazon3": 18.5,
+        "amazon7": 33.5,
+    },
+}  # fmt: skip
+"""What the errors are to stay below, in percent; by delay."""
+
+
+class Loaded(NamedTuple):
+    """A data set in memory."""
+
+    examples: Examples
+    n_classes: int
+    n_features: int
+
+
+def load(name: str, folder: Path) -> Loaded:
+    if name in FILES:
+        file, n_features = FILES[name]
+        dataset = svmlight.read(folder / file, n_features)
+        block = dataset.block(0, dataset.rows)
+    else:
+        dataset = (synsep if name == "SynSep" else synnonsep)(1)
+        block = dataset.block(0, SYNTHETIC_ROWS)
+    examples = Examples(block.offsets, block.indices, block.values, block.labels)
+    return Loaded(examples, dataset.n_classes, dataset.n_features)
+
+
+def in_order(examples: Examples, order: NDArray[np.int64]) -> Examples:
+    """The same rows, rearranged."""
+    sizes = np.diff(examples.offsets)[order]
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    places = np.repeat(examples.offsets[order] - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return Examples(offsets, examples.indices[places], examples.values[places], examples.labels[order])
+
+
+def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The labels, those of the second half under other names: a cycle through the classes in a drawn order."""
+    circle = rng.permutation(n_classes)
+    names = np.empty(n_classes, dtype=np.int64)
+    names[circle] = np.roll(circle, 1)
+    half = labels.size // 2
+    return np.concatenate((labels[:half], names[labels[half:]]))
+
+
+def measure(
+    name: str, data: Loaded, delay: int, orders: int, parameters: dict[str, Any], *, renamed: bool = False
+) -> dict[str, Any]:
+    size = data.examples.labels.size
+    choice = choose(data.n_classes, data.n_features, data.examples.indices.size / size)
+    errors = []
+    for seed in range(1, orders + 1):
+        rng = np.random.default_rng(seed)
+        shuffled = in_order(data.examples, rng.permutation(size))
+        if renamed:
+            shuffled = shuffled._replace(labels=renamed_halfway(shuffled.labels, data.n_classes, rng))
+        learner = create(choice.learner, data.n_classes, data.n_features, **{**choice.parameters, **parameters})
+        result = run(learner, shuffled, rng.random(size), rng.random(size), np.full(size, delay))
+        errors.append(100.0 * float(np.mean(result.actions != shuffled.labels)))
+    goal = None if renamed else GOALS.get(delay, {}).get(name)
+    return {
+        "set": name,
+        "delay": delay,
+        "learner": choice.learner,
+        "parameters": {**choice.parameters, **parameters},
+        "rows": size,
+        "error %": round(mean(errors), 2),
+        "s.e.": round(stdev(errors) / orders**0.5, 2) if orders > 1 else None,
+        "orders": [round(error, 2) for error in errors],
+        "goal": goal,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--delays", nargs="+", type=int, default=[0, 1_000])
+    parser.add_argument("--orders", type=int, default=3)
+    parser.add_argument("--param", nargs="*", default=[], help="NAME=VALUE, instead of the default")
+    parser.add_argument("--drift", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    given = dict(text.split("=", 1) for text in arguments.param)
+    results = RESULTS / ("late_bits_drift.json" if arguments.drift else "late_bits.json")
+    rows = json.loads(results.read_text()) if arguments.write and results.exists() else []
+    for name in arguments.sets:
+        data = load(name, arguments.folder)
+        for delay, drift in product(arguments.delays, DRIFTS if arguments.drift else [None]):
+            parameters = given if drift is None else {**given, "drift": drift}
+            row = measure(name, data, delay, arguments.orders, parameters, renamed=arguments.drift)
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+            if arguments.write:
+                rows = [other for other in rows if _what(other) != _what(row)] + [row]
+                lines = ",\n".join(json.dumps(kept, ensure_ascii=False) for kept in rows)
+                results.write_text(f"[\n{lines}\n]\n")
+
+
+def _what(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["set"], row["delay"], row["parameters"]
+
+
+if __name__ == "__main__":
+    main()

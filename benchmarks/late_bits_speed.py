@@ -1,0 +1,146 @@
+"""Microseconds per event of the learners for late bits: predict, observe and update, called from Python, and in a loop.
+
+    python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--inverses 100000]
+
+Every row stands beside the perceptron on the same events in the same run: on a machine that does other things at the
+time the ratio says more than the figure. CPU time, the best of five parts, after a part to warm up.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from late_bits import Loaded, in_order, load
+
+from stream.learners import create
+from stream.offline import Examples, run
+
+ROWS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
+    "optdigits": (("late-ucb", {}, 8.0),),
+    "covtype": (("late-ucb", {}, 6.0),),
+    "letter": (("late-ucb", {}, 8.0),),
+    "dense": (("late-ucb", {"project": 256}, 150.0),),
+    "SynSep": (("late-ucb", {}, 60.0),),
+    "reuters4": (("igw-logistic", {}, 8.0), ("stack-igw", {}, 12.0)),
+    "20news": (("igw-logistic", {}, 25.0), ("stack-igw", {}, 40.0)),
+}
+"""By set: learner, parameters, and the goal in microseconds on a quiet machine."""
+
+LOOPS = {"pendigits": ("late-ucb", 400_000), "reuters4": ("igw-logistic", 250_000)}
+"""In the compiled loop: events a second."""
+
+EVENTS = 6_000
+PARTS = 6
+
+
+def dense_images() -> Loaded:
+    """Ten classes of 784 dense features."""
+    rng = np.random.default_rng(0)
+    size, d = 1_500, 784
+    labels = rng.integers(10, size=size)
+    values = np.abs(rng.normal(size=(10, d))[labels] + rng.normal(size=(size, d)))
+    offsets = np.arange(0, size * d + 1, d, dtype=np.int64)
+    return Loaded(Examples(offsets, np.tile(np.arange(d, dtype=np.int32), size), values.ravel(), labels), 10, d)
+
+
+def best_us(part: Callable[[int, int], object], size: int) -> float:
+    """The least CPU time per event of a part; the first part is not counted."""
+    step = size // PARTS
+    times = []
+    for start in range(0, step * PARTS, step):
+        begun = time.process_time()
+        part(start, start + step)
+        times.append((time.process_time() - begun) / step * 1e6)
+    return min(times[1:])
+
+
+def called_us(data: Loaded, learner_name: str, parameters: dict[str, Any]) -> float:
+    learner = create(learner_name, data.n_classes, data.n_features, **parameters)
+    size = min(EVENTS, data.examples.labels.size)
+    xs = [data.examples.features(t) for t in range(size)]
+    labels = data.examples.labels[:size].tolist()
+    u = np.random.default_rng(1).random(size).tolist()
+
+    def part(start: int, stop: int) -> None:
+        for t in range(start, stop):
+            x, label = xs[t], labels[t]
+            decision = learner.predict(x, u[t])
+            learner.observe(x, decision)
+            learner.update(x, decision, 1 if decision.action == label else 0, 0.0, label)
+
+    return best_us(part, size)
+
+
+def looped_per_s(data: Loaded, learner_name: str) -> float:
+    size = data.examples.labels.size
+    u = np.random.default_rng(1).random(size)
+    rates = []
+    for _ in range(4):
+        learner = create(learner_name, data.n_classes, data.n_features)
+        begun = time.process_time()
+        run(learner, data.examples, u)
+        rates.append(size / (time.process_time() - begun))
+    return max(rates)
+
+
+def inverse_error(d: int, events: int) -> tuple[float, float]:
+    """Of late-ucb: the greatest error of an inverse, and of W, against a fresh solve after so many events."""
+    rng = np.random.default_rng(3)
+    K = 4
+    X = rng.normal(size=(events, d))
+    labels = (X @ rng.normal(size=(d, K))).argmax(axis=1)
+    offsets = np.arange(0, events * d + 1, d, dtype=np.int64)
+    examples = Examples(offsets, np.tile(np.arange(d, dtype=np.int32), events), X.ravel(), labels)
+    learner = create("late-ucb", K, d, drift="off")
+    actions = run(learner, examples, rng.random(events)).actions
+    state = {name: np.asarray(value) for name, value in learner.state().items()}
+    x = np.hstack((X / np.linalg.norm(X, axis=1, keepdims=True), np.full((events, 1), 0.3)))
+    of_inverse, of_w = 0.0, 0.0
+    for k in range(K):
+        mine = actions == k
+        A = (0.03 if d <= 200 else 0.1) * np.eye(d + 1) + x[mine].T @ x[mine]
+        V = state["V"][k, : int(state["pending"][k])]
+        of_inverse = max(of_inverse, float(np.abs(state["P"][k] - V.T @ V - np.linalg.inv(A)).max()))
+        w = np.linalg.solve(A, x[mine].T @ (labels[mine] == k))
+        of_w = max(of_w, float(np.abs(state["W"][k] - w).max()))
+    return of_inverse, of_w
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sets", nargs="+", default=[*ROWS, "pendigits"], choices=[*ROWS, "pendigits"])
+    parser.add_argument("--inverses", type=int, metavar="EVENTS", help="the error of late-ucb's inverses, instead")
+    arguments = parser.parse_args()
+    if arguments.inverses:
+        for d in (12, 64, 200):
+            of_inverse, of_w = inverse_error(d, arguments.inverses)
+            print(f"d = {d}: error of P {of_inverse:.1e}, of W {of_w:.1e} after {arguments.inverses:,} events")
+        return
+    for name in arguments.sets:
+        data = dense_images() if name == "dense" else load(name, arguments.folder)
+        order = np.random.default_rng(0).permutation(data.examples.labels.size)
+        data = data._replace(examples=in_order(data.examples, order))
+        reference = called_us(data, "perceptron", {})
+        for learner, parameters, goal in ROWS.get(name, ()):
+            figure = called_us(data, learner, parameters)
+            print(
+                f"{name:10} {learner:13} {figure:7.2f} µs, {figure / reference:6.2f} times the perceptron's "
+                f"{reference:.2f}; goal {goal:g}",
+                flush=True,
+            )
+        if name in LOOPS:
+            learner, goal_per_s = LOOPS[name]
+            rate, of_perceptron = looped_per_s(data, learner), looped_per_s(data, "perceptron")
+            print(
+                f"{name:10} {learner:13} {rate:,.0f} events/s in the compiled loop, {rate / of_perceptron:.3f} of the "
+                f"perceptron's {of_perceptron:,.0f}; goal {goal_per_s:,}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

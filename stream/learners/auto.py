@@ -1,0 +1,72 @@
+"""Which learner is the default for data of a given size and density."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stream.learners.base import ParameterError, check_parameters
+from stream.learners.late_ucb import SIZE_MAX, LateUcb
+from stream.learners.stack_igw import StackIgw
+
+AUTO = "auto"
+"""The name that stands for the choice made here; it is resolved before anything is stored."""
+
+STATE_BYTES_MAX = 64 * 2**20
+"""A larger state would make every snapshot and recovery slow: nobody asked for that by leaving the choice to us."""
+
+DENSE_SHARE = 8
+"""Data with a non-zero in every eight entries or more are dense."""
+
+PROJECTED_DIMENSIONS = 256
+"""As good as all 784 dimensions of images, at a twentieth of the time."""
+
+
+class Choice(NamedTuple):
+    """A learner, and the parameters that are not at their defaults."""
+
+    learner: str
+    parameters: Mapping[str, float | int | str]
+    why: str  # one sentence, for people
+
+
+def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctable: bool = False) -> Choice:
+    """The learner for data of a size.
+
+    Args:
+        n_classes: K.
+        n_features: d.
+        mean_nnz: non-zeros of an x on average; None when the data are not known beforehand.
+        correctable: whether updates must be taken back exactly (the late policy that corrects).
+
+    Raises:
+        ParameterError: updates must be taken back, and no learner that can do it fits.
+
+    >>> choose(10, 64, mean_nnz=33.0)
+    Choice(learner='late-ucb', parameters={}, why='64 features, 33 of them non-zero on average, are few and dense')
+    >>> choose(20, 165_470, mean_nnz=153.0).learner, choose(10, 784, mean_nnz=150.0).parameters
+    ('stack-igw', {'project': 256})
+    """
+    known = mean_nnz is not None
+    dense = mean_nnz is not None and mean_nnz * DENSE_SHARE > n_features
+    size = f"{n_features:,} features"
+    if mean_nnz is not None:
+        size += f", {mean_nnz:,.0f} of them non-zero on average,"
+    few = n_features + 1 <= SIZE_MAX
+    if few and (dense or not known or correctable) and _fits(n_classes, n_features, {}):
+        return Choice(LateUcb.name, {}, f"{size} are few" + (" and dense" if dense else ""))
+    projected: dict[str, float | int | str] = {"project": PROJECTED_DIMENSIONS}
+    if not few and dense and _fits(n_classes, n_features, projected):
+        return Choice(LateUcb.name, projected, f"{size} are many and dense")
+    if correctable:
+        raise ParameterError(
+            f"the late policy that corrects needs a learner whose update can be taken back exactly, and late-ucb does "
+            f"not fit {n_classes:,} classes and {size.rstrip(',')}: use banditron or soba-diag, late-ucb with "
+            f"project={PROJECTED_DIMENSIONS} for dense data, or ignore late feedback"
+        )
+    if few and (dense or not known):
+        return Choice(StackIgw.name, {}, f"late-ucb's matrices for {n_classes:,} classes would take more than 64 MB")
+    return Choice(StackIgw.name, {}, f"{size} are sparse" if known else f"{size} are many")
+
+
+def _fits(n_classes: int, n_features: int, parameters: Mapping[str, float | int | str]) -> bool:
+    checked = check_parameters(LateUcb.name, parameters)
+    return LateUcb.cost(n_classes, n_features, 0, checked).state_bytes <= STATE_BYTES_MAX

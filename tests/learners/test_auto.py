@@ -1,0 +1,51 @@
+"""The default learner for data of a size: the rules of the documentation, line by line."""
+
+from typing import Any
+
+import pytest
+
+from stream.learners import ParameterError, create
+from stream.learners.auto import choose
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "n_features", "mean_nnz", "learner", "parameters", "why"),
+    [
+        (10, 64, 33.0, "late-ucb", {}, "few and dense"),
+        (10, 64, 8.1, "late-ucb", {}, "few and dense"),
+        (10, 64, 8.0, "stack-igw", {}, "sparse"),
+        (9, 400, 25.0, "stack-igw", {}, "sparse"),
+        (9, 400, None, "late-ucb", {}, "few"),
+        (10, 511, None, "late-ucb", {}, "few"),
+        (10, 512, None, "stack-igw", {}, "many"),
+        (10, 512, 300.0, "late-ucb", {"project": 256}, "many and dense"),
+        (10, 784, 150.0, "late-ucb", {"project": 256}, "many and dense"),
+        (20, 165_470, 153.0, "stack-igw", {}, "sparse"),
+        (100, 400, 400.0, "stack-igw", {}, "more than 64 MB"),
+        (100, 400, None, "stack-igw", {}, "more than 64 MB"),
+        (200, 1_000, 900.0, "stack-igw", {}, "sparse"),
+    ],
+)
+def test_the_learner_of_a_size(
+    n_classes: int, n_features: int, mean_nnz: float | None, learner: str, parameters: dict[str, Any], why: str
+) -> None:
+    choice = choose(n_classes, n_features, mean_nnz)
+    assert (choice.learner, choice.parameters) == (learner, parameters)
+    assert why in choice.why
+    if n_features < 2_000 and n_classes <= 10:
+        create(choice.learner, n_classes, n_features, **choice.parameters)
+
+
+@pytest.mark.parametrize(("n_features", "mean_nnz"), [(64, 33.0), (64, 2.0), (400, None), (784, 700.0)])
+def test_where_updates_must_be_taken_back_it_is_late_ucb(n_features: int, mean_nnz: float | None) -> None:
+    assert choose(10, n_features, mean_nnz, correctable=True).learner == "late-ucb"
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "n_features", "mean_nnz"), [(10, 5_000, 20.0), (10, 5_000, None), (99, 400, 9.0)]
+)
+def test_where_nothing_that_takes_updates_back_fits_it_is_refused(
+    n_classes: int, n_features: int, mean_nnz: float | None
+) -> None:
+    with pytest.raises(ParameterError, match="use banditron or soba-diag, late-ucb with project=256"):
+        choose(n_classes, n_features, mean_nnz, correctable=True)

@@ -1,0 +1,335 @@
+"""The learners for late bits beside their naive transcriptions, and what is declared of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream.joining.task import TaskSettings
+from stream.learners import Learner, ParameterError, check_parameters, create, registered
+from stream.learners.late_ucb import BLOCK, PROJECTION_SEED, LateUcb, projection
+from stream.wire.events import Decision, Features, FloatArray
+from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
+from tests.oracles.late_bits import NaiveIgwLogistic, NaiveLateUcb, NaiveStackIgw
+
+K, D, ROUNDS = 6, 9, 400
+LATE = ("late-ucb", "igw-logistic", "stack-igw")
+
+Naive = NaiveLateUcb | NaiveIgwLogistic | NaiveStackIgw
+
+CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
+    "late-ucb": ("late-ucb", {}, lambda: NaiveLateUcb(K, D, drift="global")),
+    "late-ucb, parameters": (
+        "late-ucb",
+        {"lam": 0.5, "eta": 0.4, "shortlist": 3, "bias": 0.7, "drift": "off"},
+        lambda: NaiveLateUcb(K, D, lam=0.5, eta=0.4, shortlist=3, bias=0.7),
+    ),
+    "late-ucb, no shortlist": ("late-ucb", {"shortlist": 99}, lambda: NaiveLateUcb(K, D, shortlist=99, drift="global")),
+    "late-ucb, floor": ("late-ucb", {"floor": 0.3}, lambda: NaiveLateUcb(K, D, floor=0.3, drift="global")),
+    "late-ucb, quadratic": (
+        "late-ucb",
+        {"expand": "quadratic"},
+        lambda: NaiveLateUcb(K, D, expand="quadratic", drift="global"),
+    ),
+    "late-ucb, projected": (
+        "late-ucb",
+        {"project": 5},
+        lambda: NaiveLateUcb(K, D, lam=0.1, G=projection(D, 5, PROJECTION_SEED).T, drift="global"),
+    ),
+    "late-ucb, drift of a class": ("late-ucb", {"drift": "class"}, lambda: NaiveLateUcb(K, D, drift="class")),
+    "igw-logistic": ("igw-logistic", {}, lambda: NaiveIgwLogistic(K, D, drift="global")),
+    "igw-logistic, parameters": (
+        "igw-logistic",
+        {"scale": 20.0, "step": 0.5, "others": 0.6, "bias": 0.4, "drift": "off"},
+        lambda: NaiveIgwLogistic(K, D, scale=20.0, step=0.5, others=0.6, bias=0.4),
+    ),
+    "igw-logistic, drift of a class": (
+        "igw-logistic",
+        {"drift": "class"},
+        lambda: NaiveIgwLogistic(K, D, drift="class"),
+    ),
+    "stack-igw": ("stack-igw", {}, lambda: NaiveStackIgw(K, D, drift="global")),
+    "stack-igw, drift of a class": ("stack-igw", {"drift": "class"}, lambda: NaiveStackIgw(K, D, drift="class")),
+}
+
+
+def events(data: str, size: int = ROUNDS) -> list[Round]:
+    """Linear classes of sparse x; halfway all their names change, or two of them do; some x are empty."""
+    rng = np.random.default_rng(5)
+    X: FloatArray = rng.normal(size=(size, D)) * (rng.random((size, D)) < 0.6)
+    if data == "positive":
+        X = np.abs(X)
+    labels: NDArray[np.int64] = (X @ rng.normal(size=(D, K))).argmax(axis=1)
+    if data == "all change":
+        labels[size // 2 :] = (labels[size // 2 :] + 1) % K
+    if data == "two change":
+        labels[size // 2 :] = np.array([1, 0, *range(2, K)])[labels[size // 2 :]]
+    X[::50] = 0.0
+    return rounds_of(X, labels, rng)
+
+
+@pytest.mark.parametrize("late", DELAYS)
+@pytest.mark.parametrize("data", ["gaussian", "positive"])
+@pytest.mark.parametrize("case", CASES)
+def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late: str) -> None:
+    name, parameters, make = CASES[case]
+    learner, oracle = create(name, n_classes=K, n_features=D, **parameters), make()
+    assert_agree(learner, oracle, events(data), delays(late, ROUNDS, np.random.default_rng(6)))
+    assert oracle.closest > 1e-12  # no decision hung on rounding
+    assert_same_models(learner, oracle)
+
+
+@pytest.mark.parametrize("late", [0, 40])
+@pytest.mark.parametrize(("drift", "data"), [("global", "all change"), ("class", "two change")])
+@pytest.mark.parametrize("name", LATE)
+def test_agrees_with_the_transcription_when_classes_change_their_names(
+    name: str, drift: str, data: str, late: int
+) -> None:
+    size = 1_600
+    learner = create(name, n_classes=K, n_features=D, drift=drift)
+    makers: dict[str, Callable[..., Naive]] = {
+        "late-ucb": NaiveLateUcb,
+        "igw-logistic": NaiveIgwLogistic,
+        "stack-igw": NaiveStackIgw,
+    }
+    oracle = makers[name](K, D, drift=drift)
+    mistakes = assert_agree(learner, oracle, events(data, size), np.full(size, late))
+    alarms = np.asarray(learner.state()["alarms"])
+    assert (alarms[:K] + alarms[K]).tolist() == oracle.drift.resets
+    assert (alarms[K] if drift == "global" else alarms[:K].sum()) >= 1.0
+    assert_same_models(learner, oracle)
+    unmoved = create(name, n_classes=K, n_features=D, drift="off")
+    assert mistakes < mistakes_of(unmoved, events(data, size), late)
+
+
+def mistakes_of(learner: Learner, rounds: list[Round], late: int) -> int:
+    waiting: list[tuple[Round, Decision]] = []
+    mistakes = 0
+    for event in rounds:
+        decision = learner.predict(event.x, event.u)
+        learner.observe(event.x, decision)
+        mistakes += decision.action != event.label
+        waiting.append((event, decision))
+        if len(waiting) > late:
+            (x, label, _, _), due = waiting.pop(0)
+            learner.update(x, due, int(due.action == label))
+    return mistakes
+
+
+def assert_close(ours: NDArray[Any], theirs: NDArray[Any], what: str = "") -> None:
+    np.testing.assert_allclose(ours, theirs, atol=1e-7, rtol=1e-7, err_msg=what)
+
+
+def assert_same_models(learner: Learner, oracle: Naive) -> None:
+    state = {name: np.asarray(value) for name, value in learner.state().items()}
+    if isinstance(oracle, NaiveLateUcb):
+        assert_close(state["W"], oracle.w)
+        assert_close(inverses_of(learner), np.linalg.inv(oracle.A))
+        np.testing.assert_array_equal(state["P"], state["P"].transpose(0, 2, 1))
+        assert_close(state["N"], oracle.N)
+        return
+    assert_close(state["W"], oracle.W)
+    assert_close(state["A"], oracle.A)
+    if isinstance(oracle, NaiveStackIgw):
+        for ours, theirs in (
+            ("C", oracle.C), ("N", oracle.N), ("M", oracle.M), ("df", oracle.df), ("norm_sq", oracle.nr),
+            ("hits", oracle.h), ("misses", oracle.w), ("waiting", oracle.pend), ("v", oracle.v), ("P", oracle.P),
+            ("totals", [oracle.m, oracle.n, oracle.settled]),
+        ):  # fmt: skip
+            assert_close(state[ours], np.asarray(theirs), ours)
+
+
+def inverses_of(learner: Learner) -> NDArray[np.float64]:
+    """P − VᵀV of every class."""
+    state = {name: np.asarray(value) for name, value in learner.state().items()}
+    kept = [V[: int(count)] for V, count in zip(state["V"], state["pending"], strict=True)]
+    return np.array([P - V.T @ V for P, V in zip(state["P"], kept, strict=True)])
+
+
+def ridge(played: list[tuple[Features, int, int]], lam: float, bias: float, d: int, classes: int) -> FloatArray:
+    """w_k = A_k⁻¹ Σ r x by one solve per class."""
+    W = np.zeros((classes, d + 1))
+    for k in range(classes):
+        rows = np.zeros((sum(action == k for _, action, _ in played), d + 1))
+        bits = np.array([reward for _, action, reward in played if action == k], dtype=np.float64)
+        for row, x in zip(rows, (x for x, action, _ in played if action == k), strict=True):
+            row[x.indices] = x.values / np.linalg.norm(x.values)
+            row[d] = bias
+        W[k] = np.linalg.solve(lam * np.eye(d + 1) + rows.T @ rows, rows.T @ bits)
+    return W
+
+
+def sparse_events(size: int, d: int, seed: int) -> list[tuple[Features, int, float]]:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(d, 5))
+    made = []
+    for _ in range(size):
+        indices = np.sort(rng.choice(d, max(2, d // 2), replace=False)).astype(np.int32)
+        x = Features(indices, rng.normal(size=indices.size))
+        made.append((x, int((x.values @ centres[indices]).argmax()), float(rng.random())))
+    return made
+
+
+def test_late_ucb_is_the_ridge_regression_of_the_bits_in_whatever_order_they_come() -> None:
+    learner = create("late-ucb", n_classes=5, n_features=12, drift="off")
+    rng = np.random.default_rng(3)
+    waiting: list[tuple[Features, Decision, int]] = []
+    played = []
+    for x, label, u in sparse_events(2_000, 12, seed=1):
+        decision = learner.predict(x, u)
+        learner.observe(x, decision)
+        played.append((x, decision.action, int(decision.action == label)))
+        waiting.append((x, decision, played[-1][2]))
+        if len(waiting) > 300:
+            learner.update(*waiting.pop(int(rng.integers(len(waiting)))))
+    for event in waiting:
+        learner.update(*event)
+    np.testing.assert_allclose(np.asarray(learner.state()["W"]), ridge(played, 0.03, 0.3, 12, 5), atol=2e-9)
+
+
+def test_ten_thousand_bits_taken_back_leave_the_model_of_the_real_bits() -> None:
+    size = 10_000
+    made = sparse_events(size, 8, seed=2)
+    late = create("late-ucb", n_classes=5, n_features=8, drift="off")
+    assert late.retractable
+    played, decisions = [], []
+    for x, label, u in made:
+        decision = late.predict(x, u)
+        late.observe(x, decision)
+        late.update(x, decision, 0)
+        decisions.append(decision)
+        played.append((x, decision.action, int(decision.action == label)))
+    for t in np.random.default_rng(4).permutation(size):
+        assert late.retract(played[t][0], decisions[t], 0, 1)
+    for t in np.random.default_rng(5).permutation(size):
+        late.retract(played[t][0], decisions[t], 1, played[t][2])
+    assert np.abs(np.asarray(late.state()["W"]) - ridge(played, 0.03, 0.3, 8, 5)).max() <= 1e-8
+
+
+def test_p_does_not_drift_from_a_fresh_solve() -> None:
+    """Ten thousand events; `benchmarks/late_bits_speed.py --inverses` takes 10⁵."""
+    learner = create("late-ucb", n_classes=5, n_features=12, drift="off")
+    A = np.array([0.03 * np.eye(13)] * 5)
+    for x, label, u in sparse_events(10_000, 12, seed=7):
+        decision = learner.predict(x, u)
+        learner.observe(x, decision)
+        learner.update(x, decision, int(decision.action == label))
+        row = np.zeros(13)
+        row[x.indices] = x.values / np.linalg.norm(x.values)
+        row[12] = 0.3
+        A[decision.action] += np.outer(row, row)
+    P = np.asarray(learner.state()["P"])
+    assert np.abs(P - np.linalg.inv(A)).max() <= 1e-9
+    np.testing.assert_array_equal(P, P.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("nnz", [8, 60, 140])
+def test_a_large_p_whose_changes_are_kept_apart_is_that_of_the_transcription(nnz: int) -> None:
+    d, size, classes = 140, 150, 3
+    rng = np.random.default_rng(8)
+    X = np.array([rng.normal(size=d) * (rng.permutation(d) < nnz) for _ in range(size)])
+    rounds = rounds_of(X, (X[:, ::3] @ rng.normal(size=(47, classes))).argmax(axis=1), rng)
+    learner, oracle = create("late-ucb", classes, d), NaiveLateUcb(classes, d, drift="global")
+    assert_agree(learner, oracle, rounds, delays("after 5 rounds", size, rng))
+    assert oracle.closest > 1e-12
+    waiting = np.asarray(learner.state()["pending"])
+    assert waiting.any()
+    assert oracle.N.max() > 1.1 * BLOCK  # a block was taken off P
+    assert_same_models(learner, oracle)
+
+
+def test_decisions_that_wait_spread_over_the_classes() -> None:
+    learner = create("late-ucb", n_classes=4, n_features=3)
+    x = np.array([1.0, 2.0, 0.5])
+    actions = []
+    for _ in range(8):
+        decision = learner.predict(x, 0.5)
+        learner.observe(x, decision)
+        actions.append(decision.action)
+    assert sorted(actions) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_observe_believes_the_decisions_own_score_when_the_model_has_moved_since() -> None:
+    learner = create("late-ucb", n_classes=2, n_features=2, drift="off")
+    x = np.array([3.0, 4.0])
+    early = learner.predict(x, 0.5)
+    decision = learner.predict(x, 0.5)
+    learner.observe(x, decision)
+    learner.update(x, decision, 1)
+    before = learner.weights()
+    learner.observe(x, early)
+    assert np.all(np.abs(learner.weights()[0]) < np.abs(before[0]))
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_defaults_are_those_of_the_measurements(name: str) -> None:
+    assert check_parameters(name, {}) == {
+        "late-ucb": {
+            "lam": 0.0, "eta": 0.1, "shortlist": 4, "bias": 0.3, "expand": "none", "project": 0, "floor": 0.0,
+            "drift": "global",
+        },
+        "igw-logistic": {"scale": 300.0, "step": 2.0, "others": 0.3, "bias": 0.1, "drift": "global"},
+        "stack-igw": {"scale": 300.0, "step": 2.0, "others": 0.3, "bonus": 2.5, "bias": 0.1, "drift": "global"},
+    }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("n_features", "parameters", "lam"),
+    [(200, {}, 0.03), (201, {}, 0.1), (19, {"expand": "quadratic"}, 0.1), (9, {"project": 4}, 0.1), (9, {"lam": 2}, 2)],
+)
+def test_the_ridge_grows_with_the_features(n_features: int, parameters: dict[str, Any], lam: float) -> None:
+    P = np.asarray(create("late-ucb", 2, n_features, **parameters).state()["P"])
+    assert P[0, 0, 0] == pytest.approx(1.0 / lam)
+
+
+@pytest.mark.parametrize(
+    ("n_features", "parameters", "says"),
+    [
+        (31, {"expand": "quadratic"}, "makes 527 features of 31, more than the 511 allowed; use expand=none"),
+        (9, {"expand": "quadratic", "project": 4}, "exclude each other"),
+        (47_236, {}, "use stack-igw for sparse data, or project=256 for dense data"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_with_what_to_use(
+    n_features: int, parameters: dict[str, Any], says: str
+) -> None:
+    create("late-ucb", 4, 30, expand="quadratic")
+    with pytest.raises(ParameterError, match=says):
+        create("late-ucb", 4, n_features, **parameters)
+
+
+@pytest.mark.parametrize("name", ["igw-logistic", "stack-igw"])
+def test_sparse_learners_refuse_what_no_machine_holds(name: str) -> None:
+    with pytest.raises(ParameterError, match="or fewer features"):
+        create(name, 1_000, 10_000_000)
+
+
+def test_late_bits_are_taken_back_by_late_ucb_without_drift_which_is_then_the_default() -> None:
+    assert registered()["late-ucb"].retractable
+    settings = TaskSettings("late-ucb", 3, 4, on_expiry="negative", late="correct")
+    assert settings.resolved().parameters["drift"] == "off"
+    assert settings.make_learner().retractable
+    with pytest.raises(ParameterError, match="taken back exactly"):
+        TaskSettings("late-ucb", 3, 4, {"drift": "global"}, on_expiry="negative", late="correct").make_learner()
+    for name in ("igw-logistic", "stack-igw"):
+        with pytest.raises(ParameterError, match="taken back exactly"):
+            TaskSettings(name, 3, 4, on_expiry="negative", late="correct").make_learner()
+
+
+def test_a_state_of_another_projection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = create("late-ucb", 3, 9, project=4).state()
+    create("late-ucb", 3, 9, project=4).load(state)
+    monkeypatch.setattr("stream.learners.late_ucb.PROJECTION_SEED", 7)
+    with pytest.raises(ValueError, match="another projection"):
+        create("late-ucb", 3, 9, project=4).load(state)
+
+
+def test_the_projection_is_the_same_in_every_run() -> None:
+    np.testing.assert_allclose(projection(3, 4, PROJECTION_SEED)[0], GOLDEN_PROJECTION, rtol=1e-15)
+    learner = create("late-ucb", 2, 3, project=4)
+    assert isinstance(learner, LateUcb)
+
+
+GOLDEN_PROJECTION = [0.78893471724497, 0.5893363460701462, 0.15525493273757798, -0.19295008626568377]
