@@ -51,11 +51,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sample", type=int, default=120, help="how many mutants; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
     parser.add_argument("--only", default="*", help="of these files alone: a pattern of paths")
+    parser.add_argument("--logic", action="store_true", help="conditions, operators and literals alone")
     parser.add_argument("--children", type=int, default=2, help="processes that run tests")
     parser.add_argument("--list", action="store_true", help="show the mutants that would be run, and run none")
     given = parser.parse_args(arguments)
 
     changes = mutants(given.only)
+    if given.logic:
+        changes = {name: change for name, change in changes.items() if not is_crude(change.before, change.after)}
     names = drawn(changes, given.seed, given.sample or len(changes))
     if given.list:
         for name in names:
@@ -123,6 +126,20 @@ def is_of_text(before: str, after: str) -> bool:
     """
     one, other = (ast.dump(_Texts().visit(ast.parse(source))) for source in (before, after))
     return one == other
+
+
+def is_crude(before: str, after: str) -> bool:
+    """Whether a mutant puts None for something, or leaves an argument out: hardly any test can miss most of these.
+
+    >>> is_crude("f(a, b)", "f(a, None)"), is_crude("f(a, b)", "f(b)"), is_crude("f(a < b)", "f(a <= b)")
+    (True, True, False)
+    """
+    nones, arguments = [], []
+    for source in (before, after):
+        nodes = list(ast.walk(ast.parse(source)))
+        nones.append(sum(isinstance(node, ast.Constant) and node.value is None for node in nodes))
+        arguments.append(sum(len(node.args) + len(node.keywords) for node in nodes if isinstance(node, ast.Call)))
+    return nones[1] > nones[0] or arguments[1] < arguments[0]
 
 
 def outcomes(names: Iterable[str], changes: Mapping[str, Change]) -> dict[str, str]:

@@ -211,11 +211,6 @@ class Evidence:
         query = f"SELECT t.offset, {_DEAD} FROM {table} AS t WHERE t.id IS NULL"  # noqa: S608
         return map(Unused._make, self._rows.execute(query, (of_input,)))
 
-    def id_of_context(self, offset: int) -> str | None:
-        """Which event a context is of; None for one that was not applied, or cannot be read."""
-        found = self._rows.execute("SELECT id FROM context WHERE offset = ?", (offset,)).fetchone()
-        return None if found is None else found[0]
-
     def predicted_for(self, context_offset: int) -> str | None:
         """Which event a prediction that names a context is of; None when there is none. Only faults ask this: it is slow."""  # noqa: E501
         query = "SELECT id FROM prediction WHERE context_offset = ?"

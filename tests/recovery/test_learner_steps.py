@@ -1,16 +1,18 @@
 """When a learner makes a step without records, reads, recovers, takes a snapshot and speaks: to the millisecond."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
 import pytest
 
-from consumers.learner import RECOVERY_POLL_MS, REPORT_INTERVAL_MS, STANDBY_MS, LearnerProgram
+from consumers.learner import RECOVERY_POLL_MS, REPORT_INTERVAL_MS, LearnerProgram
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.partitioner import partition_for
 from stream.joining.join import JoinSettings
 from stream.recovery.recover import Progress
+from stream.recovery.snapshot_chunks import Stored
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, context_value, small_task
@@ -40,13 +42,30 @@ class Polled:
         self._poll = learner._consumer.poll
         self.waits_ms: list[int] = []
         self.records: list[Record] = []
-        learner._consumer.poll = self  # type: ignore[method-assign,assignment]
+        learner._consumer.poll = self  # type: ignore[method-assign]
 
     def __call__(self, timeout_ms: int, records_max: int) -> list[Record]:
         self.waits_ms.append(timeout_ms)
         found = self._poll(timeout_ms, records_max)
         self.records += found
         return found
+
+
+class Paced:
+    """What a learner tells its consumer to pause and to read on."""
+
+    def __init__(self, learner: LearnerProgram) -> None:
+        consumer = learner._consumer
+        self.calls: list[str] = []
+        consumer.pause = self._noted("pause", consumer.pause)  # type: ignore[method-assign]
+        consumer.resume = self._noted("resume", consumer.resume)  # type: ignore[method-assign]
+
+    def _noted(self, name: str, call: Any) -> Any:
+        def noted(tps: Sequence[TopicPartition]) -> None:
+            self.calls.append(name)
+            call(tps)
+
+        return noted
 
 
 def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
@@ -70,8 +89,7 @@ def test_partition_that_is_held_up_holds_up_no_other_and_is_neither_read_nor_tol
     polled = Polled(learner)
     for _ in range(5):
         learner.step(0)
-    assert sorted(learner.tasks) == [1]
-    assert not learner.ready
+    assert (sorted(learner.tasks), learner.ready) == ([1], False)
     assert {record.partition for record in polled.records} == {1}
     assert [message for message in said if "waits" in message] == [
         "partition 0 waits for a transaction of the learner that had it before"
@@ -87,16 +105,17 @@ def test_partition_that_is_held_up_again_is_told_of_again() -> None:
     learner = pipeline.learner()
     said: list[str] = []
     learner._announce = said.append
-    for _ in range(2):
+    inputs = frozenset(TopicPartition(topic, 0) for topic in (TOPICS.contexts, TOPICS.feedback))
+    for times in (1, 2):
         before = hold_up(pipeline, TOPICS.journal, 0)
-        learner.step(0)
+        for _ in range(2):
+            learner.step(0)
+        assert len([message for message in said if "waits" in message]) == times
         before.abort()
         idle(learner)
-        pipeline.broker.expel("onebit-learner", "learner-1")
-        learner.step(0)
-        idle(learner)
-    assert len([message for message in said if "waits" in message]) <= 2
-    assert learner.ready
+        assert learner.ready
+        learner.on_revoked(inputs)
+        learner.on_assigned(inputs)
 
 
 def test_what_was_assigned_before_is_read_on_when_more_is_assigned() -> None:
@@ -154,32 +173,34 @@ def test_idle_task_asks_for_the_time_when_its_interval_has_passed_without_a_word
     assert len(pipeline.records(TOPICS.snapshots)) == 1
 
 
-@pytest.mark.parametrize("revoked", [0, 1])
-def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_other(revoked: int) -> None:
+@pytest.mark.parametrize("is_its_own", [True, False])
+def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_other(*, is_its_own: bool) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     learner = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1, snapshot_chunk_bytes=300)
-    for number in range(2):
-        for partition in (0, 1):
-            names = ids_of(partition, 2)
-            pipeline.context([next(names), next(names)][number])
-        idle_but_for_snapshots(learner, pipeline, number)
-    assert learner._writer is not None
-    (writing,) = {partition for partition in (0, 1) if pipeline.records(TOPICS.snapshots, partition)}
-    taken_away = writing if revoked == 0 else 1 - writing
-    learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, taken_away)}))
-    assert (learner._writer is None) == (taken_away == writing)
-
-
-def idle_but_for_snapshots(learner: LearnerProgram, pipeline: Pipeline, number: int) -> None:
-    """Step until all is decided, and until a snapshot has begun the second time."""
-    if number == 0:
-        idle(learner)
-        pipeline.clock.advance_to(pipeline.now_ms() + 50)
-        return
-    for _ in range(STEPS_MAX):
+    counts = [0, 0]
+    for partition in (0, 1):
+        pipeline.context(next(ids_of(partition, 2)))
+    idle(learner)  # their first steps, from which the interval is counted
+    pipeline.clock.advance_to(pipeline.now_ms() + 50)
+    while counts == [0, 0]:
         learner.step(0)
-        if learner._writer is not None:
-            return
+        counts = [len(pipeline.records(TOPICS.snapshots, partition)) for partition in (0, 1)]
+    assert sorted(counts) == [0, 1]  # one at a time, and it has many portions
+    writing = counts.index(1)
+    gone = writing if is_its_own else 1 - writing
+    learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, gone)}))
+    idle(learner)
+    whole = [generations(pipeline, partition) for partition in (0, 1)]
+    assert whole[gone] == 0
+    assert whole[1 - gone] > 0
+
+
+def generations(pipeline: Pipeline, partition: int) -> int:
+    """How many snapshots there are whole."""
+    stored = Stored()
+    for record in pipeline.records(TOPICS.snapshots, partition):
+        stored.add(record.key, record.value)
+    return 0 if stored.newest is None else 1
 
 
 def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_the_time_may_be_asked_for() -> None:
@@ -245,31 +266,17 @@ def test_learner_that_has_asked_for_one_task_does_not_wait_although_another_had_
     assert [p["id"] for p in pipeline.values(TOPICS.predictions, 0)] == [name]
 
 
-def test_backlog_is_read_up_to_the_most_that_may_wait_and_on_when_there_is_room() -> None:
+def test_input_is_not_read_on_while_as_much_as_may_wait_does_and_is_when_there_is_room() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(records_max=2)
     idle(learner)
-    calls: list[tuple[str, str]] = []
-    consumer = learner._consumer
-    pause, resume = consumer.pause, consumer.resume
-    consumer.pause = lambda tps: (calls.extend(("pause", tp.topic) for tp in tps), pause(tps))[1]  # type: ignore[method-assign]
-    consumer.resume = lambda tps: (calls.extend(("resume", tp.topic) for tp in tps), resume(tps))[1]  # type: ignore[method-assign]
-    foreign = hold_up(pipeline, TOPICS.contexts, 0)
-    for number in range(5):
-        pipeline.answer(f"event-{number}", 1)  # as old as no context that may still come
-    for _ in range(3):
-        learner.step(0)
-    (running,) = learner._running.values()
-    waiting = len(running.feedback)
-    foreign.abort()
-    idle(learner)
-    assert pipeline.ledger().feedback == 5
-    assert [call for call in calls if call[1] == TOPICS.contexts] == []
-    if waiting:
-        assert waiting <= 4
-        assert calls[:1] == [("pause", TOPICS.feedback)]
-        assert calls[-1:] == [("resume", TOPICS.feedback)]
-    assert [one for one, _ in calls] == ["pause", "resume"] * (len(calls) // 2)
+    tp = TopicPartition(TOPICS.feedback, 0)
+    calls = Paced(learner).calls
+    paused: set[TopicPartition] = set()
+    for waiting, expected in ((0, []), (1, []), (2, ["pause"]), (3, []), (2, []), (1, ["resume"]), (0, [])):
+        calls.clear()
+        learner._pace(paused, tp, deque([Record(tp.topic, 0, 0, 0, None, b"", HEADERS)] * waiting))
+        assert (waiting, calls) == (waiting, expected)
 
 
 def test_recovery_is_told_at_its_beginning_its_end_and_now_and_then_and_polls_meanwhile() -> None:
@@ -302,16 +309,6 @@ def test_recovery_is_told_at_its_beginning_its_end_and_now_and_then_and_polls_me
     assert reaches(90, 2 * REPORT_INTERVAL_MS) == ["recovering partition 7: step 90 of 10 to 90, 27 records/s"]
 
 
-def test_member_without_a_partition_says_that_nobody_holds_them_when_nobody_does() -> None:
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner()
-    said: list[str] = []
-    learner._announce = said.append
-    pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
-    learner._tell_standby()
-    assert said == ["no partition is assigned: nobody holds them; learner-1 waits for one to be free"]
-
-
 def test_change_of_settings_is_taken_over_and_told_after_a_single_step() -> None:
     pipeline = Pipeline(small_task())
     first = pipeline.learner(snapshot_interval_ms=0)
@@ -331,7 +328,7 @@ def test_change_of_settings_is_taken_over_and_told_after_a_single_step() -> None
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]
 
 
-def test_records_that_came_before_their_task_was_recovered_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_came_before_their_task_was_recovered_are_read_once() -> None:
     pipeline = Pipeline(small_task())
     for number in range(5):
         pipeline.send(TOPICS.contexts, context_value(f"event-{number}"))

@@ -604,3 +604,28 @@ def test_decision_expired_before_its_time_is_a_fault_also_after_more_decisions_t
     assert tampered(pipeline, TOPICS.examples, list).ok
     edit = change(3, outcome="expired", reward=None, delay_ms=None, feedback_offset=None)
     assert "example at offset 3: expired at" in tampered(pipeline, TOPICS.examples, edit).faults[0]
+
+
+def test_finding_as_plain_values_names_all_that_it_holds() -> None:
+    ledger, audited = Ledger(contexts=1), Ledger(contexts=2)
+    finding = Finding(3, ledger, audited, ("a fault",), 4, 5, ("gone",), ("foreign",), 6)
+    assert finding.as_json() == {
+        "partition": 3,
+        "ok": False,
+        "learner": ledger._asdict(),
+        "audited": audited._asdict(),
+        "faults": ("a fault",),
+        "gone": ("gone",),
+        "foreign": ("foreign",),
+        "foreign_count": 6,
+        "contexts_behind": 4,
+        "feedback_behind": 5,
+    }
+
+
+def test_foreign_records_are_shown_up_to_a_limit_and_all_counted(good: Pipeline) -> None:
+    def slip_in(records: list[Record]) -> list[Record]:
+        return [*records, *[records[-1]._replace(headers=(), key=None)] * (FAULTS_SHOWN_MAX + 1)]
+
+    finding = tampered(good, TOPICS.examples, slip_in)
+    assert (len(finding.foreign), finding.foreign_count) == (FAULTS_SHOWN_MAX, FAULTS_SHOWN_MAX + 1)

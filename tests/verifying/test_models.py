@@ -19,7 +19,7 @@ from stream.recovery.journal import JournalError
 from stream.recovery.recover import rebuild
 from stream.verifying.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
 from stream.verifying.models import export_model, import_model
-from stream.verifying.reapply import replay_journal
+from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task, synsep_task
@@ -275,7 +275,9 @@ def test_replay_of_the_whole_journal_finds_the_state_of_the_recovery() -> None:
     assert 0 < replay.snapshot <= replay.steps
     assert replay.replayed == task_digest(program.tasks[0])
     assert replay.state == state_digest([program.tasks[0].learner.state()])
-    assert replay_journal(Pipeline(small_task()).broker, TOPICS, 0).ok  # nothing to replay
+    nothing = replay_journal(Pipeline(small_task()).broker, TOPICS, 0)
+    assert nothing.ok
+    assert nothing == Replay(0, 0, 0, "", "", "", "")
 
 
 def test_replay_tells_a_snapshot_that_is_not_what_the_journal_comes_to() -> None:
@@ -316,6 +318,7 @@ def test_replay_tells_inputs_that_are_gone() -> None:
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok
     assert "needs test.contexts/0 from offset 0; it is kept from 3 on" in replay.fault
+    assert replay == Replay(0, 0, 0, "", "", "", replay.fault)
 
 
 @pytest.mark.parametrize(

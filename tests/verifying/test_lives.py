@@ -1,0 +1,321 @@
+"""Each rule of the audit at its very edge: by hand-made evidence, where one millisecond or one offset decides."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from stream.joining.join import JoinSettings
+from stream.joining.task import READING, READING_1, Reading, TaskSettings
+from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, Place, PredictionSeen, Settlement
+from stream.verifying.lives import Judge
+from stream.verifying.settings_by_step import SettingsByStep
+from stream.wire.codec import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
+from stream.wire.events import Example, Outcome
+from tests.pipeline import small_task
+
+WINDOW_MS, ORPHAN_MS, RETAIN_MS = 1_000, 500, 10_000  # of small_task
+NEVER_MS = 0  # a watermark by which nothing is overdue
+
+
+@dataclass
+class Story:
+    """What the topics of one partition say, in the order in which it is told; each kind has its own offsets."""
+
+    settings: TaskSettings = field(default_factory=small_task)
+    steps: list[tuple[int, int]] = field(default_factory=list)  # where each ended in the contexts and the feedback
+    reading: Reading = READING
+    contexts: list[tuple[int, int, str | None]] = field(default_factory=list)
+    feedback: list[tuple[int, int, str | None, int | None, int | None]] = field(default_factory=list)
+    predictions: list[tuple[PredictionSeen, int]] = field(default_factory=list)
+    examples: list[tuple[int, int, Example, int | None]] = field(default_factory=list)
+    dead: list[tuple[int, int, int, str, int]] = field(default_factory=list)
+
+    def decided(self, event_id: str, at_ms: int, action: int = 1, step: int = 1) -> None:
+        offset = len(self.contexts)
+        self.contexts.append((offset, at_ms, event_id))
+        self.predictions.append((PredictionSeen(event_id, offset, offset, action, 0.5, at_ms), step))
+
+    def answered(self, event_id: str, at_ms: int, reward: int = 1, action: int | None = None) -> int:
+        self.feedback.append((len(self.feedback), at_ms, event_id, reward, action))
+        return len(self.feedback) - 1
+
+    def matched(self, event_id: str, delay_ms: int, by: int | None, settled_at_ms: int, **other: Any) -> None:
+        step = other.pop("step", 1)
+        example = Example(event_id, Outcome.MATCHED, 1, 0.5, 1, delay_ms, settled_at_ms)._replace(**other)
+        self.examples.append((len(self.examples), step, example, by))
+
+    def expired(self, event_id: str, settled_at_ms: int, step: int = 1, **other: Any) -> None:
+        example = Example(event_id, Outcome.EXPIRED, 1, 0.5, None, None, settled_at_ms)._replace(**other)
+        self.examples.append((len(self.examples), step, example, None))
+
+    def refused(self, of_feedback: int, kind: str, step: int = 1) -> None:
+        self.dead.append((len(self.dead), FEEDBACK, of_feedback, kind, step))
+
+    def evidence(self) -> Evidence:
+        found = Evidence()
+        for contexts_end, feedback_end in self.steps or [(len(self.contexts), len(self.feedback))]:
+            found.add_step(contexts_end, feedback_end, self.reading)
+        found.add_predictions(self.predictions)
+        found.add_contexts(self.contexts)
+        found.add_feedback(self.feedback)
+        found.add_examples(self.examples)
+        found.add_dead_letters(self.dead)
+        found.index_settlements()
+        return found
+
+    def judged(self, watermark_ms: int = NEVER_MS) -> tuple[dict[str, int], list[str]]:
+        """The counts that are not 0, and the faults."""
+        faults: list[str] = []
+        evidence = self.evidence()
+        judge = Judge(evidence, SettingsByStep(self.settings), watermark_ms, faults.append)
+        for life in evidence.lives():
+            judge.judge(life)
+        evidence.close()
+        return {name: number for name, number in judge.counts.items() if number}, faults
+
+
+@pytest.mark.parametrize(("watermark_ms", "is_overdue"), [(1_999, False), (2_000, False), (2_001, True)])
+def test_decision_is_overdue_only_after_its_deadline(watermark_ms: int, *, is_overdue: bool) -> None:
+    story = Story()
+    story.decided("a", 1_000)
+    counts, faults = story.judged(watermark_ms)
+    assert counts == {"contexts": 1, "decided": 1}
+    assert faults == ([f"'a' is pending at {watermark_ms} ms; its deadline was 2000 ms"] if is_overdue else [])
+
+
+@pytest.mark.parametrize(("delay_ms", "is_wrong"), [(WINDOW_MS, False), (WINDOW_MS + 1, True)])
+def test_feedback_matches_up_to_the_deadline_itself(delay_ms: int, *, is_wrong: bool) -> None:
+    story = Story()
+    story.decided("a", 1_000)
+    story.matched("a", delay_ms, story.answered("a", 1_000 + delay_ms), 1_000 + delay_ms)
+    counts, faults = story.judged()
+    assert counts == {"contexts": 1, "decided": 1, "feedback": 1, "matched": 1}
+    assert len(faults) == is_wrong
+
+
+@pytest.mark.parametrize(("settled_at_ms", "is_wrong"), [(1_999, True), (2_000, True), (2_001, False)])
+def test_decision_expires_after_its_deadline_and_not_at_it(settled_at_ms: int, *, is_wrong: bool) -> None:
+    story = Story()
+    story.decided("a", 1_000)
+    story.expired("a", settled_at_ms)
+    counts, faults = story.judged()
+    assert counts == {"contexts": 1, "decided": 1, "expired": 1}
+    assert len(faults) == is_wrong
+
+
+@pytest.mark.parametrize(("decisions", "is_wrong"), [(2, True), (3, False)])
+def test_decision_makes_room_before_its_deadline_only_when_more_are_pending_than_may_be(
+    decisions: int, *, is_wrong: bool
+) -> None:
+    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
+    for number in range(decisions):
+        story.decided(f"e{number}", 1_000, step=2)
+    story.expired("e0", 1_000, step=2)
+    _, faults = story.judged()
+    assert len(faults) == is_wrong
+
+
+def test_decisions_of_later_steps_made_no_room_and_those_of_earlier_ones_are_counted() -> None:
+    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
+    for number, step in enumerate((2, 2, 5)):  # the steps 1, 3 and 4 have decided nothing
+        story.decided(f"e{number}", 1_000, step=step)
+    found = story.evidence()
+    assert [found.predictions_up_to(step) for step in (-1, 0, 1, 2, 3, 4, 5, 6)] == [0, 0, 0, 2, 2, 2, 3, 3]
+    story.expired("e0", 1_000, step=4)
+    assert len(story.judged()[1]) == 1
+    story.examples.clear()
+    story.expired("e0", 1_000, step=5)
+    assert story.judged()[1] == []
+
+
+def test_examples_before_it_take_no_room() -> None:
+    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
+    for number in range(4):
+        story.decided(f"e{number}", 1_000, step=1)
+    for number in range(2):
+        story.matched(f"e{number}", 0, story.answered(f"e{number}", 1_000), 1_000)
+    story.expired("e2", 1_000)
+    assert len(story.judged()[1]) == 1  # only e2 and e3 were pending
+
+
+@pytest.mark.parametrize(("at_ms", "is_wrong"), [(2_000, True), (2_001, False)])
+def test_feedback_is_late_after_the_deadline_and_not_at_it(at_ms: int, *, is_wrong: bool) -> None:
+    story = Story()
+    story.decided("a", 1_000)
+    story.expired("a", 2_001)
+    story.answered("a", at_ms)
+    counts, faults = story.judged()
+    assert counts == {"contexts": 1, "decided": 1, "expired": 1, "feedback": 1, "late": 1}
+    assert len(faults) == is_wrong
+
+
+def test_feedback_in_time_is_late_all_the_same_when_its_decision_had_made_room() -> None:
+    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=1)))
+    for name in "ab":
+        story.decided(name, 1_000)
+    story.expired("a", 1_000)
+    story.answered("a", 1_500)
+    counts, faults = story.judged()
+    assert (counts["late"], faults) == (1, [])
+
+
+@pytest.mark.parametrize(("at_ms", "waits"), [(1_000 + ORPHAN_MS, 1), (1_001 + ORPHAN_MS, 2)])
+def test_second_feedback_is_a_duplicate_of_one_that_waits_as_long_as_that_does(at_ms: int, waits: int) -> None:
+    story = Story()
+    story.answered("a", 1_000, reward=1)
+    story.answered("a", at_ms, reward=0)
+    counts, faults = story.judged()
+    duplicates = {} if waits == 2 else {"feedback_duplicates": 1, "conflicts": 1}
+    assert (counts, faults) == ({"feedback": 2, "orphans_waiting": waits, **duplicates}, [])
+
+
+@pytest.mark.parametrize(("at_ms", "is_forgotten"), [(1_000 + RETAIN_MS, False), (1_001 + RETAIN_MS, True)])
+def test_settled_id_is_remembered_for_its_time_and_no_longer(at_ms: int, *, is_forgotten: bool) -> None:
+    story = Story()
+    story.decided("a", 1_000)
+    story.matched("a", 0, story.answered("a", 1_000), 1_000)
+    story.answered("a", at_ms)
+    counts, faults = story.judged()
+    assert counts.get("feedback_duplicates", 0) == (not is_forgotten)
+    assert counts.get("orphans_waiting", 0) == is_forgotten
+    assert faults == []
+
+
+@pytest.mark.parametrize(("decided_at_ms", "is_wrong"), [(999, True), (1_000, True), (1_001, False)])
+def test_feedback_is_an_orphan_only_before_its_decision(decided_at_ms: int, *, is_wrong: bool) -> None:
+    """A context of the same time is applied before feedback."""
+    story = Story()
+    story.decided("a", decided_at_ms)
+    story.refused(story.answered("a", 1_000), DEAD_LETTER_ORPHAN)
+    counts, faults = story.judged()
+    assert counts == {"contexts": 1, "decided": 1, "feedback": 1, "orphans_dropped": 1}
+    assert faults == (["feedback at offset 0 was dropped as an orphan; 'a' was decided"] if is_wrong else [])
+
+
+def test_feedback_of_a_step_is_applied_after_a_context_of_the_step_before_whatever_their_times() -> None:
+    story = Story(steps=[(1, 0), (1, 1)])
+    story.decided("a", 2_000)
+    story.refused(story.answered("a", 1_000), DEAD_LETTER_ORPHAN)
+    assert len(story.judged()[1]) == 1
+    assert Story(steps=[(0, 1), (1, 1)], contexts=story.contexts, feedback=story.feedback, dead=story.dead,
+                 predictions=story.predictions).judged()[1] == []  # fmt: skip
+
+
+def test_refused_feedback_names_another_action_than_the_decision_that_it_came_to() -> None:
+    story = Story()
+    story.decided("a", 1_000, action=1)
+    story.refused(story.answered("a", 1_100, action=2), DEAD_LETTER_MISMATCHED)
+    assert story.judged() == ({"contexts": 1, "decided": 1, "feedback": 1, "mismatched": 1}, [])
+    story.feedback[0] = (0, 1_100, "a", 1, 1)
+    assert len(story.judged()[1]) == 1
+
+
+def test_orphan_that_is_refused_names_another_action_than_the_decision_that_came_to_it() -> None:
+    story = Story()
+    story.refused(story.answered("a", 1_000, action=2), DEAD_LETTER_MISMATCHED, step=2)
+    story.steps = [(0, 1), (1, 1)]
+    story.decided("a", 1_100, action=1, step=2)
+    assert story.judged() == ({"contexts": 1, "decided": 1, "feedback": 1, "mismatched": 1}, [])
+    story.predictions.clear()
+    story.decided("a", 1_100, action=2, step=2)
+    story.contexts.pop()
+    story.predictions[0] = (story.predictions[0][0]._replace(context_offset=0), 2)
+    assert story.judged()[1] == ["feedback at offset 0 was refused as of another action, 2; decided for 'a' was 2"]
+
+
+def test_feedback_that_was_refused_although_nothing_was_decided_is_told() -> None:
+    story = Story()
+    story.refused(story.answered("a", 1_000, action=2), DEAD_LETTER_MISMATCHED)
+    counts, faults = story.judged()
+    assert counts == {"feedback": 1, "mismatched": 1}
+    assert faults == ["feedback at offset 0 was refused as of another action, 2; decided for 'a' was nothing"]
+
+
+def twice_decided(actions: tuple[int, int], named: int) -> Story:
+    """An id that was forgotten and is decided again, and feedback for its second decision that was refused."""
+    story = Story()
+    again_ms = 1_001 + RETAIN_MS
+    story.decided("a", 1_000, action=actions[0])
+    story.matched("a", 0, story.answered("a", 1_000), 1_000, action=actions[0])
+    story.decided("a", again_ms, action=actions[1])
+    story.refused(story.answered("a", again_ms + 1, action=named), DEAD_LETTER_MISMATCHED)
+    return story
+
+
+def test_feedback_is_refused_by_the_action_of_the_decision_that_is_pending_and_not_by_an_earlier_one() -> None:
+    counts, faults = twice_decided((1, 2), 1).judged()
+    assert (counts["mismatched"], faults) == (1, [])
+    assert len(twice_decided((1, 2), 2).judged()[1]) == 1
+    assert len(twice_decided((2, 1), 1).judged()[1]) == 1
+
+
+def test_duplicate_of_another_action_should_have_been_refused_but_not_by_the_first_rules() -> None:
+    for reading, wrong in ((READING, 1), (READING_1, 0)):
+        story = Story(reading=reading)
+        story.decided("a", 1_000)
+        story.matched("a", 0, story.answered("a", 1_000), 1_000)
+        story.answered("a", 1_100, action=2)
+        counts, faults = story.judged()
+        assert (counts["feedback_duplicates"], len(faults)) == (1, wrong)
+
+
+def test_place_of_a_record_is_the_step_that_ends_behind_it_and_how_that_was_read() -> None:
+    evidence = Evidence()
+    first, second = Reading(partitions=2), Reading(partitions=3)
+    for ends, reading in (((2, 1), first), ((2, 1), first), ((5, 4), second), ((6, 4), first)):
+        evidence.add_step(*ends, reading)
+    assert [evidence.place(CONTEXTS, offset, 7).step for offset in range(7)] == [0, 0, 2, 2, 2, 3, 4]
+    assert [evidence.place(FEEDBACK, offset, 7).number for offset in range(5)] == [1, 3, 3, 3, 5]
+    assert [evidence.reading_of(step).partitions for step in range(5)] == [2, 2, 3, 2, 2]
+    assert evidence.place(FEEDBACK, 3, 7) == Place(2, 7, FEEDBACK, 3)
+    evidence.close()
+
+
+def test_settlement_is_that_of_the_decision_with_as_many_of_its_id_before_it() -> None:
+    story = Story()
+    story.decided("a", 1_000)
+    story.decided("b", 1_005)
+    story.decided("a", 1_010)
+    story.matched("a", 7, story.answered("a", 1_007), 1_007)
+    story.expired("b", 2_006)
+    story.expired("a", 2_011)
+    found = story.evidence()
+    assert found.settlement(1) == Settlement(
+        1, 1_007, 1_000, Place(0, 1_000, CONTEXTS, 0), Place(0, 1_007, FEEDBACK, 0)
+    )
+    assert found.settlement(2) == Settlement(1, 2_006, 1_005, Place(0, 1_005, CONTEXTS, 1), None)
+    assert found.settlement(3) == Settlement(1, 2_011, 1_010, Place(0, 1_010, CONTEXTS, 2), None)
+    assert [found.decision_place(number) for number in (1, 3)] == [
+        Place(0, 1_000, CONTEXTS, 0),
+        Place(0, 1_010, CONTEXTS, 2),
+    ]
+    assert found.decision_place(4) is None
+    found.close()
+
+
+@pytest.mark.parametrize(("second_ms", "is_forgotten"), [(1_499, True), (1_500, False), (1_501, False)])
+def test_id_is_forgotten_for_a_settlement_before_a_feedback_and_not_for_a_later_one(
+    second_ms: int, *, is_forgotten: bool
+) -> None:
+    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, retain_ms=60_000, retained_max=1)))
+    for name in "ab":
+        story.decided(name, 1_000)
+    story.matched("a", 0, story.answered("a", 1_000), 1_000)
+    again = story.answered("a", 1_500)
+    story.matched("b", second_ms - 1_000, story.answered("b", second_ms), second_ms)
+    counts, faults = story.judged()
+    assert again == 1
+    assert counts.get("orphans_waiting", 0) == is_forgotten
+    assert counts.get("feedback_duplicates", 0) == (not is_forgotten)
+    assert faults == []
+
+
+def test_second_dead_letter_of_a_record_is_told_and_of_the_other_input_is_not() -> None:
+    evidence = Evidence()
+    evidence.add_dead_letters(
+        [(0, CONTEXTS, 4, "malformed", 1), (1, FEEDBACK, 4, "malformed", 1), (2, FEEDBACK, 5, "orphan", 1),
+         (3, FEEDBACK, 4, "orphan", 2), (4, CONTEXTS, 4, "malformed", 2)]
+    )  # fmt: skip
+    assert sorted(evidence.dead_letters_again()) == [3, 4]
+    evidence.close()
