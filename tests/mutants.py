@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 WORKPLACE = Path("mutants")
-CAUGHT = ("killed", "timeout", "segfault")
+CAUGHT = ("killed", "timeout", "segfault", "check was interrupted by user")
+"""In mutmut's words; for the last one a test file could not even be imported."""
+
 CAUGHT_SHARE = 0.95
 """Fewer caught than that, and the command fails."""
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream.joining import placement
 from stream.joining.join import JoinSettings
 from stream.joining.task import (
     READING_1,
@@ -21,7 +22,7 @@ from stream.joining.task import (
     Unsuitable,
     merge,
 )
-from stream.learners import ParameterError, create
+from stream.learners import ParameterError, banditron, create, soba
 from stream.recovery.digests import state_digest
 from stream.wire.codec import (
     DEAD_LETTER_MALFORMED,
@@ -461,3 +462,26 @@ def test_merge_gives_the_same_order_however_the_inputs_are_read(
             target.extend(source.popleft() for _ in range(min(more, len(source))))
         merged += merge(*read, contexts_ended=not contexts, feedback_ended=not feedback, records_max=1_000)
     assert merged == records
+
+
+@pytest.mark.parametrize("learner", ["banditron", "soba-diag"])
+def test_what_was_compiled_before_is_not_compiled_in_the_first_step(learner: str) -> None:
+    """The counts of signatures that a kernel was compiled for do not grow: a step needs no others."""
+    small_task(learner).warm_up()
+    before = _compiled()
+    inputs = Inputs()
+    task = Task(small_task(learner), TOPICS.contexts)
+    task.step([inputs.context("a", 5), inputs.feedback("a", 1, 6)], 6, 6, Reading(partitions=3))
+    assert task.updates == 1
+    assert before[0] > 0
+    assert _compiled() == before
+
+
+def _compiled() -> list[int]:
+    """For how many signatures the kernels of placement and of these learners were compiled."""
+    return [
+        len(found.signatures)
+        for module in (placement, banditron, soba)
+        for found in vars(module).values()
+        if hasattr(found, "signatures")
+    ]

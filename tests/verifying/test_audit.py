@@ -9,6 +9,7 @@ import pytest
 
 from stream.joining.join import DroppedOrphan, Join, JoinSettings, Settled
 from stream.recovery.journal import JournalError
+from stream.verifying import audit
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
 from stream.wire.codec import DEAD_LETTER_ORPHAN, dead_letter_headers, decode_example
 from stream.wire.ledger import Ledger
@@ -629,3 +630,14 @@ def test_foreign_records_are_shown_up_to_a_limit_and_all_counted(good: Pipeline)
 
     finding = tampered(good, TOPICS.examples, slip_in)
     assert (len(finding.foreign), finding.foreign_count) == (FAULTS_SHOWN_MAX, FAULTS_SHOWN_MAX + 1)
+
+
+def test_progress_through_a_long_topic_is_told_after_so_many_records(
+    good: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "PROGRESS_RECORDS", 3)
+    told: list[str] = []
+    audit_partition(good.broker, TOPICS, 0, told.append)
+    assert [message for message in told if message.startswith(TOPICS.feedback)] == [
+        TOPICS.feedback, f"{TOPICS.feedback}: 3 records", f"{TOPICS.feedback}: 6 records",
+    ]  # fmt: skip
