@@ -222,6 +222,15 @@ def test_state_copied_into_an_earlier_one_is_the_state(learner: str) -> None:
     assert not any(np.shares_memory(copied[name], array) for name, array in getattr(task.learner, "arrays", {}).items())
 
 
+def test_snapshot_is_taken_into_the_memory_of_an_earlier_one() -> None:
+    task = used_task(small_task())
+    spare = task.learner.state()
+    taken = take(task, POSITION, spare).learner
+    arrays = {name: array for name, array in spare.items() if isinstance(array, np.ndarray)}
+    assert arrays
+    assert all(np.shares_memory(taken[name], array) for name, array in arrays.items())
+
+
 def test_snapshot_keeps_headers_of_any_names_in_orphans() -> None:
     headers = (("trace", b"\xff"), (b"\xff\xfe name".decode(errors="surrogateescape"), b""), ("ä", b"1"))
     task = used_task(small_task())

@@ -319,3 +319,18 @@ def test_second_dead_letter_of_a_record_is_told_and_of_the_other_input_is_not() 
     )  # fmt: skip
     assert sorted(evidence.dead_letters_again()) == [3, 4]
     evidence.close()
+
+
+@pytest.mark.parametrize(("decided_again", "is_wrong"), [(1, False), (2, True)])
+def test_feedback_that_came_after_its_id_was_forgotten_is_refused_by_the_next_decision(
+    decided_again: int, *, is_wrong: bool
+) -> None:
+    story = Story()
+    again_ms = 1_001 + RETAIN_MS
+    story.decided("a", 1_000, action=1)
+    story.matched("a", 0, story.answered("a", 1_000), 1_000, action=1)
+    story.refused(story.answered("a", again_ms, action=2), DEAD_LETTER_MISMATCHED)
+    story.decided("a", again_ms + 1, action=decided_again)
+    story.matched("a", 0, story.answered("a", again_ms + 1), again_ms + 1, action=decided_again)
+    says = "feedback at offset 1 was refused as of another action, 2; decided for 'a' was 2"
+    assert story.judged()[1] == ([says] if is_wrong else [])
