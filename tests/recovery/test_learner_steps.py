@@ -339,3 +339,28 @@ def test_records_that_came_before_their_task_was_recovered_are_read_once() -> No
     idle(learner)
     assert [record.offset for record in polled.records] == list(range(5))
     assert pipeline.ledger().decided == 5
+
+
+def test_step_says_how_many_tasks_it_has_recovered() -> None:
+    learner = Pipeline(small_task(), partitions=3).learner()
+    assert learner.step(0) == 3
+    assert learner.step(0) == 0
+
+
+def test_pause_in_a_step_without_records_does_not_make_the_next_ones_smaller() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=60_000, orphan_ms=500, retain_ms=100_000)))
+    pauses: list[int] = []
+
+    def pause(number: int) -> None:
+        if number == 1 and pauses:
+            pipeline.clock.advance_to(pipeline.now_ms() + pauses.pop())
+
+    learner = pipeline.learner(crash_point=pause, snapshot_interval_ms=0)
+    pipeline.context("a")
+    idle(learner)
+    records = learner._portion.records
+    pipeline.clock.advance_to(pipeline.now_ms() + IDLE_MS)
+    pauses.append(8_000)
+    assert learner.step(0) == 1
+    assert (pauses, learner._portion.records) == ([], records)
+    assert records > 1
