@@ -364,3 +364,21 @@ def test_pause_in_a_step_without_records_does_not_make_the_next_ones_smaller() -
     assert learner.step(0) == 1
     assert (pauses, learner._portion.records) == ([], records)
     assert records > 1
+
+
+def test_feedback_alone_is_applied_although_nothing_tells_the_time_yet() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.answer("early", 1)
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    idle(learner)
+    assert (pipeline.ledger().feedback, pipeline.ledger().orphans_waiting) == (1, 1)
+
+
+def test_decision_expires_although_no_context_comes_after_it() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.context("last")
+    idle(learner)
+    pipeline.clock.advance_to(2_001)
+    idle(learner)
+    assert [(e["id"], e["outcome"]) for e in pipeline.values(TOPICS.examples)] == [("last", "expired")]
