@@ -10,6 +10,7 @@ ARGS ?=
 
 # The main job: the rows of optdigits 12 times over, so that the curves go on well beyond the delays.
 RUN := --learner perceptron --learner banditron --learner soba-diag --learner confidit --param confidit.variant=2 \
+	--learner late-ucb --learner stack-igw \
 	--data optdigits --epochs 12 --shuffle --rate 1000 --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01
 
 .DEFAULT_GOAL := help
