@@ -21,7 +21,7 @@ help: ## Show this
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name what; do printf '%-14s  %s\n' "$$name" "$$what"; done
 
-run: $(VENV)/.run ## Replay optdigits to four learners, embedded, in virtual time; ARGS='--seed 1' is added to the flags
+run: $(VENV)/.run ## Replay optdigits to six learners, embedded, in virtual time; ARGS='--seed 1' is added to the flags
 	$(PY) -m stream.cli run $(RUN) $(ARGS)
 
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from stream.cli import cost
-from stream.cli.composition import dataset_of, events_of, task_settings
-from stream.cli.console import StopRequest, examples, fail, out, print_table, warn
+from stream.cli.composition import dataset_of, events_of, task_settings, with_chosen
+from stream.cli.console import StopRequest, announce, examples, fail, out, print_table, warn
 from stream.cli.embedded import run_embedded
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
@@ -81,6 +81,9 @@ def run(
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
     dataset = dataset_of(settings)
+    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.nnz_of(dataset))
+    if why:
+        announce(why)
     for name in settings.learner:  # all are checked before the first one runs
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features)
         task.make_learner()
