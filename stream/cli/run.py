@@ -31,7 +31,7 @@ class _RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give a bare --kafka an empty address: the one of the settings."""
-        followed = zip(args, [*args[1:], "-"], strict=True)
+        followed = zip(args, [*args, "-"][1:], strict=True)
         completed = ["--kafka=" if one == "--kafka" and after.startswith("-") else one for one, after in followed]
         return super().parse_args(ctx, completed)
 

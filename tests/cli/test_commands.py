@@ -102,6 +102,13 @@ def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
     assert f"onebit kafka up --port {port}" in ended.err
 
 
+def test_a_run_without_any_flag_begins(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEBIT_LEARNER", "nobody")
+    ended = onebit("run")
+    assert ended.code == ExitCode.USAGE
+    assert "no learner is called 'nobody'" in ended.err
+
+
 def test_an_address_that_is_given_wins_over_that_of_the_settings(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
