@@ -13,6 +13,7 @@ ONLY ?= *
 
 # The main job: the rows of optdigits 12 times over, so that the curves go on well beyond the delays.
 RUN := --learner perceptron --learner banditron --learner soba-diag --learner confidit --param confidit.variant=2 \
+	--learner late-ucb --learner stack-igw \
 	--data optdigits --epochs 12 --shuffle --rate 1000 --delay lognormal:10s,1.0 --loss 0.02 --duplicates 0.01
 
 .DEFAULT_GOAL := help
@@ -23,7 +24,7 @@ help: ## Show this
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name what; do printf '%-14s  %s\n' "$$name" "$$what"; done
 
-run: $(VENV)/.run ## Replay optdigits to four learners, embedded, in virtual time; ARGS='--seed 1' is added to the flags
+run: $(VENV)/.run ## Replay optdigits to six learners, embedded, in virtual time; ARGS='--seed 1' is added to the flags
 	$(PY) -m stream.cli run $(RUN) $(ARGS)
 
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags

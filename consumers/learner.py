@@ -13,7 +13,7 @@ from stream.learners import State
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
 from stream.recovery.journal import JournalStep, Opening, SettingsChange
-from stream.recovery.recover import Progress, Recovered, recover
+from stream.recovery.recover import Progress, Recovered, check_partitions, recover
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot import take
 from stream.recovery.snapshot_chunks import CHUNK_BYTES, Message, Stored, Writer, other_slot
@@ -517,6 +517,9 @@ class LearnerProgram:
         return report
 
     def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
+        described = self._broker.describe_topics([self._topics.contexts])[self._topics.contexts]
+        reading = Reading(partitions=described.partitions)
+        check_partitions(recovered.reading, reading, f"{self._topics.journal}/{partition}")
         running = _RunningTask(
             recovered.task,
             recovered.number,
@@ -535,7 +538,7 @@ class LearnerProgram:
             recovered.imported,
             recovered.settings,
             recovered.settings_from,
-            Reading(partitions=self._broker.describe_topics([self._topics.contexts])[self._topics.contexts].partitions),
+            reading,
         )
         if self._options.snapshot_interval_ms and self._spare is None:
             self._spare = recovered.task.learner.state()

@@ -5,10 +5,11 @@ from typing import Any
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import load
 from producers.replay import ReplayOptions
-from stream.cli.settings import Settings, SettingsError
+from stream.cli.settings import AUTO, Settings, SettingsError
 from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
 from stream.learners import check_parameters, registered
+from stream.learners.auto import choose
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.wire.topics import Topics
 
@@ -46,6 +47,25 @@ def feedback_plan(settings: Settings, dataset: Dataset) -> FeedbackPlan:
     delay = parse_delay(settings.delay)
     delay.check_classes(dataset.n_classes)
     return FeedbackPlan(settings.seed, delay, settings.loss, settings.duplicates)
+
+
+def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
+    """Settings with a learner in the place of auto, and why that one; nothing to say where auto is not asked for.
+
+    Args:
+        settings: those of the user; what they give for the learner wins.
+        n_classes: of the data.
+        n_features: of the data.
+        mean_nnz: non-zeros of a context on average; None when the data are not known beforehand.
+    """
+    if AUTO not in settings.learner:
+        return settings, ""
+    choice = choose(n_classes, n_features, mean_nnz, correctable=settings.late == "correct")
+    learners = [choice.learner if name == AUTO else name for name in settings.learner]
+    chosen = [f"{choice.learner}.{name}={value}" for name, value in choice.parameters.items()]
+    given = [text.replace(f"{AUTO}.", f"{choice.learner}.", 1) for text in settings.param]
+    why = f"the learner is {choice.learner}: {choice.why}"
+    return settings.model_copy(update={"learner": learners, "param": chosen + given}), why
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:

@@ -80,14 +80,21 @@ def require_topics(broker: Broker, settings: Settings) -> int:
             "broker's may count; set it to LogAppendTime (kafka-configs --alter), or delete the topics and create them "
             f"anew: {command_hint(settings, 'topics delete')}; {command_hint(settings, 'topics create', 'partitions')}"
         )
+    compacted = [name for name in topics if descriptions[name].compacted and name != topics.snapshots]
+    if compacted:
+        raise SettingsError(
+            f"topic {compacted[0]}: expected cleanup.policy delete; got compact: compaction keeps the last record of a "
+            "key, where the first one counts, and records without a key cannot be written; set it to delete "
+            "(kafka-configs --alter)"
+        )
     return counts[topics.contexts]
 
 
 def watch_topics(broker: Broker, settings: Settings, partitions: int) -> Callable[[], None]:
     """A function to be called often, which looks now and then whether the topics are still what they were.
 
-    It raises SettingsError when they are not: with other partitions an event's records do not meet any more, and
-    without the broker's append time nothing is in order.
+    It raises SettingsError when they are not: with other partitions an event's records do not meet any more,
+    without the broker's append time nothing is in order, and compaction deletes what recovery and audit read.
     """
 
     def look() -> None:

@@ -13,7 +13,7 @@ from stream.cli.connection import keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
 from stream.cli.readiness import ReadyFile
-from stream.cli.settings import Panel, Program, Settings, SettingsError
+from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
 from stream.cli.tally import Tally, ledger_line
 from stream.cli.wanted import wanted_settings, with_hint
 from stream.joining.task import TaskSettings
@@ -136,7 +136,7 @@ def check_given(settings: Settings) -> None:
             f"--learner: `onebit learn` runs one learner; got {', '.join(settings.learner)}; start each with a "
             "--topic-prefix of its own, or compare them with `onebit run`"
         )
-    if "learner" in settings.given:
+    if settings.learner != [AUTO]:
         parameters_of(settings, settings.learner[0])
     if settings.n_classes is not None and settings.n_features is None:
         raise SettingsError(

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from stream.cli import cost
-from stream.cli.composition import dataset_of, events_of, task_settings
-from stream.cli.console import StopRequest, examples, fail, out, print_table, warn
+from stream.cli.composition import dataset_of, events_of, task_settings, with_chosen
+from stream.cli.console import StopRequest, announce, examples, fail, out, print_table, warn
 from stream.cli.embedded import run_embedded
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
@@ -31,7 +31,7 @@ class _RunCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give a bare --kafka an empty address: the one of the settings."""
-        followed = zip(args, [*args[1:], "-"], strict=True)
+        followed = zip(args, [*args, "-"][1:], strict=True)
         completed = ["--kafka=" if one == "--kafka" and after.startswith("-") else one for one, after in followed]
         return super().parse_args(ctx, completed)
 
@@ -81,6 +81,9 @@ def run(
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
     dataset = dataset_of(settings)
+    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.nnz_of(dataset))
+    if why:
+        announce(why)
     for name in settings.learner:  # all are checked before the first one runs
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features)
         task.make_learner()

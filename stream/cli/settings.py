@@ -27,6 +27,9 @@ from stream.durations import DurationError, format_duration, parse_duration
 from stream.randomness.delays import DelayError, parse_delay
 from stream.wire.topics import DEFAULT_PREFIX
 
+AUTO = "auto"
+"""Stands for the learner that fits the data; it is resolved before anything is stored."""
+
 PREFIX = "ONEBIT_"
 CONFIG_VARIABLE = "ONEBIT_CONFIG"
 DEFAULT_CONFIG = Path("onebit.toml")
@@ -239,11 +242,11 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "See `onebit learners`. `onebit run` takes several, as a,b or repeated: each meets the same events and the "
-            "same draws.",
+            "See `onebit learners`; auto takes the one that fits the data. `onebit run` takes several, as a,b or "
+            "repeated: each meets the same events and the same draws.",
             "NAME",
         ),
-    ] = ["soba-diag"]
+    ] = [AUTO]
     param: Annotated[
         Texts,
         Setting(

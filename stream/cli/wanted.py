@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stream.cli import cost
-from stream.cli.composition import dataset_of, task_settings
-from stream.cli.settings import Settings, SettingsError, flag_of, setting_name
+from stream.cli.composition import dataset_of, task_settings, with_chosen
+from stream.cli.settings import AUTO, Settings, SettingsError, flag_of, setting_name
 from stream.joining.task import TaskSettings
 from stream.recovery.resolve import SettingsDifferError, resolve
 from stream.recovery.stored_settings import PARAMETER
@@ -41,6 +41,8 @@ def given_settings(settings: Settings) -> frozenset[str]:
     A data set gives the numbers of classes and features.
     """
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
+    if settings.learner == [AUTO]:
+        names.discard("learner")
     names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
     return frozenset(names | {"n_classes", "n_features"} if "data" in settings.given else names)
 
@@ -54,9 +56,13 @@ def wanted_settings(settings: Settings, begun: Mapping[str, Any], place: str, *,
         ParameterError: the learner does not have it.
     """
     given = given_settings(settings)
-    learner = begun["learner"] if begun and "learner" not in given else settings.learner[0]
-    own = settings.model_copy(update={"learner": [learner]})
     n_classes, n_features, nnz = _sizes(settings, begun)
+    if begun and "learner" not in given:
+        own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
+    else:
+        is_known = settings.n_classes is None  # of a service's own contexts only the sizes are
+        own, _ = with_chosen(settings, n_classes, n_features, nnz if is_known else None)
+        learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features)
     return Wanted(resolve(begun, task, given, change=change, place=place), nnz, given)
 

@@ -7,9 +7,6 @@ from stream.learners.base import ParameterError, check_parameters
 from stream.learners.late_ucb import SIZE_MAX, LateUcb
 from stream.learners.stack_igw import StackIgw
 
-AUTO = "auto"
-"""The name that stands for the choice made here; it is resolved before anything is stored."""
-
 STATE_BYTES_MAX = 64 * 2**20
 """A larger state would make every snapshot and recovery slow: nobody asked for that by leaving the choice to us."""
 

@@ -112,6 +112,11 @@ def decode_step(record: Record) -> Entry:
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     decode = _DECODERS.get(version or b"")
+    if version is None:
+        raise JournalError(
+            f"{place_of(record)}: expected a journal of format 1 or {FORMAT}; got a record without the header "
+            f"{VERSION_HEADER[0]}: another program has written it, and nothing can be recovered past it"
+        )
     if decode is None:
         raise JournalError(
             f"{place_of(record)}: expected a journal of format 1 or {FORMAT}; got {version!r}: a later version of "

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
-from stream.joining.task import Effects, Task, TaskSettings
+from stream.joining.task import Effects, Reading, Task, TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError, decode_step
 from stream.recovery.journal_reading import last_step
@@ -16,6 +16,7 @@ from stream.recovery.snapshot_chunks import Generation, Stored
 from stream.recovery.snapshot_format import Snapshot, SnapshotError
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
 from stream.recovery.stored_settings import ABSENT, by_name, task_settings
+from stream.wire.codec import FEEDBACK_RULES_1
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -34,6 +35,7 @@ class Recovered(NamedTuple):
     imported: str | None  # the model that it began with
     settings: TaskSettings  # those of its next step; the task itself still has those of its last one
     settings_from: int = 0  # the first step under the settings of its last one; 0: they are the opening's
+    reading: Reading | None = None  # how the journal's last step read its records; None: it has none
 
 
 class Progress(NamedTuple):
@@ -90,6 +92,26 @@ def recover(
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
     settings.check_policies(recovered.task.learner)
     return recovered._replace(settings=settings)
+
+
+def check_partitions(written: Reading | None, now: Reading, place: str) -> None:
+    """Refuse a task whose topics have another number of partitions than when it made its last step.
+
+    Args:
+        written: how its last step read its records; None: it has made none. The first rules did not keep the number.
+        now: how the next one would.
+        place: its journal, for the message.
+
+    Raises:
+        UnrecoverableError: the number is another one.
+    """
+    if written is None or written.rules == FEEDBACK_RULES_1 or written.partitions == now.partitions:
+        return
+    raise UnrecoverableError(
+        f"{place}: the topics' number of partitions was {written.partitions} at its last step and is {now.partitions} "
+        "now, so that an event's feedback would belong to another task than its context: begin anew with topics of "
+        "another prefix"
+    )
 
 
 Observer = Callable[[int, Effects], None]
@@ -150,7 +172,8 @@ def _rebuild(
         start = _from_opening(broker, topics, stored, journal)
     else:
         return _untouched(broker, topics, partition, stored, settings)
-    return _apply_again(broker, topics, partition, start, last, until, progress, observe)
+    recovered = _apply_again(broker, topics, partition, start, last, until, progress, observe)
+    return recovered._replace(reading=None if last is None else last.reading)
 
 
 class _Start(NamedTuple):

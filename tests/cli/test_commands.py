@@ -15,6 +15,7 @@ from stream.cli.connection import command_hint, require_topics
 from stream.cli.exits import ExitCode
 from stream.cli.settings import SettingsError
 from stream.cli.sources import load_settings
+from stream.wire.topics import Topics
 from tests.cli.conftest import Onebit
 
 
@@ -102,6 +103,13 @@ def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
     assert f"onebit kafka up --port {port}" in ended.err
 
 
+def test_a_run_without_any_flag_begins(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEBIT_LEARNER", "nobody")
+    ended = onebit("run")
+    assert ended.code == ExitCode.USAGE
+    assert "no learner is called 'nobody'" in ended.err
+
+
 def test_an_address_that_is_given_wins_over_that_of_the_settings(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +126,22 @@ def test_hints_hold_the_address_and_the_prefix_that_were_given() -> None:
     with pytest.raises(SettingsError, match=re.escape("there is no topic own.contexts, ") + ".*" + re.escape(create)):
         require_topics(broker, settings)
     assert command_hint(load_settings({}), "topics create") == "onebit topics create"
+
+
+@pytest.mark.parametrize("name", [name for name in Topics._fields if name != "snapshots"])
+def test_compacted_topics_are_refused_where_every_record_counts(name: str) -> None:
+    broker = EmbeddedBroker(VirtualClock(0))
+    topic = getattr(Topics.with_prefix(), name)
+    specs = Topics.with_prefix().specs(1)
+    broker.create_topics([spec._replace(compacted=spec.compacted or spec.name == topic) for spec in specs])
+    with pytest.raises(SettingsError, match=rf"topic {topic}: expected cleanup\.policy delete; got compact"):
+        require_topics(broker, load_settings({}))
+
+
+def test_topics_as_they_are_created_are_accepted() -> None:
+    broker = EmbeddedBroker(VirtualClock(0))
+    broker.create_topics(Topics.with_prefix().specs(3))
+    assert require_topics(broker, load_settings({})) == 3
 
 
 def test_the_home_of_a_local_kafka_is_told_and_stands_in_the_hints(onebit: Onebit, tmp_path: Path) -> None:

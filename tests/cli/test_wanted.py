@@ -37,13 +37,25 @@ def test_learner_of_which_only_the_topics_are_given_goes_on_with_all_that_the_pi
     assert wanted_settings(settings, by_name(BEGUN), PLACE) == (BEGUN, 4, frozenset())
 
 
-def test_new_pipeline_has_the_defaults_and_the_data_set_of_today() -> None:
+def test_new_pipeline_has_the_data_set_of_today_and_the_learner_that_fits_it() -> None:
     made = wanted(None)
-    default = load_settings({})
-    assert (made.learner, made.n_classes, made.n_features) == (default.learner[0], 10, 64)
-    assert made.parameters == parameters_of(default, default.learner[0])
+    assert (made.learner, made.n_classes, made.n_features) == ("late-ucb", 10, 64)
+    assert made.parameters == parameters_of(load_settings({"learner": ["late-ucb"]}), "late-ucb")
     assert wanted(None, n_classes=5, n_features=6).n_features == 6
-    assert wanted(None, data="synsep").n_features == 400
+    assert (wanted(None, data="synsep").n_features, wanted(None, data="synsep").learner) == (400, "stack-igw")
+    assert wanted(None, n_classes=5, n_features=600).learner == "stack-igw"
+    assert wanted(None, n_classes=5, n_features=400).learner == "late-ucb"
+
+
+def test_auto_never_asks_a_pipeline_for_another_learner_than_it_has() -> None:
+    assert wanted(BEGUN, learner=["auto"]) == BEGUN
+    with pytest.raises(SettingsDifferError, match="learner = 'banditron'; got 'late-ucb'"):
+        wanted(BEGUN, learner=["late-ucb"])
+
+
+def test_what_the_user_gives_for_the_learner_that_auto_takes_wins() -> None:
+    assert wanted(None, param=["lam=0.5"]).parameters["lam"] == 0.5
+    assert wanted(None, param=["auto.lam=0.5"]).parameters["lam"] == 0.5
 
 
 def test_every_setting_of_a_task_has_a_name_of_the_journal() -> None:

@@ -24,11 +24,9 @@ confluent: Any = confluent_admin  # its names are exported, but not so that mypy
 Alter = Callable[[Any, Topics], None]
 
 
-def create_time(admin: Any, topics: Topics) -> None:
-    entry = confluent.ConfigEntry(
-        "message.timestamp.type", "CreateTime", incremental_operation=confluent.AlterConfigOpType.SET
-    )
-    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topics.feedback, incremental_configs=[entry])
+def set_config(admin: Any, topic: str, name: str, value: str) -> None:
+    entry = confluent.ConfigEntry(name, value, incremental_operation=confluent.AlterConfigOpType.SET)
+    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topic, incremental_configs=[entry])
     for done in admin.incremental_alter_configs([resource]).values():
         done.result(20)
 
@@ -39,7 +37,14 @@ def more_partitions(admin: Any, names: tuple[str, ...]) -> None:
 
 
 ALTERATIONS: dict[str, tuple[Alter, str]] = {
-    "create time": (create_time, r"{feedback}: expected message\.timestamp\.type LogAppendTime; got CreateTime"),
+    "create time": (
+        lambda admin, topics: set_config(admin, topics.feedback, "message.timestamp.type", "CreateTime"),
+        r"{feedback}: expected message\.timestamp\.type LogAppendTime; got CreateTime",
+    ),
+    "compaction": (
+        lambda admin, topics: set_config(admin, topics.feedback, "cleanup.policy", "compact"),
+        r"{feedback}: expected cleanup\.policy delete; got compact",
+    ),
     "one has more partitions": (
         lambda admin, topics: more_partitions(admin, (topics.examples,)),
         r"same number of partitions; got .*{examples}': 3",

@@ -68,7 +68,9 @@ def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_pa
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server((local_kafka.HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(LocalKafkaPortError, match=rf"127\.0\.0\.1:{port}: another program has the port.*--port"):
+        with pytest.raises(
+            LocalKafkaPortError, match=rf"127\.0\.0\.1:{port}: another program has the port.*choose another port"
+        ):
             local_kafka.start(port, tmp_path)
 
 

@@ -172,7 +172,7 @@ def test_stream_of_another_client_is_counted_record_by_record(pipeline: MakePipe
             (None, b'{"x":{"i":[1]}}'),
         ):
             send(topics.contexts, key, value, dies="malformed")
-        for value in (b"no", None, b'{"id":"a","reward":2}', b'{"id":"a","reward":true}', b'{"id":"a"}', b"[]"):
+        for value in (b"no", None, b'{"id":"a","reward":2}', b'{"id":"a","reward":"yes"}', b'{"id":"a"}', b"[]"):
             send(topics.feedback, "a", value, dies="malformed")
         watch.wait_until(lambda ledger: ledger.contexts == 15 and ledger.feedback == 9, "all this is applied")
         feedback("a", 1)
@@ -354,7 +354,8 @@ def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out
         ours.start("feedback")
         assert replay.wait() == 0, replay.said()
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)
-        assert watch.ledger().feedback_duplicates > 0  # what was sent before the kill and not committed
+        sent_again = "what was sent before the kill, and not committed, comes again"
+        watch.wait_until(lambda ledger: ledger.feedback_duplicates > 0, sent_again)
 
 
 def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothing_and_says_why(

@@ -1,6 +1,6 @@
 """The numbered commit and recovery: a learner that dies anywhere is, when made anew, the one that never died."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -14,11 +14,12 @@ from stream.joining.join import JoinSettings
 from stream.joining.task import READING_1, DeadLetter, Effects
 from stream.recovery.commit import COMMIT_STEPS, Commit, commit
 from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalError, JournalStep
+from stream.recovery.journal import JournalError, JournalStep, UnrecoverableError
 from stream.recovery.recover import recover
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import TopicDescription
 from tests.pipeline import (
     N_CLASSES,
     TOPICS,
@@ -210,6 +211,22 @@ def test_recovery_is_refused_when_a_step_stands_in_the_journal_twice() -> None:
     pipeline.broker.producer().send(TOPICS.journal, 0, None, twice.value, twice.headers)
     with pytest.raises(JournalError, match=r"expected step 14; got 13"):
         idle(pipeline.learner())
+
+
+def test_learner_that_finds_other_partitions_than_at_its_last_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline, _ = settled_pipeline()
+    describe = pipeline.broker.describe_topics
+
+    def grown(names: Sequence[str]) -> dict[str, TopicDescription]:
+        return {name: info._replace(partitions=3) for name, info in describe(names).items()}
+
+    before = len(pipeline.records(TOPICS.journal))
+    monkeypatch.setattr(pipeline.broker, "describe_topics", grown)
+    with pytest.raises(UnrecoverableError, match=r"journal/0: the topics' number of partitions was 1 .* is 3 now"):
+        idle(pipeline.learner())
+    assert len(pipeline.records(TOPICS.journal)) == before
+    monkeypatch.undo()
+    idle(pipeline.learner())
 
 
 def test_steps_of_the_first_rules_are_applied_again_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
