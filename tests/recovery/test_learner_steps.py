@@ -341,9 +341,15 @@ def test_records_that_came_before_their_task_was_recovered_are_read_once() -> No
     assert pipeline.ledger().decided == 5
 
 
-def test_step_says_how_many_tasks_it_has_recovered() -> None:
-    learner = Pipeline(small_task(), partitions=3).learner()
+def test_step_says_how_many_tasks_it_has_recovered_and_how_many_have_made_one() -> None:
+    pipeline = Pipeline(small_task(), partitions=3)
+    learner = pipeline.learner()
     assert learner.step(0) == 3
+    assert learner.step(0) == 0
+    for partition in (0, 2):
+        pipeline.context(next(ids_of(partition, 3)))
+    assert learner.step(0) == 2  # both ask for the time
+    assert learner.step(0) == 2
     assert learner.step(0) == 0
 
 
