@@ -64,7 +64,7 @@ log=$(mktemp)
 say "docker compose up, as a user sees it"
 ONEBIT_EVENTS=1000 docker compose -f "$compose_file" up --no-build >"$log" 2>&1 & # not by a function, to be signalled
 up=$!
-for _ in $(seq 120); do
+for _ in $(seq 240); do
   if grep -q '^verify-1 .*the ledger' "$log"; then break; fi
   sleep 1
 done
