@@ -279,9 +279,9 @@ class LearnerProgram:
         elif self._standby_since_ms is not None and self._host_ms() - self._standby_since_ms >= STANDBY_MS:
             self._standby_since_ms = None
             members = self._broker.members(self._options.group)
-            holders = ", ".join(sorted(name for name, tps in members.items() if tps)) or "nobody"
+            holders = sorted(name for name, tps in members.items() if tps) or ["nobody"]
             self._announce(
-                f"no partition is assigned: {holders} {'holds' if len(holders.split(', ')) == 1 else 'hold'} them; "
+                f"no partition is assigned: {', '.join(holders)} {'holds' if len(holders) == 1 else 'hold'} them; "
                 f"{self._options.instance} waits for one to be free"
             )
 

@@ -230,15 +230,15 @@ class Resumed:
 
 def answers(pipeline: Pipeline, sent: set[str]) -> list[tuple[int, bytes, bytes]]:
     """What a service of somebody's own answers to the predictions that it has not answered: partition, key, value."""
-    todo = []
+    unanswered = []
     for partition in range(pipeline.partitions):
         for prediction in pipeline.values(TOPICS.predictions, partition):
             event_id = prediction["id"]
             if event_id not in sent:
                 sent.add(event_id)
                 reward = int(prediction["action"] == DATASET.label_of(event_id))
-                todo.append((partition, event_id.encode(), feedback_value(event_id, reward)))
-    return todo
+                unanswered.append((partition, event_id.encode(), feedback_value(event_id, reward)))
+    return unanswered
 
 
 @pytest.mark.parametrize("headers", [HEADERS, ()], ids=["with version", "plain"])
