@@ -5,7 +5,6 @@ stream, so that it stays the same however the rows are shuffled, and so that the
 event from its id alone.
 """
 
-import difflib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream.randomness import splitmix
 from stream.randomness.draws import Draws, Purpose
-from stream.wire.events import Features, FloatArray, IndexArray
+from stream.wire.events import Features, FloatArray, IndexArray, Logged
 
 LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
@@ -60,6 +59,25 @@ class Rows(Protocol):
     def block(self, start: int, stop: int) -> Block:
         """The rows [start, stop); its arrays are not to be written to."""
         ...
+
+
+class Known(NamedTuple):
+    """What is known of the outcome of an event, whatever is played for it."""
+
+    label: int | None = None  # the true class
+    action: int | None = None  # the class that a log played
+    reward: int | None = None  # whether that was right
+    delay_ms: int | None = None  # how long after the decision the log had its feedback
+
+    def bit(self, action: int) -> int | None:
+        """Whether an action is right; None: nobody knows.
+
+        >>> Known(label=2).bit(1), Known(action=1, reward=1).bit(1), Known(action=1, reward=1).bit(2)
+        (0, 1, None)
+        """
+        if self.action == action and self.reward is not None:
+            return self.reward
+        return None if self.label is None else int(action == self.label)
 
 
 class Slot(NamedTuple):
@@ -117,6 +135,14 @@ class Dataset:
         """The true class of an event, from its id alone."""
         return self.source.label(self.parse_event_id(event_id)[1])
 
+    def known_of(self, event_id: str) -> Known:
+        """What is known of the outcome of an event, from its id alone."""
+        return Known(self.label_of(event_id))
+
+    def logged(self, row: int) -> Logged | None:
+        """The decision that a log has for a row; None: this is no log, or it does not say."""
+        return None
+
     def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
         """The rows of an epoch in the order of their replay: as they stand, or shuffled anew in each epoch.
 
@@ -145,12 +171,6 @@ class Dataset:
         if not 0 <= row < self.rows:
             raise IndexError(f"{self.name} has the rows 0 to {self.rows - 1}; row {row} was asked for")
         return row
-
-
-def close_matches(word: str, known: Sequence[str]) -> str:
-    """A hint such as "; did you mean optdigits?", or nothing."""
-    matches = difflib.get_close_matches(word, known, n=3)
-    return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
 def _is_written(text: str, width: int) -> bool:

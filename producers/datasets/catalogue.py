@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from producers.datasets import svmlight, synthetic
-from producers.datasets.base import Dataset, DatasetError, close_matches
+from producers.datasets.base import Dataset, DatasetError
+from stream.near_names import close_matches
 
 
 class Entry(NamedTuple):

@@ -112,6 +112,11 @@ def name_of(path: Path) -> str:
     return _NOT_IN_A_NAME.sub("_", stem)[:_NAME_LENGTH_MAX]
 
 
+def is_named_so(path: Path) -> bool:
+    """Whether the name of a file says that it is svmlight."""
+    return path.name.lower().removesuffix(".gz").endswith((".svm", ".svmlight", ".libsvm"))
+
+
 def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     magic = file.read(len(_GZIP_MAGIC))
     file.seek(0)

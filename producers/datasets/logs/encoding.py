@@ -1,0 +1,97 @@
+"""Batches of named features as compressed rows: what `FeatureEncoder.encode` does to one row, for many at once."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from producers.datasets.base import OffsetArray
+from producers.datasets.logs.parsed import FeatureEntries
+from stream.wire.events import FloatArray, IndexArray
+from stream.wire.named_features import NO_INDEX, FeatureEncoder, Kind, text_of, words_of
+
+
+class EncodedRows(NamedTuple):
+    """Compressed rows."""
+
+    offsets: OffsetArray  # int64[n + 1]
+    indices: IndexArray  # int32[nnz], strictly increasing in a row
+    values: FloatArray  # float64[nnz]
+    unknown: dict[str, int]  # by name, the entries that are in no vocabulary and were left out
+
+
+def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iterable[FeatureEntries]) -> EncodedRows:
+    """Encode the rows of a batch that are to be kept."""
+    n = int(np.count_nonzero(keep))
+    place = np.cumsum(keep) - 1
+    keys: list[NDArray[np.int64]] = []  # row * d + index
+    values: list[FloatArray] = []
+    unknown: dict[str, int] = {}
+    for feature in features:
+        rows, indices, entries = _entries(encoder, feature)
+        if (left_out := int(np.count_nonzero(indices == NO_INDEX))) > 0:
+            unknown[feature.name] = left_out
+        used = keep[rows] & (indices != NO_INDEX) & (entries != 0.0)
+        keys.append(place[rows[used]] * encoder.n_features + indices[used])
+        values.append(entries[used])
+    key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
+    value = np.concatenate(values) if values else np.zeros(0)
+    order = np.argsort(key, kind="stable")  # each name's entries come sorted, and merging them is cheap
+    key, value = key[order], value[order]
+    if key.size and not np.all(first := np.concatenate([[True], key[1:] != key[:-1]])):
+        with np.errstate(over="ignore", invalid="ignore"):  # `endless_rows` says which rows are bad
+            value = np.add.reduceat(value, np.flatnonzero(first))
+        key = key[first]
+    offsets = np.searchsorted(key, np.arange(n + 1, dtype=np.int64) * encoder.n_features).astype(np.int64)
+    return EncodedRows(offsets, (key % max(encoder.n_features, 1)).astype(np.int32), value, unknown)
+
+
+HARMLESS = 1e290
+"""Numbers up to it have a finite sum, however many a row of a log has."""
+
+
+def endless_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
+    """The rows, of n in a batch, with an entry beyond 64 bits: as it stands there, or summed up under one index."""
+    numbers = [feature.numbers for feature in features if feature.numbers is not None]
+    if all(one.size == 0 or (one.max() <= HARMLESS and one.min() >= -HARMLESS) for one in numbers):
+        return []
+    encoded = encode_rows(encoder, np.ones(n, np.bool_), features)
+    endless = np.flatnonzero(~np.isfinite(encoded.values))
+    rows: list[int] = np.unique(np.searchsorted(encoded.offsets, endless, side="right") - 1).tolist()
+    return rows
+
+
+def _entries(
+    encoder: FeatureEncoder, feature: FeatureEntries
+) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]:
+    """Rows, indices and values."""
+    known = encoder.names.get(feature.name)
+    texts = feature.texts
+    if encoder.names and (known is None or (known.kind is Kind.NUMERIC and texts is not None)):
+        return feature.rows, np.full(feature.rows.size, NO_INDEX), np.ones(feature.rows.size)
+    if texts is None:
+        assert feature.numbers is not None
+        if known is None or known.kind is Kind.NUMERIC:
+            return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), feature.numbers
+        texts = pa.array(map(text_of, feature.numbers.tolist()), pa.string())  # elsewhere this name has texts
+        feature = feature._replace(numbers=None)
+    distinct, codes = distinct_texts(texts)
+    if feature.kind is not Kind.TEXT:
+        indices = encoder.indices_of(feature.name, distinct).astype(np.int64)[codes]
+        return feature.rows, indices, np.ones(codes.size) if feature.numbers is None else feature.numbers
+    by_text = [encoder.indices_of(feature.name, words_of(text)) for text in distinct]
+    sizes = np.fromiter(map(len, by_text), np.int64, len(by_text))[codes]
+    indices = np.concatenate([by_text[code] for code in codes.tolist()] or [np.zeros(0, np.int32)])
+    return np.repeat(feature.rows, sizes), indices.astype(np.int64), np.ones(indices.size)
+
+
+def distinct_texts(texts: pa.StringArray) -> tuple[list[str], NDArray[np.int64]]:
+    """The distinct texts in the order in which they first come, and of each entry its place among them.
+
+    Null is at place -1.
+    """
+    encoded = texts.dictionary_encode()
+    codes: NDArray[np.int64] = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return encoded.dictionary.to_pylist(), codes

@@ -1,0 +1,236 @@
+"""A mapping guessed from the names and first values of a table's columns, as the TOML that people correct and save."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from producers.datasets.log import MISSING
+from producers.datasets.logs.columns import Column, delays_ms, numbers, texts, times_ms
+from producers.datasets.logs.encoding import distinct_texts
+from producers.datasets.logs.mapping import unit_of_name, words_of_name
+from producers.datasets.logs.parsed import Problem
+from producers.datasets.logs.tables import Table
+from stream.wire.events import FloatArray
+from stream.wire.named_features import Kind, words_of
+
+ROLE_NAMES: dict[str, tuple[str, ...]] = {
+    "timestamp": (
+        "timestamp", "decided_at", "decided_at_ms", "event_time", "time", "ts", "datetime", "created_at", "date",
+        "when",
+    ),
+    "propensity": (
+        "propensity", "propensity_score", "pscore", "logging_probability", "action_probability", "action_prob",
+        "probability", "prob", "p",
+    ),
+    "action": (
+        "action", "action_id", "chosen_action", "chosen", "picked", "arm", "item_id", "item", "variant", "decision",
+        "a",
+    ),
+    "reward": (
+        "reward", "click", "clicked", "converted", "conversion", "bought", "purchased", "success", "outcome", "r",
+    ),
+    "label": ("label", "true_label", "y", "class", "target"),
+    "feedback_time": ("feedback_time", "feedback_at", "feedback_at_ms", "reward_time", "outcome_time", "click_time"),
+    "delay": (
+        "delay", "delay_ms", "delay_s", "delay_seconds", "feedback_delay", "feedback_delay_ms", "feedback_delay_s",
+    ),
+    "id": ("id", "event_id", "eventid", "impression_id", "request_id", "uuid"),
+}  # fmt: skip
+"""Names by which columns are commonly called, the likeliest first."""
+
+KNOWN_LATER = ("reward", "feedback_time", "delay")
+"""What is known only after the decision: a feature made of it would tell a learner the outcome beforehand."""
+
+DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
+"""A name that has one of these words and a unit is a delay's: minutes_to_buy, click_latency_ms."""
+
+ODD_SHARE_MAX = 0.02
+"""A column of which no more is odd is one of numbers, or times, with some bad rows; a whole format is not guessed."""
+
+CATEGORIES_MAX = 20
+"""A column of whole numbers with at most so many values, each many times, is rather one of categories."""
+
+WORDS_MIN = 4.0
+"""A column with at least so many words on average is a text."""
+
+
+class Guess(NamedTuple):
+    """A guessed mapping."""
+
+    fields: dict[str, Any]  # as in its file
+    remarks: tuple[str, ...]  # what was left out, and what should be looked at
+
+
+def guess(table: Table) -> Guess:
+    """Guess from the first rows of a table."""
+    columns = dict(table.columns)
+    fields: dict[str, Any] = {}
+    remarks: list[str] = []
+    for role, names in ROLE_NAMES.items():
+        found = next((column for name in names for column in columns if _plain(column) == name), None)
+        if found is None and role == "delay":
+            found = next(filter(_is_delay, columns), None)
+        if found is not None and _can_be(role, columns[found]):
+            if (role == "delay" and "feedback_time" in fields) or (
+                role == "feedback_time" and "timestamp" not in fields
+            ):
+                continue
+            fields[role] = found
+            del columns[found]
+    for role in ("timestamp", "feedback_time", "id"):
+        if role not in fields and (name := _by_values(role, fields, columns)) is not None:
+            fields[role] = name
+            del columns[name]
+    remarks += _on_roles(fields, table.columns)
+    for name in [name for name in columns if _is_known_later(name)]:
+        del columns[name]
+        remarks.append(f"{name!r} is left out: by its name it is known only after the decision; list it if it is not")
+    features: dict[str, list[str]] = {str(kind): [] for kind in (Kind.NUMERIC, Kind.CATEGORICAL, Kind.TEXT)}
+    for name, column in columns.items():
+        kind = _kind_of(name, column)
+        if isinstance(kind, Kind):
+            features[str(kind)].append(name)
+        else:
+            remarks.append(f"{name!r} is left out: {kind}")
+    fields["features"] = {kind: names for kind, names in features.items() if names}
+    return Guess(fields, tuple(remarks))
+
+
+def to_toml(guessed: Guess) -> str:
+    """A guess as the file of a mapping; remarks are comments."""
+    lines = [f"# {remark}" for remark in guessed.remarks]
+    lines += [f"{key} = {_text(value)}" for key, value in guessed.fields.items() if key != "features"]
+    lines += ["", "# what is known only after the decision must not stand here", "[features]"]
+    for kind, names in guessed.fields["features"].items():
+        listed = ", ".join(map(_text, names))
+        lines += (
+            [f"{kind} = [{listed}]"]
+            if len(listed) < 100
+            else [f"{kind} = [", *(f"  {_text(one)}," for one in names), "]"]
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _can_be(role: str, column: Column) -> bool:
+    """Whether the values of a column are as its role has them."""
+    if role in ("timestamp", "feedback_time"):
+        problems: list[Problem] = []
+        found = times_ms(column, "", None, problems)
+        return _are_few(problems, len(column)) and bool((found != MISSING).any())
+    if role == "delay":
+        problems = []
+        delays = delays_ms(column, "", "s", problems)
+        return _are_few(problems, len(column)) and bool((delays != MISSING).any())
+    if role in ("reward", "propensity"):
+        values = _numbers(column)
+        return values is not None and bool(np.isfinite(values).any())
+    return True
+
+
+def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column]) -> str | None:
+    """A column that nothing but its values says the role of: written times, or texts that are all different."""
+    if role == "feedback_time" and ("timestamp" not in fields or "delay" in fields):
+        return None
+    for name, column in columns.items():
+        if _numbers(column) is not None:
+            continue
+        if role == "id":
+            if _are_ids(column):
+                return name
+        elif _can_be(role, column):
+            return name
+    return None
+
+
+def _are_ids(column: Column) -> bool:
+    """Whether all values are short texts, each different from all others, and no times."""
+    problems: list[Problem] = []
+    found = texts(column, "", problems)
+    distinct = distinct_texts(found.drop_null())[0]
+    if problems or not CATEGORIES_MAX < len(distinct) == len(found) or _are_times(found):
+        return False
+    return all(len(words_of(text)) <= WORDS_MIN for text in distinct)
+
+
+def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str]:
+    remarks = []
+    if "delay" in fields and _plain(fields["delay"]) not in ROLE_NAMES["delay"]:
+        named = repr(fields["delay"])
+        remarks.append(f"{named} is taken for the outcome's delay; if it was known before, it is a feature")
+    if "action" not in fields and "label" not in fields:
+        remarks.append("no column looks like the action that was played or the right label: add action = or label =")
+    if "action" not in fields:
+        taken = [(role, fields.pop(role)) for role in ("reward", "propensity") if role in fields]
+        remarks += [f"{name!r} looks like the {role} of an action" for role, name in taken]
+    if "reward" in fields:
+        rewards = _numbers(columns[fields["reward"]])
+        if rewards is not None and not np.isin(rewards[~np.isnan(rewards)], (0.0, 1.0)).all():
+            remarks.append("rewards are not all 0 or 1: say above which reward the bit is 1")
+    if "propensity" in fields:
+        values = _numbers(columns[fields["propensity"]])
+        if values is not None and not ((values > 0.0) & (values <= 1.0)).all():
+            remarks.append("propensities are not all above 0 and at most 1: such rows are bad")
+    elif "action" in fields:
+        remarks.append("no column looks like the propensity of the action: without it most estimates are not possible")
+    return remarks
+
+
+def _kind_of(name: str, column: Column) -> Kind | str:
+    """What the features of a column are; or why they are none."""
+    values = _numbers(column)
+    if values is not None:
+        there = values[~np.isnan(values)]
+        distinct = np.unique(there)
+        if _plain(name) in ("", "unnamed_0", "index") and np.all(np.diff(there) > 0):
+            return "it numbers the rows"
+        whole = bool(np.all(there == np.floor(there)) and np.all(there >= 0))
+        few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5  # rather a count
+        return Kind.CATEGORICAL if whole and few else Kind.NUMERIC
+    problems: list[Problem] = []
+    found = texts(column, name, problems)
+    if problems:
+        return f"its values are no texts or numbers, as in {problems[0].got}"
+    listed = distinct_texts(found.drop_null())[0]
+    if listed and sum(len(words_of(text)) for text in listed) / len(listed) >= WORDS_MIN and not _are_times(found):
+        return Kind.TEXT
+    if len(listed) > CATEGORIES_MAX and len(listed) == len(found):
+        return "its values are all different; list it if it is a feature"
+    return Kind.CATEGORICAL
+
+
+def _are_times(column: pa.StringArray) -> bool:
+    problems: list[Problem] = []
+    times_ms(column, "", None, problems)
+    return not problems
+
+
+def _numbers(column: Column) -> FloatArray | None:
+    """The values of a column of numbers, NaN for the few that are none."""
+    problems: list[Problem] = []
+    found = numbers(column, "", "", problems)
+    return np.where(np.isfinite(found), found, np.nan) if _are_few(problems, len(column)) else None
+
+
+def _are_few(problems: Sequence[Problem], n: int) -> bool:
+    return len(problems) <= ODD_SHARE_MAX * n
+
+
+def _is_delay(name: str) -> bool:
+    return unit_of_name(name) is not None and not DELAY_WORDS.isdisjoint(words_of_name(name))
+
+
+def _is_known_later(name: str) -> bool:
+    return _is_delay(name) or any(_plain(name) in ROLE_NAMES[role] for role in KNOWN_LATER)
+
+
+def _plain(name: str) -> str:
+    """The last part of a name, in lower case, with _ between its words."""
+    return re.sub(r"[^a-z0-9]+", "_", name.rsplit(".", 1)[-1].lower()).strip("_")
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,177 @@
+"""What a file looks like: its format, from its first bytes."""
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from enum import StrEnum
+
+import orjson
+
+from producers.datasets.base import DatasetError
+from producers.datasets.logs.streams import HEAD_BYTES
+
+
+class Format(StrEnum):
+    """What can be read."""
+
+    CSV = "CSV"
+    JSONL = "JSON lines"
+    PARQUET = "Parquet"
+    VW_DSJSON = "VW dsjson"
+    VW_TEXT = "VW contextual-bandit text"
+    SVMLIGHT = "svmlight"
+
+
+ACCEPTED = (
+    "CSV with a header, JSON lines, Parquet, VW dsjson, VW contextual-bandit text "
+    "(`action:cost:probability | features`) and svmlight are accepted; all but Parquet also packed by gzip or zstd"
+)
+
+_DELIMITERS = (",", "\t", ";", "|")
+
+_MAGIC = (
+    (b"PK\x03\x04", "a zip archive (or a spreadsheet, .xlsx); unpack it, or save it as CSV"),
+    (b"BZh", "packed by bzip2; pack it by gzip or zstd"),
+    (b"\xfd7zXZ", "packed by xz; pack it by gzip or zstd"),
+    (b"ARROW1", "an Arrow or Feather file; write it as Parquet"),
+    (b"ORC", "an ORC file; write it as Parquet"),
+    (b"Obj\x01", "an Avro file; write it as Parquet or JSON lines"),
+    (b"SQLite format 3", "an SQLite database; export a table as CSV"),
+    (b"%PDF", "a PDF document"),
+    (b"\x89PNG", "a picture"),
+    (b"\x89HDF", "an HDF5 file; write it as Parquet"),
+    (b"\x93NUMPY", "a numpy array; write it as Parquet, with named columns"),
+    (b"\xff\xfe", "UTF-16 text; write it as UTF-8"),
+    (b"\xfe\xff", "UTF-16 text; write it as UTF-8"),
+)
+
+# Each is matched against one token: a pattern for a whole line would take exponential time on some lines.
+_ENTRY = re.compile(r"(qid|[0-9]+):[-+0-9.eE]+")
+_COSTED = re.compile(r"[0-9]+:[-+0-9.eE]+:[-+0-9.eE]+")
+_ACTION = re.compile(r"[0-9]+(:[^:]*){0,2}")
+
+
+def format_of(head: bytes, name: str) -> Format:
+    """The format of a file that begins so.
+
+    Raises:
+        DatasetError: it is none that can be read; the message says what it looks like.
+    """
+    if head.startswith(b"PAR1"):
+        return Format.PARQUET
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    unlike = _unlike_text(text)
+    if unlike is None:
+        lines = _first_lines(text)
+        for what, fits in _TESTS:
+            if fits(lines):
+                return what
+        unlike = _unlike_lines(lines)
+    raise DatasetError(f"{name} looks like {unlike}. {ACCEPTED}")
+
+
+def delimiter_of(head: bytes) -> str:
+    """What stands between the columns of a CSV file that begins so."""
+    header = next(iter(_first_lines(head.removeprefix(b"\xef\xbb\xbf"))), "")
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max(_DELIMITERS, key=lambda one: (outside.count(one), -_DELIMITERS.index(one)))
+
+
+def _unlike_text(head: bytes) -> str | None:
+    if not head.strip():
+        return "an empty file"
+    for magic, what in _MAGIC:
+        if head.startswith(magic):
+            return what
+    if b"\0" in head:
+        return "a binary file"
+    try:
+        head[: head.find(b"\n") + 1].decode()  # rows behind the first may be bad ones
+    except UnicodeDecodeError as error:
+        return f"text that is not UTF-8 (byte {error.start}); write it as UTF-8"
+    return None
+
+
+def _first_lines(head: bytes) -> list[str]:
+    lines = head.decode("utf-8", "ignore").splitlines()
+    is_whole = len(head) < HEAD_BYTES or len(lines) < 2 or head.endswith(b"\n")
+    whole = lines if is_whole else lines[:-1]
+    return [line for line in whole if line.strip()][:20]
+
+
+def _is_json_object(line: str) -> bool:
+    return line.lstrip().startswith("{") and line.lstrip()[1:].lstrip()[:1] in ('"', "}", "")
+
+
+def _is_dsjson(lines: list[str]) -> bool:
+    """A line with a context `c` and what a decision service adds; it may be longer than what was read of it."""
+    for line in lines:
+        try:
+            fields = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if type(fields) is dict and type(fields.get("c")) is dict and fields.keys() & {"_label_cost", "EventId", "p"}:
+            return True
+    return False
+
+
+def _is_jsonl(lines: list[str]) -> bool:
+    return _is_json_object(lines[0])
+
+
+def _is_vw_text(lines: list[str]) -> bool:
+    return all(map(_may_be_vw, lines)) and any(
+        _COSTED.fullmatch(token) for line in lines for token in line.partition("|")[0].split()
+    )
+
+
+def _may_be_vw(line: str) -> bool:
+    """Whether only actions, and perhaps a tag, stand before a bar."""
+    label, bar, _ = line.partition("|")
+    tokens = label.split()
+    return bool(bar) and tokens[:1] != ["shared"] and all(_ACTION.fullmatch(token) for token in tokens[:-1])
+
+
+def _is_svmlight(lines: list[str]) -> bool:
+    """Whether some row has an entry, at least: which row is wrong is for its own reader to say.
+
+    A first line without any, and with columns, is a header: times such as 12:30 look like entries.
+    """
+    rows = [line for line in lines if not line.lstrip().startswith("#")][:5]
+    if not rows or {"|", '"', "{"} & set(rows[0]):
+        return False
+    has_entry = [any(_ENTRY.fullmatch(token) for token in row.partition("#")[0].split()[1:]) for row in rows]
+    return any(has_entry) and (has_entry[0] or not set(_DELIMITERS) & set(rows[0].strip()))
+
+
+def _is_csv(lines: list[str]) -> bool:
+    delimiter = delimiter_of(lines[0].encode())
+    if lines[0].lstrip()[:1] in ("<", "[", "{"):
+        return False
+    rows = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter))
+    if delimiter == "|" and any(name != name.strip() or not name for name in rows[0]):
+        return False  # VW text
+    return len(rows[0]) > 1 and (len(rows) < 2 or any(len(row) == len(rows[0]) for row in rows[1:]))
+
+
+def _unlike_lines(lines: list[str]) -> str:
+    first = lines[0].lstrip()
+    if first.startswith("["):
+        return "one JSON array; write one object a line instead"
+    if first.startswith("<"):
+        return "HTML or XML"
+    if first.startswith(("shared |", "shared|")):
+        return "VW text with features of actions (cb_adf); log the context and the number of the action instead"
+    if all("|" in line for line in lines):
+        return "VW text without labels such as 2:0:0.25 (action:cost:probability)"
+    return f"text in one column; it begins with {first[:60]!r}"
+
+
+_TESTS: tuple[tuple[Format, Callable[[list[str]], bool]], ...] = (
+    (Format.VW_DSJSON, _is_dsjson),
+    (Format.JSONL, _is_jsonl),
+    (Format.VW_TEXT, _is_vw_text),
+    (Format.SVMLIGHT, _is_svmlight),
+    (Format.CSV, _is_csv),
+)

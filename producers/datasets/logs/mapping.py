@@ -1,0 +1,214 @@
+"""Which column of a table says what: the mapping, and its file."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from producers.datasets.base import DatasetError
+from stream.near_names import close_matches
+from stream.wire.named_features import Kind
+
+Unit = Literal["us", "ms", "s", "m", "h"]
+
+UNITS_US: dict[Unit, int] = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
+
+_LAST_WORDS: dict[str, Unit] = {"us": "us", "s": "s", "min": "m", "h": "h"}
+"""Words that are units at the end of a name, and may be anything elsewhere: `min_delay`, `us_users_wait`."""
+
+_UNIT_WORDS: dict[str, Unit] = {
+    **dict.fromkeys(("microsecond", "microseconds", "usec"), "us"),
+    **dict.fromkeys(("ms", "millis", "millisecond", "milliseconds", "msec"), "ms"),
+    **dict.fromkeys(("sec", "secs", "seconds"), "s"),
+    **dict.fromkeys(("mins", "minute", "minutes"), "m"),
+    **dict.fromkeys(("hr", "hrs", "hour", "hours"), "h"),
+}
+
+
+class FeatureColumns(BaseModel):
+    """The columns of features, by their kind."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+
+    def kinds(self) -> dict[str, Kind]:
+        """The columns in the order of their indices."""
+        return {
+            **dict.fromkeys(self.numeric, Kind.NUMERIC),
+            **dict.fromkeys(self.categorical, Kind.CATEGORICAL),
+            **dict.fromkeys(self.text, Kind.TEXT),
+        }
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "FeatureColumns":
+        listed = [*self.numeric, *self.categorical, *self.text]
+        twice = sorted({name for name in listed if listed.count(name) > 1})
+        if twice:
+            raise ValueError(f"a column is listed once; got {', '.join(twice)} twice")
+        return self
+
+
+class LogMapping(BaseModel):
+    """Which column says what. Columns of objects within objects have dotted names: `user.country`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str | None = None
+    timestamp: str | None = None
+    action: str | None = None
+    reward: str | None = None
+    propensity: str | None = None
+    label: str | None = None
+    feedback_time: str | None = None
+    delay: str | None = None
+    delay_unit: Unit | None = None
+    time_unit: Literal["s", "ms", "us"] | None = None
+    classes: tuple[str, ...] | None = None
+    features: FeatureColumns = Field(default_factory=FeatureColumns)
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _texts(cls, given: object) -> object:
+        """Classes may be written as whole numbers."""
+        if isinstance(given, list | tuple):
+            return tuple(str(one) if type(one) is int else one for one in given)
+        return given
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "LogMapping":
+        if self.action is None and self.label is None:
+            raise ValueError("a log says which action was played, or which label is right: map action or label")
+        for needs, needed in (
+            ("reward", "action"), ("propensity", "action"), ("feedback_time", "timestamp"), ("delay_unit", "delay"),
+        ):  # fmt: skip
+            if getattr(self, needs) is not None and getattr(self, needed) is None:
+                raise ValueError(f"{needs} needs {needed}: map {needed} too")
+        if self.feedback_time is not None and self.delay is not None:
+            raise ValueError("feedback_time and delay say the same: map one of them")
+        if self.classes is not None and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
+            raise ValueError(f"classes are two or more different names; got {list(self.classes)}")
+        if not self.features.kinds():
+            raise ValueError("a context has features: list columns under [features] as numeric, categorical or text")
+        return self
+
+    def columns(self) -> tuple[str, ...]:
+        """All columns that are named, each once."""
+        roles = (getattr(self, role) for role in ROLES)
+        return tuple(dict.fromkeys([*(name for name in roles if name is not None), *self.features.kinds()]))
+
+    def unit_of_delay(self) -> Unit:
+        """In which unit a delay that is a number is: as given, or as the column's name says, otherwise seconds.
+
+        >>> LogMapping(action="a", delay="wait_ms", features=FeatureColumns(numeric=("x",))).unit_of_delay()
+        'ms'
+        """
+        if self.delay_unit is not None:
+            return self.delay_unit
+        return unit_of_name(self.delay or "") or "s"
+
+
+def words_of_name(column: str) -> list[str]:
+    """The words of a column's name, in lower case.
+
+    >>> words_of_name("hoursToBuy"), words_of_name("wait (ms)")
+    (['hours', 'to', 'buy'], ['wait', 'ms'])
+    """
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower()
+    return [word for word in re.split(r"[^a-z]+", parted) if word]
+
+
+def unit_of_name(column: str) -> Unit | None:
+    """The unit that a column's name speaks of, at its end or else anywhere; None when it speaks of none.
+
+    >>> [unit_of_name(name) for name in ("minutes_to_buy", "delay_min", "waitMs", "min_delay", "delay")]
+    ['m', 'm', 'ms', None, None]
+    """
+    words = words_of_name(column)
+    last = words[-1] if words else ""
+    found = (_LAST_WORDS.get(last), _UNIT_WORDS.get(last), *map(_UNIT_WORDS.get, words))
+    return next((unit for unit in found if unit is not None), None)
+
+
+ROLES = ("id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay")
+"""What a column may say beside features."""
+
+
+def read_mapping(file_or_pairs: Path | str) -> LogMapping:
+    """Read a mapping: its file, or, in short, pairs such as `action=item,reward=click,categorical=device+region`.
+
+    Raises:
+        DatasetError: it cannot be read, or says what is not accepted.
+    """
+    path = Path(file_or_pairs)
+    text = str(file_or_pairs)
+    if "=" in text and not path.exists():
+        return mapping_of(_fields_of_pairs(text), repr(text))
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DatasetError(f"cannot read the mapping {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DatasetError(f"the mapping {path} is not TOML: {error}") from error
+    return mapping_of(fields, str(path))
+
+
+_LISTS = ("classes", *FeatureColumns.model_fields)
+"""The keys whose values are lists, with + between their items in the short form."""
+
+
+def _fields_of_pairs(text: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"features": {}}
+    for pair in text.split(","):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not (key and equals and value):
+            raise DatasetError(
+                f"mapping {text!r}: expected KEY=COLUMN between commas; got {pair!r}. A file can name any column"
+            )
+        within = fields["features"] if key in FeatureColumns.model_fields else fields
+        if key in within:
+            raise DatasetError(f"mapping {text!r}: {key} stands there twice; a list has + between its items")
+        within[key] = value.split("+") if key in _LISTS else value
+    return fields
+
+
+def mapping_of(fields: Mapping[str, Any], where: str) -> LogMapping:
+    """The mapping that plain values are.
+
+    Raises:
+        DatasetError: an unknown key, or a value that is not accepted.
+    """
+    try:
+        return LogMapping.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known: Iterable[str] = FeatureColumns.model_fields if len(first["loc"]) > 1 else LogMapping.model_fields
+            names = list(known)
+            hint = close_matches(str(first["loc"][-1]), names) or f"; the keys are {', '.join(names)}"
+            raise DatasetError(f"mapping {where}: there is no key {key}{hint}") from error
+        message = first["msg"].removeprefix("Value error, ")
+        got = "" if first["type"] == "value_error" else f"; got {str(first['input'])[:100]!r}"
+        raise DatasetError(f"mapping {where}{f', {key}' if key else ''}: {message}{got}") from error
+
+
+def check_columns(mapping: LogMapping, present: Iterable[str], where: str) -> None:
+    """See that a table has all columns that are named.
+
+    Raises:
+        DatasetError: it lacks one.
+    """
+    names = list(present)
+    for column in mapping.columns():
+        if column not in names:
+            some = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+            hint = close_matches(column, names) or f"; it has {some}"
+            raise DatasetError(f"{where} has no column {column!r}, which the mapping names{hint}")
+        if names.count(column) > 1:
+            raise DatasetError(f"{where} has several columns {column!r}, which the mapping names; rename them")

@@ -1,0 +1,54 @@
+"""Rows of a log as their format gives them: columns of plain values, and what is wrong with which row."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from stream.wire.events import FloatArray
+from stream.wire.named_features import Kind
+
+
+class Problem(NamedTuple):
+    """Why a row cannot be used."""
+
+    row: int  # its place in the batch
+    reason: str  # field and expectation, the same for all rows with this problem
+    got: str
+
+
+class FeatureEntries(NamedTuple):
+    """The entries that one name has in a batch; a row may have several."""
+
+    name: str
+    kind: Kind
+    rows: NDArray[np.int64]  # [m], places in the batch
+    numbers: FloatArray | None  # [m], the values; None: ones
+    texts: pa.StringArray | None  # [m], what is not numeric: categories, or texts of words
+
+
+class ParsedBatch(NamedTuple):
+    """n rows, before anything is known of the rows around them. Rows with a problem hold anything."""
+
+    n: int
+    first_row: int  # the number of its first row in the file, from 0
+    ids: pa.StringArray | None  # None: they have none of their own
+    decided_at_ms: NDArray[np.int64] | None
+    labels: pa.StringArray | None
+    actions: pa.StringArray | None
+    propensities: FloatArray | None
+    rewards: FloatArray | None  # as they stand there, perhaps not one bit; NaN: no outcome
+    delays_ms: NDArray[np.int64] | None
+    features: tuple[FeatureEntries, ...]
+    problems: tuple[Problem, ...]
+    where: Callable[[int], str]  # how people find a row in the file: "line 12"
+    left_out: tuple[Problem, ...] = ()  # rows that are no decisions, and not wrong either
+    other_classes: frozenset[str] = frozenset()  # classes that could have been played
+
+
+def problem(row: int, field: str, expected: str, got: object) -> Problem:
+    """A problem with one field."""
+    text = got if type(got) is str else repr(got)
+    return Problem(row, f"{field}: expected {expected}", repr(text[:60]) if type(got) is str else text[:60])

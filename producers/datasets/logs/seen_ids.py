@@ -1,0 +1,42 @@
+"""Which ids a log had before: 8 bytes for each, in sorted runs that double in size."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+
+def hashes_of(ids: Sequence[str]) -> NDArray[np.uint64]:
+    """64 bits of each id. Of ten million ids two have the same ones with probability 3e-6."""
+    return np.array([xxhash.xxh3_64_intdigest(one.encode()) for one in ids], np.uint64)
+
+
+class SeenIds:
+    """A growing set of ids."""
+
+    def __init__(self) -> None:
+        self._runs: list[NDArray[np.uint64]] = []  # each sorted, from large to small
+
+    def repeated(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Which of these were there before, or stand here before; then they all have been."""
+        hashes = hashes_of(ids)
+        distinct, first = np.unique(hashes, return_index=True)
+        again = np.ones(hashes.size, np.bool_)
+        again[first] = False
+        new = np.ones(distinct.size, np.bool_)
+        for run in self._runs:
+            places = np.minimum(np.searchsorted(run, distinct), run.size - 1)
+            known = run[places] == distinct
+            again[first[known]] = True
+            new &= ~known
+        self._add(distinct[new])
+        return again
+
+    def _add(self, run: NDArray[np.uint64]) -> None:
+        if not run.size:
+            return
+        while self._runs and self._runs[-1].size <= run.size:
+            run = np.concatenate([self._runs.pop(), run])
+            run.sort(kind="stable")  # which merges sorted runs
+        self._runs.append(run)

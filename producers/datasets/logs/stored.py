@@ -1,0 +1,217 @@
+"""A log stored in columns on disk: any row at any time, in constant memory.
+
+The folder holds one file for each column, as plain little-endian numbers, and `log.json`, which is written last.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from producers.datasets.base import Block, DatasetError, LabelArray, OffsetArray, Row
+from producers.datasets.log import MISSING, Log, LogBatch, LoggedOutcome
+from producers.datasets.logs.seen_ids import hashes_of
+from stream.wire.events import Features, FloatArray, IndexArray
+
+VERSION = 1
+
+_CONTENT = "log.json"
+_COLUMNS: dict[str, str] = {
+    "indices": "<i4", "values": "<f8", "offsets": "<i8", "decided_at_ms": "<i8", "labels": "<i8", "actions": "<i8",
+    "propensities": "<f8", "rewards": "<i8", "delays_ms": "<i8", "id_hashes": "<u8", "id_rows": "<i8",
+    "id_offsets": "<i8", "id_bytes": "u1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """The rows of a stored log; the source of a `Dataset`, too."""
+
+    name: str
+    rows: int
+    n_features: int
+    class_names: tuple[str, ...]
+    skipped: dict[str, int]  # rows that were left out when it was stored, by reason
+    first_skipped: dict[str, str]  # where the first of them was, by reason
+    offsets: OffsetArray  # int64[n + 1]
+    indices: IndexArray  # int32[nnz]
+    values: FloatArray  # float64[nnz]
+    decided_at_ms: NDArray[np.int64]  # [n], as the columns of a LogBatch
+    labels: LabelArray
+    actions: NDArray[np.int64]
+    propensities: FloatArray
+    rewards: NDArray[np.int64]
+    delays_ms: NDArray[np.int64]
+    id_hashes: NDArray[np.uint64]  # [n], sorted
+    id_rows: NDArray[np.int64]  # [n], the row of each hash
+    id_offsets: OffsetArray  # int64[n + 1]
+    id_bytes: NDArray[np.uint8]
+
+    def row(self, row: int) -> Row:
+        """The features of a row, and its label, or MISSING."""
+        start, stop = self.offsets[row], self.offsets[row + 1]
+        return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
+
+    def label(self, row: int) -> int:
+        """The label of a row, or MISSING."""
+        return int(self.labels[row])
+
+    def block(self, start: int, stop: int) -> Block:
+        """The rows [start, stop)."""
+        first, last = self.offsets[start], self.offsets[stop]
+        offsets = self.offsets[start : stop + 1] - first
+        return Block(offsets, self.indices[first:last], self.values[first:last], self.labels[start:stop])
+
+    def outcome(self, row: int) -> LoggedOutcome:
+        """What the log says of a row."""
+        propensity = float(self.propensities[row])
+        return LoggedOutcome(
+            decided_at_ms=_given(self.decided_at_ms[row]),
+            label=_given(self.labels[row]),
+            action=_given(self.actions[row]),
+            propensity=None if np.isnan(propensity) else propensity,
+            reward=_given(self.rewards[row]),
+            delay_ms=_given(self.delays_ms[row]),
+        )
+
+    def event_id(self, row: int) -> str:
+        """The id of a row."""
+        return self.id_bytes[self.id_offsets[row] : self.id_offsets[row + 1]].tobytes().decode()
+
+    def row_of(self, event_id: str) -> int | None:
+        """The row with this id; None when there is none."""
+        sought = hashes_of([event_id])[0]
+        place = int(np.searchsorted(self.id_hashes, sought))
+        while place < self.rows and self.id_hashes[place] == sought:
+            row = int(self.id_rows[place])
+            if self.event_id(row) == event_id:
+                return row
+            place += 1
+        return None
+
+    def batches(self, size: int = 16_384) -> Iterator[LogBatch]:
+        """All rows, as a log has them."""
+        for start in range(0, self.rows, size):
+            stop = min(start + size, self.rows)
+            block = self.block(start, stop)
+            yield LogBatch(
+                [self.event_id(row) for row in range(start, stop)], block.offsets, block.indices, block.values,
+                self.decided_at_ms[start:stop], block.labels, self.actions[start:stop], self.propensities[start:stop],
+                self.rewards[start:stop], self.delays_ms[start:stop],
+            )  # fmt: skip
+
+
+def store_log(log: Log, folder: Path) -> StoredLog:
+    """Read a log once, and store it in a folder that is new or empty.
+
+    Raises:
+        DatasetError: a bad row, as the log raises it; no rows at all; or the folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise DatasetError(f"{folder} is not empty; give a new folder to store a log in")
+        with ExitStack() as stack:
+            files = {name: stack.enter_context((folder / name).open("wb")) for name in _COLUMNS}
+            rows = _write(log, files)
+        _index(folder)
+        content = {
+            "version": VERSION, "name": log.name, "rows": rows, "n_features": log.n_features,
+            "class_names": log.class_names, "skipped": log.skipped,
+            "first_skipped": log.first_skipped,
+        }  # fmt: skip
+        (folder / _CONTENT).write_bytes(orjson.dumps(content))
+    except OSError as error:
+        raise DatasetError(f"cannot store {log.name} in {folder}: {error.strerror or error}") from error
+    return open_stored(folder)
+
+
+def open_stored(folder: Path) -> StoredLog:
+    """Open what `store_log` stored.
+
+    Raises:
+        DatasetError: there is none, another version wrote it, or it is damaged.
+    """
+    try:
+        content = orjson.loads((folder / _CONTENT).read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise DatasetError(f"{folder} holds no stored log: {error}") from error
+    if type(content) is not dict:
+        raise DatasetError(f"{folder} holds no stored log: log.json is no object")
+    if content.get("version") != VERSION:
+        raise DatasetError(f"{folder}: expected a stored log of version {VERSION}; got {content.get('version')}")
+    try:
+        columns: dict[str, Any] = {name: _mapped(folder / name, dtype) for name, dtype in _COLUMNS.items()}
+        names = tuple(content["class_names"])
+        log = StoredLog(
+            content["name"], content["rows"], content["n_features"], names, content["skipped"],
+            content.get("first_skipped", {}), **columns,  # logs that were stored earlier do not say it
+        )  # fmt: skip
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DatasetError(f"{folder} holds no whole stored log: {error}") from error
+    _check_sizes(log, folder)
+    return log
+
+
+def _write(log: Log, files: Mapping[str, BinaryIO]) -> int:
+    rows = entries = id_bytes = 0
+    zero = np.zeros(1, "<i8").tobytes()
+    files["offsets"].write(zero)
+    files["id_offsets"].write(zero)
+    for batch in log.batches():
+        for name in ("indices", "values", "decided_at_ms", "labels", "actions", "propensities", "rewards", "delays_ms"):
+            files[name].write(np.ascontiguousarray(getattr(batch, name), _COLUMNS[name]).tobytes())
+        ids = [one.encode() for one in batch.ids]
+        ends = np.cumsum(np.fromiter(map(len, ids), np.int64, len(ids)))
+        files["offsets"].write((batch.offsets[1:] + entries).astype("<i8").tobytes())
+        files["id_offsets"].write((ends + id_bytes).astype("<i8").tobytes())
+        files["id_bytes"].write(b"".join(ids))
+        files["id_hashes"].write(hashes_of(batch.ids).astype("<u8").tobytes())
+        rows += len(ids)
+        entries += int(batch.offsets[-1])
+        id_bytes += int(ends[-1]) if ids else 0
+    if not rows:
+        counts = "".join(f"; {count} left out: {reason}" for reason, count in log.skipped.items())
+        raise DatasetError(f"{log.name} holds no rows that can be used{counts}")
+    return rows
+
+
+def _index(folder: Path) -> None:
+    """Sort the hashes of the ids: 16 bytes of memory for each."""
+    hashes = np.fromfile(folder / "id_hashes", "<u8")
+    order = np.argsort(hashes, kind="stable")
+    order.astype("<i8").tofile(folder / "id_rows")
+    hashes[order].tofile(folder / "id_hashes")
+
+
+def _check_sizes(log: StoredLog, folder: Path) -> None:
+    """See that every column is as long as it says: a machine that went down may have lost the end of some."""
+    entries = {"indices": log.offsets, "values": log.offsets, "id_bytes": log.id_offsets}
+    for name in _COLUMNS:
+        size = getattr(log, name).size
+        expected = log.rows + 1 if name.endswith("offsets") else log.rows
+        if (ends := entries.get(name)) is not None:
+            expected = int(ends[-1]) if ends.size == log.rows + 1 else -1
+        if size != expected:
+            raise DatasetError(f"{folder} holds no whole stored log: {name} has {size} entries")
+
+
+def _mapped(path: Path, dtype: str) -> NDArray[Any]:
+    """A column as a file in memory, which takes none; it is written like its own copy, and never back.
+
+    It counts as writable: compiled code is compiled anew for arrays that are not.
+    """
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype)
+    assert sys.byteorder == "little"
+    return np.asarray(np.memmap(path, dtype, mode="c"))
+
+
+def _given(value: np.int64) -> int | None:
+    return None if value == MISSING else int(value)

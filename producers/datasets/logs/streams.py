@@ -1,0 +1,261 @@
+"""Files and standard input as streams of bytes, unpacked, and cut into blocks of whole lines."""
+
+import sys
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol, cast
+
+import zstandard
+
+from producers.datasets.base import DatasetError
+
+STDIN = "-"
+"""How standard input is called where a path is asked for."""
+
+BLOCK_BYTES = 1 << 21
+"""A block of lines has about this size: large enough that a batch pays, small enough for constant memory."""
+
+LINE_BYTES_MAX = 8 << 20
+"""A longer line is a bad row: no decision's context is that large, and it must not fill the memory."""
+
+HEAD_BYTES = 1 << 16
+"""What is looked at to find out the format."""
+
+_PACKED_BYTES = 1 << 15  # read at once from a packed file; it may unpack to a thousand times as much
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+class CutOffError(DatasetError):
+    """A packed file that is damaged, or ends before its end."""
+
+
+class Fault(NamedTuple):
+    """What is wrong with a line."""
+
+    reason: str
+    got: str
+
+
+class LineBlock(NamedTuple):
+    """Whole lines."""
+
+    data: bytes  # ends with a line end, but perhaps at the end of the file
+    first_line: int  # the number of its first line, from 1
+    fault: Fault | None = None  # this block stands for one line that cannot be used, and its data was left out
+
+
+class _Unpacker(Protocol):
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+@dataclass(slots=True)
+class Source:
+    """A file, or standard input, that can be read from its beginning; standard input only once."""
+
+    path: str
+    _head: bytes | None = None
+    _rest: Iterator[bytes] | None = None
+    _spent: bool = False
+
+    @property
+    def is_stdin(self) -> bool:
+        """Whether it can be read only once."""
+        return self.path == STDIN
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return "standard input" if self.is_stdin else self.path
+
+    def head(self) -> bytes:
+        """The first bytes, unpacked."""
+        if self._head is None:
+            chunks = self._chunks()
+            head = b""
+            try:
+                while len(head) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
+                    head += chunk
+            except CutOffError:
+                if not head:
+                    raise
+            self._head = head
+            if self.is_stdin:
+                self._rest = chunks
+            else:
+                chunks.close()
+        return self._head
+
+    def chunks(self) -> Iterator[bytes]:
+        """All bytes from the beginning, unpacked.
+
+        Raises:
+            CutOffError: when it comes to where a packed file is damaged or ends too early.
+            DatasetError: it cannot be read; or standard input was read before.
+        """
+        if not self.is_stdin:
+            yield from self._chunks()
+            return
+        if self._spent:
+            raise DatasetError("standard input can be read only once; give a file")
+        yield self.head()
+        self._spent = True
+        if self._rest is not None:
+            yield from self._rest
+
+    def _chunks(self) -> Generator[bytes, None, None]:
+        try:
+            if self.is_stdin:
+                yield from self._unpacked(sys.stdin.buffer)
+            else:
+                with Path(self.path).open("rb") as file:
+                    yield from self._unpacked(file)
+        except OSError as error:
+            raise DatasetError(f"cannot read {self.name}: {error.strerror or error}") from error
+
+    def _unpacked(self, file: BinaryIO) -> Iterator[bytes]:
+        first = file.read(_PACKED_BYTES)
+        if first.startswith(_GZIP):
+            yield from self._decompressed(file, first, _gzip, "gzip")
+        elif first.startswith(_ZSTD):
+            yield from self._decompressed(file, first, _zstd, "zstd")
+        else:
+            while first:
+                yield first
+                first = file.read(BLOCK_BYTES)
+
+    def _decompressed(self, file: BinaryIO, packed: bytes, new: Callable[[], _Unpacker], kind: str) -> Iterator[bytes]:
+        """Both kinds of files may be several packed ones behind each other."""
+        unpacker = new()
+        while packed:
+            try:
+                unpacked = unpacker.decompress(packed)
+            except (zlib.error, zstandard.ZstdError) as error:
+                raise CutOffError(f"{self.name} is damaged {kind}: {error}; fetch it again") from error
+            if unpacked:
+                yield unpacked
+            packed = (unpacker.unused_data if unpacker.eof else b"") or file.read(_PACKED_BYTES)
+            if unpacker.eof:
+                packed = packed.lstrip(b"\0") or file.read(_PACKED_BYTES)  # tapes and block devices pad with zeros
+                if not packed:
+                    return
+                unpacker = new()
+        raise CutOffError(f"{self.name} is cut off: its {kind} stream has no end; fetch it again")
+
+
+def _gzip() -> _Unpacker:
+    return cast(_Unpacker, zlib.decompressobj(wbits=31))
+
+
+def _zstd() -> _Unpacker:
+    return cast(_Unpacker, zstandard.ZstdDecompressor().decompressobj())
+
+
+def line_blocks(chunks: Iterator[bytes], *, quoted: bool = False) -> Iterator[LineBlock]:
+    """Cut a stream into blocks of whole lines.
+
+    Args:
+        chunks: the stream.
+        quoted: A line end between quotation marks is no line end, as in CSV. A line with a mark that is never closed is
+            a fault of its own, and the lines behind it are read.
+    """
+    held: list[bytes] = []  # without a place to cut
+    size = quotes = 0  # of what is held
+    number = 1
+    lost = 0  # bytes of a line that is too long, so far
+    for chunk in _gathered(chunks):
+        rest = chunk
+        if lost:
+            end = rest.find(b"\n") + 1
+            lost += end or len(rest)
+            if not end:
+                continue
+            yield LineBlock(b"", number, _too_long(lost))
+            number, lost, rest = number + 1, 0, rest[end:]
+        cut = _last_line_end(rest, quotes) if quoted else rest.rfind(b"\n") + 1
+        if cut:
+            block = b"".join([*held, rest[:cut]])
+            yield LineBlock(block, number)
+            number += block.count(b"\n")
+            held, size, quotes = [], 0, 0
+            rest = rest[cut:]
+        held.append(rest)
+        size += len(rest)
+        quotes += rest.count(b'"') if quoted else 0
+        if size > LINE_BYTES_MAX:
+            rest = b"".join(held)
+            if b"\n" in rest:
+                blocks, rest = _behind_open_quotes(rest, number)
+                yield from blocks
+                number = blocks[-1].first_line + max(1, blocks[-1].data.count(b"\n"))
+            held, size, quotes = [rest], len(rest), rest.count(b'"') if quoted else 0
+            if size > LINE_BYTES_MAX:
+                lost, held, size, quotes = size, [], 0, 0
+    if lost:
+        yield LineBlock(b"", number, _too_long(lost))
+    elif rest := b"".join(held):
+        if quoted and quotes % 2:
+            blocks, rest = _behind_open_quotes(rest, number)
+            yield from blocks
+            number = blocks[-1].first_line + max(1, blocks[-1].data.count(b"\n"))
+        if rest:
+            yield LineBlock(rest, number)
+
+
+def _behind_open_quotes(data: bytes, number: int) -> tuple[list[LineBlock], bytes]:
+    """Lines of which the first has a quotation mark that is never closed; and what is left, a line without its end."""
+    blocks: list[LineBlock] = []
+    while data and not _last_line_end(data, 0) and (b"\n" in data or data.count(b'"') % 2):
+        line, end, data = data.partition(b"\n")
+        fault = Fault("row: expected a closing quotation mark", repr(line[:60].decode("utf-8", "replace")))
+        blocks.append(LineBlock(b"", number, fault))
+        number += len(end)
+    if cut := _last_line_end(data, 0):
+        blocks.append(LineBlock(data[:cut], number))
+    return blocks, data[cut:]
+
+
+def _too_long(size: int) -> Fault:
+    return Fault(f"line: expected at most {LINE_BYTES_MAX} bytes", f"{size} bytes")
+
+
+def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of about the size of a block."""
+    held: list[bytes] = []
+    size = 0
+    try:
+        for chunk in chunks:
+            held.append(chunk)
+            size += len(chunk)
+            if size >= BLOCK_BYTES:
+                yield b"".join(held)
+                held, size = [], 0
+    except CutOffError:
+        # What came before is whole, but for its last line.
+        whole = b"".join(held)
+        yield whole[: whole.rfind(b"\n") + 1]
+        raise
+    if held:
+        yield b"".join(held)
+
+
+def _last_line_end(chunk: bytes, quotes_before: int) -> int:
+    """Behind the last line end that does not stand between quotation marks; 0 when there is none.
+
+    In a row as RFC 4180 has it, an even number of quotation marks stands before its end, since one within a field is
+    written twice.
+    """
+    end = len(chunk)
+    quotes = quotes_before + chunk.count(b'"')
+    while (cut := chunk.rfind(b"\n", 0, end) + 1) > 0:
+        quotes -= chunk.count(b'"', cut, end)
+        if quotes % 2 == 0:
+            return cut
+        end = cut - 1
+    return 0

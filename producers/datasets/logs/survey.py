@@ -1,0 +1,108 @@
+"""The first pass over a log: how many rows it has, its classes, and the vocabularies of its features."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.datasets.logs.encoding import distinct_texts
+from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch
+from stream.parsing import parse_number, parse_whole
+from stream.wire.named_features import Kind, hash_of, words_of
+
+_BITMAP_BITS = 23  # a megabyte; counts up to some 10⁸ distinct values
+
+
+class Survey(NamedTuple):
+    """What a first pass found."""
+
+    rows: int
+    classes: tuple[str, ...]
+    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None: too many values, they are to be hashed
+    hashed_distinct: float  # an estimate of how many values are to be hashed, of all names together
+
+
+def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
+    """Read a log for the first time.
+
+    Args:
+        batches: all of it.
+        vocabulary_max: a name with more values than this is hashed.
+        numbered: Classes are numbers from 1, and one that nobody played is still a class.
+    """
+    rows = 0
+    classes: dict[str, None] = {}
+    vocabularies = _Vocabularies(vocabulary_max)
+    for batch in batches:
+        rows += batch.n
+        for named in (batch.labels, batch.actions):
+            if named is not None:
+                classes.update(dict.fromkeys(distinct_texts(named.drop_null())[0]))
+        classes.update(dict.fromkeys(sorted(batch.other_classes)))
+        for feature in batch.features:
+            vocabularies.add(feature)
+    names = tuple(in_order(classes))
+    if numbered and names:
+        names = tuple(map(str, range(1, 1 + max(parse_whole(name) or 0 for name in names))))
+    return Survey(rows, names, vocabularies.names(), vocabularies.hashed_distinct())
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """By number when all are numbers, otherwise as they came.
+
+    >>> in_order(["10", "9", "0.5"]), in_order(["10", "9", "x"])
+    (['0.5', '9', '10'], ['10', '9', 'x'])
+    """
+    listed = list(names)
+    numbers = {name: parse_number(name) for name in listed}
+    if any(number is None for number in numbers.values()):
+        return listed
+    return sorted(listed, key=lambda name: numbers[name] or 0.0)
+
+
+class _Vocabularies:
+    """The values of every name, until there are too many."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._kinds: dict[str, Kind] = {}
+        self._values: dict[str, dict[str, None] | None] = {}
+        self._seen: NDArray[np.uint8] = np.zeros(1 << (_BITMAP_BITS - 3), np.uint8)
+
+    def add(self, feature: FeatureEntries) -> None:
+        name = feature.name
+        if feature.texts is None:
+            self._kinds.setdefault(name, Kind.NUMERIC)  # texts elsewhere make it a category
+            return
+        self._kinds[name] = feature.kind
+        texts = distinct_texts(feature.texts)[0]
+        values = texts if feature.kind is not Kind.TEXT else [word for text in texts for word in words_of(text)]
+        known = self._values.setdefault(name, {})
+        if known is None:
+            self._note(name, values)
+            return
+        known.update(dict.fromkeys(values))
+        if len(known) > self._size_max:
+            self._note(name, known)
+            self._values[name] = None
+
+    def names(self) -> dict[str, tuple[Kind, Sequence[str] | None]]:
+        found: dict[str, tuple[Kind, Sequence[str] | None]] = {}
+        for name, kind in self._kinds.items():
+            values = self._values.get(name, {})
+            found[name] = (kind, None if kind is Kind.NUMERIC or values is None else in_order(values))
+        return found
+
+    def hashed_distinct(self) -> float:
+        """Linear counting (Whang, Vander-Zanden, Taylor 1990): from how many places of a bitmap are still empty."""
+        places = 1 << _BITMAP_BITS
+        empty = places - int(np.bitwise_count(self._seen).sum(dtype=np.int64))
+        return -places * math.log(max(empty, 1) / places)
+
+    def _note(self, name: str, values: Iterable[str]) -> None:
+        hashes = np.array([hash_of(name, value) for value in set(values)], np.uint64)
+        places = hashes >> np.uint64(64 - _BITMAP_BITS)
+        bits = (1 << (places & np.uint64(7))).astype(np.uint8)
+        np.bitwise_or.at(self._seen, (places >> np.uint64(3)).astype(np.int64), bits)

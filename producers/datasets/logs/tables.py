@@ -1,0 +1,146 @@
+"""Tables, as the readers of CSV, JSON lines and Parquet give them, and as rows of a log by a mapping."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from producers.datasets.log import MISSING
+from producers.datasets.logs.columns import Column, Int64Array, delays_ms, is_null, numbers, texts, times_ms
+from producers.datasets.logs.mapping import LogMapping
+from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
+from stream.wire.codec import ID_BYTES_MAX
+from stream.wire.events import FloatArray
+from stream.wire.named_features import Kind
+
+
+class Table(NamedTuple):
+    """Some rows of a table."""
+
+    n: int
+    first_row: int  # the number of its first row in the file, from 0
+    columns: Mapping[str, Column]  # those asked for
+    problems: tuple[Problem, ...]  # rows that could not be read; their columns hold nothing
+    where: Callable[[int], str]
+
+
+def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
+    """Read the rows of a table by a mapping."""
+    return _TableParser(table, mapping).parse()
+
+
+def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
+    """Read only what a survey needs: classes, categories and words."""
+    parser = _TableParser(table, mapping)
+    kinds = {name: kind for name, kind in mapping.features.kinds().items() if kind is not Kind.NUMERIC}
+    return ParsedBatch(
+        table.n, table.first_row, None, None, parser.texts("label"), parser.texts("action"), None, None, None,
+        tuple(parser.feature(name, kind) for name, kind in kinds.items()), (), table.where,
+    )  # fmt: skip
+
+
+class _TableParser:
+    """One table; collects what is wrong."""
+
+    def __init__(self, table: Table, mapping: LogMapping) -> None:
+        self._table = table
+        self._mapping = mapping
+        self._problems = list(table.problems)
+
+    def parse(self) -> ParsedBatch:
+        ids = self._ids()
+        decided_at_ms = self._times("timestamp", needed=True)
+        return ParsedBatch(
+            n=self._table.n,
+            first_row=self._table.first_row,
+            ids=ids,
+            decided_at_ms=decided_at_ms,
+            labels=self.texts("label"),
+            actions=self.texts("action", needed=True),
+            propensities=self._propensities(),
+            rewards=self._numbers("reward", "0 or 1, or nothing while no outcome is known"),
+            delays_ms=self._delays(decided_at_ms),
+            features=tuple(self.feature(name, kind) for name, kind in self._mapping.features.kinds().items()),
+            problems=tuple(self._problems),
+            where=self._table.where,
+        )
+
+    def texts(self, role: str, *, needed: bool = False) -> pa.StringArray | None:
+        column = self._column(role)
+        if column is None:
+            return None
+        found = texts(column[1], column[0], self._problems)
+        if needed:
+            self._need(is_null(found), column[0], f"the {role}")
+        return found
+
+    def feature(self, name: str, kind: Kind) -> FeatureEntries:
+        column = self._table.columns[name]
+        if kind is Kind.NUMERIC:
+            found = numbers(column, name, "a finite number", self._problems)
+            rows = np.flatnonzero(np.isfinite(found) & (found != 0.0))
+            return FeatureEntries(name, kind, rows, found[rows], None)
+        words = texts(column, name, self._problems)
+        rows = np.flatnonzero(~is_null(words))
+        return FeatureEntries(name, kind, rows, None, words.drop_null())
+
+    def _ids(self) -> pa.StringArray | None:
+        ids = self.texts("id", needed=True)
+        if ids is not None:
+            sizes = pc.binary_length(ids.cast(pa.binary())).fill_null(0).to_numpy(zero_copy_only=False)
+            for row in np.flatnonzero(sizes > ID_BYTES_MAX).tolist():
+                expected = f"an id of at most {ID_BYTES_MAX} bytes"
+                self._problems.append(problem(row, str(self._mapping.id), expected, ids[row].as_py()))
+        return ids
+
+    def _propensities(self) -> FloatArray | None:
+        expected = "a probability above 0 and at most 1"
+        found = self._numbers("propensity", expected)
+        column = self._column("propensity")
+        if found is None or column is None:
+            return None
+        self._need(np.isnan(found), column[0], expected)
+        for row in np.flatnonzero((found <= 0.0) | (found > 1.0)).tolist():
+            self._problems.append(problem(row, column[0], expected, float(found[row])))
+        return found
+
+    def _delays(self, decided_at_ms: Int64Array | None) -> Int64Array | None:
+        column = self._column("delay")
+        if column is not None:
+            return delays_ms(column[1], column[0], self._mapping.unit_of_delay(), self._problems)
+        came_at_ms = self._times("feedback_time")
+        if came_at_ms is None or decided_at_ms is None:
+            return None
+        there = (came_at_ms != MISSING) & (decided_at_ms != MISSING)
+        delays = np.where(there, came_at_ms - decided_at_ms, MISSING)
+        for row in np.flatnonzero(there & (delays < 0)).tolist():
+            self._problems.append(
+                problem(
+                    row, str(self._mapping.feedback_time), "a time that is not before the decision",
+                    f"{-int(delays[row])} ms before it",
+                )
+            )  # fmt: skip
+        return delays
+
+    def _times(self, role: str, *, needed: bool = False) -> Int64Array | None:
+        column = self._column(role)
+        if column is None:
+            return None
+        found = times_ms(column[1], column[0], self._mapping.time_unit, self._problems)
+        if needed:
+            self._need(found == MISSING, column[0], "a time")
+        return found
+
+    def _numbers(self, role: str, expected: str) -> FloatArray | None:
+        column = self._column(role)
+        return None if column is None else numbers(column[1], column[0], expected, self._problems)
+
+    def _column(self, role: str) -> tuple[str, Column] | None:
+        name: str | None = getattr(self._mapping, role)
+        return None if name is None else (name, self._table.columns[name])
+
+    def _need(self, nulls: NDArray[np.bool_], field: str, expected: str) -> None:
+        self._problems.extend(problem(row, field, expected, "nothing") for row in np.flatnonzero(nulls).tolist())

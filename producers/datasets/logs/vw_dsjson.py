@@ -1,0 +1,182 @@
+"""VW dsjson: what decision services write, one decision a line.
+
+    {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
+     "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
+
+An action is named by its number in `a`, from 1; the logged one is a[0], played with probability p[0]; where `a` and `p`
+are not there, `_labelIndex` (from 0) and `_label_probability` say the same. The reward is the cost, negated. A line
+without a cost is a decision without an outcome. A line that is an outcome alone, without its decision, is left out and
+counted. Features of actions (`_multi`, `_slots`) are left out: they are not the context's.
+
+Features of the context have dotted names, `user.age`: numbers and truth values are numeric, texts are categories, what
+stands under `_text` is a text of words. Other names that begin with _ are no features.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from producers.datasets.logs.columns import Int64Array, column_of, numbers, texts, times_ms
+from producers.datasets.logs.json_lines import Objects, objects_of
+from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
+from producers.datasets.logs.streams import Source
+from stream.wire.events import FloatArray
+from stream.wire.named_features import Kind
+
+NOTES = (
+    "features of actions (_multi, _slots) are left out: only the context's are read",
+    "the reward is the cost, negated; an action is named by its number in `a`, from 1",
+)
+
+
+def batches(source: Source) -> Iterator[ParsedBatch]:
+    """The decisions of a file."""
+    first_row = 0
+    for objects in objects_of(source):
+        yield _Lines(objects, first_row).parse()
+        first_row += len(objects.rows)
+
+
+class _Lines:
+    """The lines of a block; collects what is wrong."""
+
+    def __init__(self, objects: Objects, first_row: int) -> None:
+        self._objects = objects
+        self._rows = objects.rows
+        self._first_row = first_row
+        self._problems = list(objects.problems)
+
+    def parse(self) -> ParsedBatch:
+        outcomes = tuple(
+            Problem(row, "an outcome without its decision", "")
+            for row, fields in enumerate(self._rows)
+            if "c" not in fields and ("RewardValue" in fields or "Observations" in fields)
+        )
+        ids = texts(self._column("EventId"), "EventId", self._problems)
+        self._need("EventId", "the decision's id", ids.is_null().to_numpy(zero_copy_only=False))
+        times = times_ms(self._column("Timestamp"), "Timestamp", None, self._problems)
+        actions, propensities = self._played()
+        return ParsedBatch(
+            n=len(self._rows),
+            first_row=self._first_row,
+            ids=ids,
+            decided_at_ms=times,
+            labels=None,
+            actions=actions,
+            propensities=propensities,
+            rewards=self._rewards(),
+            delays_ms=None,
+            features=self._features(),
+            problems=tuple(self._problems),
+            where=self._objects.where,
+            left_out=outcomes,
+            other_classes=self._classes(),
+        )
+
+    def _played(self) -> tuple[pa.StringArray, FloatArray]:
+        actions: list[str | None] = []
+        propensities = np.full(len(self._rows), np.nan)
+        for row, fields in enumerate(self._rows):
+            action, propensity = _played(fields)
+            if type(action) is not int or action < 1:
+                self._problems.append(problem(row, "a", "a list of numbers of actions, from 1", fields.get("a")))
+                action = None
+            elif type(propensity) not in (int, float) or not 0.0 < propensity <= 1.0:
+                expected = "as many probabilities as actions, the first above 0 and at most 1"
+                self._problems.append(problem(row, "p", expected, fields.get("p", fields.get("_label_probability"))))
+            else:
+                propensities[row] = propensity
+            actions.append(None if action is None else str(action))
+        return pa.array(actions, pa.string()), propensities
+
+    def _rewards(self) -> FloatArray:
+        costs = numbers(self._column("_label_cost"), "_label_cost", "a number", self._problems)
+        return 0.0 - costs  # and never -0
+
+    def _classes(self) -> frozenset[str]:
+        named: set[Any] = set()
+        for fields in self._rows:
+            if type(actions := fields.get("a")) is list:
+                named.update(action for action in actions if type(action) is int and action >= 1)
+        return frozenset(map(str, named))
+
+    def _features(self) -> tuple[FeatureEntries, ...]:
+        found = _Entries()
+        for row, fields in enumerate(self._rows):
+            context = fields.get("c")
+            if type(context) is not dict:
+                self._problems.append(problem(row, "c", "the context, an object", context))
+                continue
+            try:
+                found.add_object(row, "", context)
+            except RecursionError:
+                self._problems.append(Problem(row, "c: expected objects that are not nested by the hundred", "more"))
+        return found.columns()
+
+    def _column(self, name: str) -> pa.Array | list[Any]:
+        return column_of([fields.get(name) for fields in self._rows])
+
+    def _need(self, field: str, expected: str, nulls: "np.ndarray[Any, np.dtype[np.bool_]]") -> None:
+        self._problems.extend(problem(row, field, expected, "nothing") for row in np.flatnonzero(nulls).tolist())
+
+
+class _Entries:
+    """The entries of all rows, by name and kind."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, tuple[list[int], list[float]]] = {}
+        self._texts: dict[tuple[str, Kind], tuple[list[int], list[str]]] = {}
+
+    def add_object(self, row: int, prefix: str, fields: dict[str, Any]) -> None:
+        for name, value in fields.items():
+            if name == "_text":
+                self._add(row, prefix + name, value, Kind.TEXT)
+            elif not name.startswith("_"):
+                self._add(row, prefix + name, value, Kind.CATEGORICAL)
+
+    def _add(self, row: int, name: str, value: Any, kind: Kind) -> None:
+        if type(value) is str:
+            rows, entries = self._texts.setdefault((name, kind), ([], []))
+            if value:
+                rows.append(row)
+                entries.append(value)
+        elif type(value) in (int, float, bool):
+            places, values = self._numbers.setdefault(name, ([], []))
+            places.append(row)
+            values.append(float(value))
+        elif type(value) is dict:
+            self.add_object(row, name + ".", value)
+        elif type(value) is list:
+            for place, one in enumerate(value):
+                inner = f"{name}[{place}]" if type(one) in (int, float, bool) else name
+                self._add(row, inner, one, kind)
+
+    def columns(self) -> tuple[FeatureEntries, ...]:
+        numeric = [
+            FeatureEntries(name, Kind.NUMERIC, _rows(rows), np.array(values, np.float64), None)
+            for name, (rows, values) in self._numbers.items()
+        ]
+        others = [
+            FeatureEntries(name, kind, _rows(rows), None, pa.array(values, pa.string()))
+            for (name, kind), (rows, values) in self._texts.items()
+        ]
+        return (*numeric, *others)
+
+
+def _rows(rows: list[int]) -> Int64Array:
+    return np.array(rows, np.int64)
+
+
+def _played(fields: dict[str, Any]) -> tuple[Any, Any]:
+    """The number of the action that was played, and its probability, unchecked."""
+    actions, probabilities = fields.get("a"), fields.get("p")
+    if actions is None and probabilities is None:
+        index = fields.get("_labelIndex")
+        return (index + 1 if type(index) is int else None), fields.get("_label_probability")
+    if type(actions) is not list or not actions:
+        return None, None
+    if type(probabilities) is not list or len(probabilities) != len(actions):
+        return actions[0], None
+    return actions[0], probabilities[0]

@@ -1,0 +1,136 @@
+"""VW contextual-bandit text: `action:cost:probability | features`, one decision a line.
+
+    2:-1:0.25 |user major=engineering age:21 |time hour=9
+
+The reward is the cost, negated. Other actions on a line, without a cost, are those that could have been played. A line
+without any action:cost:probability is a context of which no decision is known. Tags are passed over: they need not be
+different, so that ids are those of the file and the row.
+
+A namespace is a name, and its features are categories of that name, each with its value; a feature `city:paris` is the
+category `city=paris`. What stands in no namespace has the name `default`.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
+from producers.datasets.logs.streams import LineBlock, Source, line_blocks
+from stream.parsing import parse_number, parse_whole
+from stream.wire.named_features import Kind
+
+NOTES = (
+    "the reward is the cost, negated; an action is named by its number, from 1",
+    "tags are passed over; a namespace is a name, whose features are its categories",
+)
+
+DEFAULT_NAMESPACE = "default"
+
+_EXPECTED = "labels such as 2:0:0.25 (action:cost:probability) before the |"
+_LABEL = re.compile(r"[0-9]+(:[^\s:|]*){0,2}")
+
+
+def batches(source: Source) -> Iterator[ParsedBatch]:
+    """The decisions of a file."""
+    first_row = 0
+    for block in line_blocks(source.chunks()):
+        lines = _Lines(block, first_row)
+        if lines.numbers:
+            yield lines.parse()
+            first_row += len(lines.numbers)
+
+
+class _Lines:
+    """The lines of a block; collects what is wrong."""
+
+    def __init__(self, block: LineBlock, first_row: int) -> None:
+        text = "|" if block.fault is not None else block.data.decode("utf-8", "surrogateescape")
+        numbered = [(number, line) for number, line in enumerate(text.split("\n"), block.first_line) if line.strip()]
+        self.numbers = [number for number, _ in numbered]
+        self._lines = [line.rstrip("\r") for _, line in numbered]
+        self._first_row = first_row
+        self._problems: list[Problem] = []
+        if block.fault is not None:
+            self._problems.append(Problem(0, *block.fault))
+        self._actions: list[str | None] = []
+        self._rewards: list[float] = []
+        self._propensities: list[float] = []
+        self._others: set[str] = set()
+        self._entries: dict[str, tuple[list[int], list[float], list[str]]] = {}
+
+    def parse(self) -> ParsedBatch:
+        for row, line in enumerate(self._lines):
+            label, bar, features = line.partition("|")
+            if not bar or any("\udc80" <= one <= "\udcff" for one in line):
+                self._problems.append(problem(row, "line", "UTF-8 text with a | before the features", line))
+            self._add_label(row, label)
+            for namespace in features.split("|"):
+                self._add_namespace(row, namespace)
+        return ParsedBatch(
+            n=len(self._lines),
+            first_row=self._first_row,
+            ids=None,
+            decided_at_ms=None,
+            labels=None,
+            actions=pa.array(self._actions, pa.string()),
+            propensities=np.array(self._propensities),
+            rewards=0.0 - np.array(self._rewards),
+            delays_ms=None,
+            features=tuple(
+                FeatureEntries(name, Kind.CATEGORICAL, np.array(rows, np.int64), np.array(values), _texts(texts))
+                for name, (rows, values, texts) in self._entries.items()
+            ),
+            problems=tuple(self._problems),
+            where=lambda row: f"line {self.numbers[row]}",
+            other_classes=frozenset(self._others),
+        )
+
+    def _add_label(self, row: int, label: str) -> None:
+        tokens = label.split()
+        if tokens and (tokens[-1].startswith("'") or not _LABEL.fullmatch(tokens[-1])):
+            tokens.pop()  # the tag
+        action: str | None = None
+        cost = propensity = math.nan
+        for token in tokens:
+            parts = token.split(":")
+            number = parse_whole(parts[0])
+            if number is None or number < 1 or len(parts) not in (1, 3) or (len(parts) == 3 and action is not None):
+                self._problems.append(problem(row, "label", _EXPECTED, token))
+                break
+            self._others.add(str(number))
+            if len(parts) == 3:
+                action = str(number)
+                read = parse_number(parts[1]), parse_number(parts[2])
+                if read[0] is None or read[1] is None or not 0.0 < read[1] <= 1.0:
+                    expected = "a cost, and a probability above 0 and at most 1"
+                    self._problems.append(problem(row, "label", expected, token))
+                    break
+                cost, propensity = read[0], read[1]
+        self._actions.append(action)
+        self._rewards.append(cost)
+        self._propensities.append(propensity)
+
+    def _add_namespace(self, row: int, text: str) -> None:
+        tokens = text.split()
+        name, weight = DEFAULT_NAMESPACE, 1.0
+        if tokens and not text[:1].isspace():
+            name, colon, given = tokens.pop(0).partition(":")
+            number = parse_number(given) if colon else 1.0
+            if number is None:
+                self._problems.append(problem(row, f"namespace {name}", "a number behind its colon", given))
+            else:
+                weight = number
+        rows, values, texts = self._entries.setdefault(name, ([], [], []))
+        for token in tokens:
+            feature, colon, given = token.partition(":")
+            number = parse_number(given) if colon else 1.0
+            rows.append(row)
+            values.append(weight * (1.0 if number is None else number))
+            texts.append(f"{feature}={given}" if number is None else feature)
+
+
+def _texts(texts: list[str]) -> pa.StringArray:
+    return pa.array([text.encode("utf-8", "replace").decode() for text in texts], pa.string())

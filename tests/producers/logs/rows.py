@@ -1,0 +1,34 @@
+"""Logs as plain rows, for tests."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.logs.mapping import LogMapping, mapping_of
+
+COLUMNS = ("decided_at_ms", "labels", "actions", "propensities", "rewards", "delays_ms")
+
+
+def mapping(**fields: Any) -> LogMapping:
+    """A mapping of the columns that most tests use."""
+    given = {
+        "action": "a", "propensity": "p", "reward": "r",
+        "features": {"numeric": ["price"], "categorical": ["country"]}, **fields,
+    }  # fmt: skip
+    return mapping_of({key: value for key, value in given.items() if value is not None}, "of the test")
+
+
+def plain(batches: Iterable[LogBatch]) -> list[dict[str, Any]]:
+    """The rows: what is missing is left out, and features are pairs of index and value."""
+    rows = []
+    for batch in batches:
+        for row, one in enumerate(batch.ids):
+            start, stop = batch.offsets[row], batch.offsets[row + 1]
+            entries = zip(batch.indices[start:stop].tolist(), batch.values[start:stop].tolist(), strict=True)
+            fields: dict[str, Any] = {"id": one, "x": dict(entries)}
+            for name in COLUMNS:
+                value = getattr(batch, name)[row].item()
+                if value != MISSING and value == value:
+                    fields[name] = value
+            rows.append(fields)
+    return rows

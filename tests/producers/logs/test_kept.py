@@ -1,0 +1,145 @@
+"""A log is read once: its columns are kept, and found again by all that they depend on."""
+
+import io
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from producers.datasets.base import DatasetError
+from producers.datasets.log import Log
+from producers.datasets.logs import kept
+from producers.datasets.logs.kept import keep_log
+from producers.datasets.logs.mapping import LogMapping
+from producers.datasets.logs.reading import OnBadRow
+from producers.datasets.logs.stored import StoredLog, store_log
+from tests.producers.logs.rows import mapping, plain
+from tests.producers.logs.test_reading import ROWS, as_jsonl, write
+
+
+class Keeper:
+    """Keeps logs in a folder, and counts how often a file was read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+
+    def keep(
+        self, path: Path | str, by: LogMapping, on_bad_row: OnBadRow = "stop", reward_above: float | None = None
+    ) -> StoredLog:
+        return keep_log(
+            str(path), by, self.folder, on_bad_row=on_bad_row, reward_above=reward_above, announce=self.said.append
+        )
+
+    @property
+    def readings(self) -> int:
+        return sum("reading it, once" in message for message in self.said)
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Keeper:
+    return Keeper(tmp_path / "cache" / "logs")
+
+
+def test_file_is_read_once_and_again_when_anything_that_counts_has_changed(
+    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, by = write(tmp_path, as_jsonl(ROWS)), mapping(propensity=None)
+    first = keeper.keep(path, by)
+    assert plain(keeper.keep(path, by).batches()) == plain(first.batches())
+    assert (keeper.readings, first.rows) == (1, len(ROWS))
+    keeper.keep(path, mapping())
+    keeper.keep(path, by, on_bad_row="skip")
+    keeper.keep(path, by, reward_above=0.5)
+    assert keeper.readings == 4
+    monkeypatch.setattr(kept, "READ_BY", kept.READ_BY + 1)
+    keeper.keep(path, by)
+    assert keeper.readings == 5
+    write(tmp_path, as_jsonl(ROWS[:2]))
+    assert keeper.keep(path, by).rows == 2
+    assert len(list(keeper.folder.iterdir())) == 6, "each under a name of its own, and nothing half done"
+
+
+def test_log_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, keeper: Keeper) -> None:
+    path = write(tmp_path, as_jsonl([*ROWS, {**ROWS[0], "r": 7}]))
+    with pytest.raises(DatasetError, match="reward"):
+        keeper.keep(path, mapping())
+    assert list(keeper.folder.iterdir()) == []
+    with pytest.raises(DatasetError, match="cannot read"):
+        keeper.keep(tmp_path / "missing", mapping())
+
+
+def test_standard_input_is_kept_under_no_name(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BytesIO(as_jsonl(ROWS))
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    stored = keeper.keep("-", mapping(classes=("left", "right")))
+    assert list(keeper.folder.iterdir()) == []
+    assert stored.rows == len(ROWS)
+    assert stored.row_of(stored.event_id(1)) == 1
+
+
+def test_columns_that_another_process_has_kept_meanwhile_are_taken(
+    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, by = write(tmp_path, as_jsonl(ROWS)), mapping()
+
+    def slower(log: Log, folder: Path) -> StoredLog:
+        monkeypatch.setattr(kept, "store_log", store_log)
+        keeper.keep(path, by)
+        return store_log(log, folder)
+
+    monkeypatch.setattr(kept, "store_log", slower)
+    assert keeper.keep(path, by).rows == len(ROWS)
+    assert (keeper.readings, len(list(keeper.folder.iterdir()))) == (2, 1)
+
+
+@pytest.mark.parametrize("damage", ["empty", "content", "missing", "short", "long"])
+def test_columns_that_are_damaged_are_read_anew(tmp_path: Path, keeper: Keeper, damage: str) -> None:
+    path = write(tmp_path, as_jsonl(ROWS))
+    whole = plain(keeper.keep(path, mapping()).batches())
+    (folder,) = keeper.folder.iterdir()
+    column = folder / "values"
+    if damage == "empty":
+        (folder / "log.json").write_bytes(b"")
+    elif damage == "content":
+        (folder / "log.json").write_bytes(b"[]")
+    elif damage == "missing":
+        column.unlink()
+    elif damage == "short":
+        column.write_bytes(column.read_bytes()[:-8])
+    else:
+        column.write_bytes(column.read_bytes() + b"12345")
+    assert plain(keeper.keep(path, mapping()).batches()) == whole
+    assert plain(keeper.keep(path, mapping()).batches()) == whole
+    assert (keeper.readings, list(keeper.folder.iterdir())) == (2, [folder])
+
+
+def test_columns_whose_date_may_not_be_set_are_used(
+    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: Path) -> None:
+        raise PermissionError(path)
+
+    path = write(tmp_path, as_jsonl(ROWS))
+    keeper.keep(path, mapping())
+    monkeypatch.setattr(os, "utime", forbidden)
+    assert keeper.keep(path, mapping()).rows == len(ROWS)
+    assert keeper.readings == 1
+
+
+def test_what_nobody_has_opened_for_a_month_is_deleted_when_another_is_kept(tmp_path: Path, keeper: Keeper) -> None:
+    path = write(tmp_path, as_jsonl(ROWS))
+    keeper.keep(path, mapping())
+    keeper.keep(path, mapping(propensity=None))
+    long_ago_s = time.time() - kept.UNUSED_S_MAX - 60
+    for folder in keeper.folder.iterdir():
+        os.utime(folder, (long_ago_s, long_ago_s))
+    keeper.keep(path, mapping())  # opened: it stays
+    keeper.keep(path, mapping(), reward_above=0.5)
+    keeper.keep(path, mapping())
+    assert keeper.readings == 3
+    assert len(list(keeper.folder.iterdir())) == 2

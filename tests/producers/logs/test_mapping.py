@@ -1,0 +1,194 @@
+"""What a mapping file says, what is refused of it, and what is guessed."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producers.datasets.base import DatasetError
+from producers.datasets.logs import csv_tables
+from producers.datasets.logs.guess import guess, to_toml
+from producers.datasets.logs.json_lines import tables
+from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
+from producers.datasets.logs.streams import Source
+from tests.producers.logs.test_reading import as_jsonl, write
+
+TOML = """
+id = "event"
+timestamp = "at"
+action = "item"
+reward = "click"
+propensity = "p"
+label = "y"
+delay = "wait"
+classes = ["a", 7]
+[features]
+numeric = ["price"]
+categorical = ["country"]
+text = ["title"]
+"""
+
+
+def test_a_mapping_file_is_read(tmp_path: Path) -> None:
+    mapping = read_mapping(write(tmp_path, TOML.encode()))
+    assert (mapping.id, mapping.classes, mapping.unit_of_delay()) == ("event", ("a", "7"), "s")
+    assert mapping.columns() == ("event", "at", "item", "click", "p", "y", "wait", "price", "country", "title")
+
+
+NUMERIC: dict[str, Any] = {"features": {"numeric": ["x"]}}
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"action": "a", "rewards": "r", **NUMERIC}, "there is no key rewards; did you mean reward?"),
+    ({"action": "a", "zzz": "r", **NUMERIC}, "there is no key zzz; the keys are id, timestamp, action"),
+    ({"action": "a", "features": {"numerical": ["x"]}}, "no key features.numerical; did you mean numeric"),
+    ({"action": 1, **NUMERIC}, "action: Input should be a valid string; got '1'"),
+    (NUMERIC, "map action or label"),
+    ({"label": "y", "reward": "r", **NUMERIC}, "reward needs action: map action too"),
+    ({"label": "y", "propensity": "p", **NUMERIC}, "propensity needs action: map action too"),
+    ({"action": "a", "feedback_time": "f", **NUMERIC}, "feedback_time needs timestamp"),
+    ({"action": "a", "timestamp": "t", "feedback_time": "f", "delay": "d", **NUMERIC}, "say the same"),
+    ({"action": "a", "classes": ["x"], **NUMERIC}, "classes are two or more different names; got ['x']"),
+    ({"action": "a", "classes": ["x", "x"], **NUMERIC}, "classes are two or more different names"),
+    ({"action": "a"}, "a context has features"),
+    ({"action": "a", "features": {"numeric": ["x"], "text": ["x"]}}, "a column is listed once; got x twice"),
+    ({"action": "a", "delay": "d", "delay_unit": "days", **NUMERIC}, "delay_unit: Input should be 'us', 'ms', 's'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_what_a_mapping_cannot_say_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(DatasetError) as caught:
+        mapping_of(fields, "m.toml")
+    assert str(caught.value).startswith("mapping m.toml")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"action = ", b"\xff"])
+def test_a_mapping_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(DatasetError, match="is not TOML"):
+        read_mapping(write(tmp_path, content))
+    with pytest.raises(DatasetError, match=r"cannot read the mapping .*: No such file"):
+        read_mapping(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("delay", "s"), ("delay_ms", "ms"), ("wait minutes", "m"), ("hours", "h"), ("alarms", "s"),
+        ("minutes_to_buy", "m"), ("delay_min", "m"), ("hoursToReturn", "h"), ("delay_s", "s"), ("ms.until.click", "ms"),
+        ("min_delay", "s"), ("min_delay_ms", "ms"), ("us_delay", "s"), ("delay_us", "us"), ("hours_delay_ms", "ms"),
+    ],
+)  # fmt: skip
+def test_the_unit_of_a_delay_is_in_its_name(name: str, unit: str) -> None:
+    assert LogMapping(action="a", delay=name, **NUMERIC).unit_of_delay() == unit
+
+
+def test_a_mapping_is_guessed_from_names_and_values(tmp_path: Path) -> None:
+    rows = [
+        {
+            "Event ID": f"e{n}", "timestamp": f"2024-01-01T00:00:{n:02}Z", "item_id": n % 4, "click": n % 2,
+            "propensity_score": 0.25, "delay_ms": 5, "position": 1 + n % 3, "price": n / 7, "visits": n,
+            "country": "de" if n % 3 else "fr", "title": f"a text of many words {n}", "session": f"s{n}",
+            "deep": {"hour": n % 7, "tags": [1]}, "Unnamed: 0": n,
+        }
+        for n in range(60)
+    ]  # fmt: skip
+    path = write(tmp_path, as_jsonl(rows))
+    guessed = guess(next(tables(Source(str(path)))))
+    assert guessed.fields == {
+        "timestamp": "timestamp", "propensity": "propensity_score", "action": "item_id", "reward": "click",
+        "delay": "delay_ms", "id": "Event ID",
+        "features": {
+            "numeric": ["price", "visits"], "categorical": ["position", "country", "deep.hour"], "text": ["title"],
+        },
+    }  # fmt: skip
+    assert len(guessed.remarks) == 3
+    saved = write(tmp_path, to_toml(guessed).encode(), "map.toml")
+    assert read_mapping(saved) == mapping_of(guessed.fields, "guessed")
+
+
+def test_what_cannot_be_guessed_is_a_remark(tmp_path: Path) -> None:
+    path = write(tmp_path, as_jsonl([{"propensity": 2.0, "reward": 0.5, "x": 1.5}] * 3))
+    guessed = guess(next(tables(Source(str(path)))))
+    assert guessed.fields == {"features": {"numeric": ["x"]}}
+    assert "no column looks like the action that was played or the right label" in guessed.remarks[0]
+    path = write(tmp_path, as_jsonl([{"propensity": 2.0, "reward": 0.5, "x": 1.5, "action": "a"}] * 3))
+    guessed = guess(next(tables(Source(str(path)))))
+    assert [remark.partition(":")[0] for remark in guessed.remarks] == [
+        "rewards are not all 0 or 1", "propensities are not all above 0 and at most 1",
+    ]  # fmt: skip
+
+
+def test_the_outcome_is_no_feature_and_a_few_bad_rows_do_not_hide_what_a_column_is(tmp_path: Path) -> None:
+    header = "when,banner title,spend,chosen,prob,bought,minutes_to_buy,Clicked"
+    lines = [
+        f"2024-01-01T00:{n // 60:02}:{n % 60:02}Z,banner {n % 3},{n / 7},b{n % 4},0.25,{n % 2},{n / 9},{n % 2}"
+        for n in range(400)
+    ]
+    lines.insert(200, "soon,banner 1,abc,b1,abc,1,2.5,0")
+    path = write(tmp_path, "\n".join([header, *lines]).encode())
+    guessed = guess(next(csv_tables.tables(Source(str(path)), None)))
+    assert guessed.fields == {
+        "timestamp": "when", "action": "chosen", "propensity": "prob", "reward": "Clicked", "delay": "minutes_to_buy",
+        "features": {"numeric": ["spend"], "categorical": ["banner title"]},
+    }  # fmt: skip
+    assert guessed.remarks == (
+        "'minutes_to_buy' is taken for the outcome's delay; if it was known before, it is a feature",
+        "propensities are not all above 0 and at most 1: such rows are bad",
+        "'bought' is left out: by its name it is known only after the decision; list it if it is not",
+    )
+    assert to_toml(guessed).endswith(
+        "\n# what is known only after the decision must not stand here\n[features]\n"
+        'numeric = ["spend"]\ncategorical = ["banner title"]\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "role"),
+    [
+        ("arm", ["x", "y"], "action"), ("picked", ["x", "y"], "action"), ("decision", ["x", "y"], "action"),
+        ("probability", [0.5, 0.5], "propensity"), ("pscore", [0.5, 0.5], "propensity"),
+        ("bought", [0, 1], "reward"), ("success", [True, False], "reward"), ("outcome", ["1", "0"], "reward"),
+        ("click_latency_ms", [5, 7], "delay"), ("hoursToBuy", [5, None], "delay"), ("when", [1e9, 1e9], "timestamp"),
+    ],
+)  # fmt: skip
+def test_many_names_of_a_role_are_known(tmp_path: Path, column: str, values: list[object], role: str) -> None:
+    action = {} if role == "action" else {"action": "a"}
+    path = write(tmp_path, as_jsonl([{**action, column: value, "x": 0.5} for value in values]))
+    assert guess(next(tables(Source(str(path))))).fields[role] == column
+
+
+def test_an_outcome_that_cannot_be_used_is_no_feature_either(tmp_path: Path) -> None:
+    path = write(tmp_path, as_jsonl([{"action": "a", "bought": "yes", "wait_s": "long", "miles_to_shop": 1.5}] * 3))
+    guessed = guess(next(tables(Source(str(path)))))
+    assert guessed.fields == {"action": "action", "features": {"numeric": ["miles_to_shop"]}}
+    assert [remark.partition(":")[0] for remark in guessed.remarks[1:]] == [
+        "'bought' is left out", "'wait_s' is left out",
+    ]  # fmt: skip
+
+
+def test_pairs_say_the_same_as_a_file() -> None:
+    pairs = "action=item,reward=click,propensity=p,classes=a+b,numeric=price, categorical=device+user.region"
+    assert read_mapping(pairs) == mapping_of(
+        {
+            "action": "item", "reward": "click", "propensity": "p", "classes": ["a", "b"],
+            "features": {"numeric": ["price"], "categorical": ["device", "user.region"]},
+        },
+        "of the test",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ("action=item,reward", "expected KEY=COLUMN between commas; got 'reward'"),
+        ("action=item,numeric=", "got 'numeric='"),
+        ("action=item,action=other,numeric=x", "action stands there twice"),
+        ("action=item,rewards=click,numeric=x", "there is no key rewards; did you mean reward?"),
+        ("action=item", "a context has features"),
+    ],
+)
+def test_pairs_that_are_no_mapping_are_refused(pairs: str, says: str) -> None:
+    with pytest.raises(DatasetError, match=re.escape(says)):
+        read_mapping(pairs)

@@ -1,0 +1,430 @@
+"""The same rows come out of every kind of table, and bad rows are named or counted."""
+
+import gzip
+import io
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from producers.datasets.base import DatasetError
+from producers.datasets.logs import streams
+from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
+from stream.wire.named_features import from_plain, to_plain
+from tests.producers.logs.rows import mapping, plain
+
+ROWS: list[dict[str, Any]] = [
+    {"a": "left", "p": 0.5, "r": 1, "price": 2.5, "country": "de"},
+    {"a": "right", "p": 0.25, "r": None, "price": None, "country": "fr"},
+    {"a": "left", "p": 1.0, "r": 0, "price": -1.0, "country": None},
+]
+
+READ = [
+    {"id": "log-000000", "x": {0: 2.5, 1: 1.0}, "actions": 0, "propensities": 0.5, "rewards": 1},
+    {"id": "log-000001", "x": {2: 1.0}, "actions": 1, "propensities": 0.25},
+    {"id": "log-000002", "x": {0: -1.0}, "actions": 0, "propensities": 1.0, "rewards": 0},
+]
+
+
+def as_csv(rows: list[dict[str, Any]]) -> bytes:
+    def text(value: object) -> str:
+        return "" if value is None else '"' + str(value).replace('"', '""') + '"'
+
+    lines = [",".join(rows[0]), *(",".join(text(row[name]) for name in rows[0]) for row in rows)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def as_jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def as_parquet(rows: list[dict[str, Any]]) -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
+def write(folder: Path, content: bytes, name: str = "log") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def read(path: Path, **options: Any) -> tuple[LogFile, list[dict[str, Any]]]:
+    given = options.pop("mapping", None) or mapping()
+    log = open_log(path, given, **options)
+    return log, plain(log.batches())
+
+
+@pytest.mark.parametrize("write_as", [as_csv, as_jsonl, as_parquet])
+def test_the_same_rows_come_out_of_every_format(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+    log, rows = read(write(tmp_path, write_as(ROWS)))
+    assert rows == READ
+    assert (log.name, log.n_features, log.class_names, log.skipped) == ("log", 3, ("left", "right"), {})
+    assert plain(log.batches()) == READ  # any number of times
+
+
+def in_two_members(data: bytes) -> bytes:
+    return gzip.compress(data[:99]) + gzip.compress(data[99:])
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, in_two_members])
+@pytest.mark.parametrize("write_as", [as_csv, as_jsonl])
+def test_packed_files_are_known_by_their_content(
+    tmp_path: Path, write_as: Callable[..., bytes], pack: Callable[[bytes], bytes]
+) -> None:
+    assert read(write(tmp_path, pack(write_as(ROWS)), "log.json"))[1] == READ
+
+
+VALUES = st.fixed_dictionaries(
+    {
+        "a": st.sampled_from(["left", "right", 'ümlaut, "quoted"', "two\nlines"]),
+        "p": st.floats(0.001, 1.0),
+        "r": st.sampled_from([0, 1, None]),
+        "price": st.none() | st.floats(-1e9, 1e9),
+        "country": st.none() | st.text("abc ,;\"'\n\r|é", min_size=1, max_size=8),
+    }
+)
+
+
+@given(st.lists(VALUES, min_size=1, max_size=30))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_values_come_back_from_every_format(tmp_path: Path, values: list[dict[str, Any]]) -> None:
+    rows = [*ROWS, *values]
+    classes = ["left", "right", 'ümlaut, "quoted"', "two\nlines"]
+    for write_as in (as_csv, as_jsonl, as_parquet):
+        log, found = read(write(tmp_path, write_as(rows)), classes=classes)
+        assert len(found) == len(rows)
+        names = log.encoder.names["country"].indices
+        assert names is not None
+        for row, one in zip(rows, found, strict=True):
+            expected = {0: row["price"]} if row["price"] else {}
+            assert one["x"] == expected | ({names[row["country"]]: 1.0} if row["country"] else {})
+            assert (one["actions"], one.get("rewards")) == (classes.index(row["a"]), row["r"])
+            assert math.isclose(one["propensities"], row["p"])
+
+
+BAD = [
+    ({"p": math.nan}, "p: expected a probability above 0 and at most 1"),
+    ({"p": None}, "p: expected a probability above 0 and at most 1"),
+    ({"p": 0.0}, "p: expected a probability above 0 and at most 1"),
+    ({"p": 1.5}, "p: expected a probability above 0 and at most 1"),
+    ({"r": 0.5}, "reward: expected 0 or 1 (or say above which reward the bit is 1: reward_above)"),
+    ({"a": None}, "a: expected the action"),
+    ({"price": math.inf}, "price: expected a finite number"),
+]
+
+
+@pytest.mark.parametrize("write_as", [as_csv, as_jsonl, as_parquet])
+@pytest.mark.parametrize(("fields", "reason"), BAD)
+def test_a_bad_row_is_named_or_counted(
+    tmp_path: Path, write_as: Callable[..., bytes], fields: dict[str, Any], reason: str
+) -> None:
+    rows = [ROWS[0], {**ROWS[0], **fields}, *ROWS[1:]]
+    path = write(tmp_path, write_as(rows))
+    log, found = read(path, on_bad_row="skip")
+    if write_as is as_jsonl and not all(value is None or math.isfinite(value) for value in fields.values()):
+        reason = "line: expected one JSON object"  # JSON has no NaN and no infinity
+    assert log.skipped == {reason: 1}
+    assert list(log.first_skipped) == [reason]
+    assert [row["id"] for row in found] == ["log-000000", "log-000002", "log-000003"]
+    with pytest.raises(DatasetError) as caught:
+        read(path)
+    where = {as_csv: "line 3", as_jsonl: "line 2", as_parquet: "row 2"}[write_as]
+    assert f"log, {where}, {reason}; got " in str(caught.value)
+    assert log.first_skipped[reason].startswith(f"{where}; got ")
+
+
+@pytest.mark.parametrize("field", ["p", "t"])
+def test_an_empty_text_is_nothing(tmp_path: Path, field: str) -> None:
+    rows = [{**row, "p": str(row["p"]), "t": str(n)} for n, row in enumerate(ROWS)]
+    path = write(tmp_path, as_jsonl([rows[0], {**rows[0], field: ""}, *rows[1:]]))
+    log, found = read(path, mapping=mapping(timestamp="t"), on_bad_row="skip")
+    assert [row["id"] for row in found] == ["log-000000", "log-000002", "log-000003"]
+    assert sum(log.skipped.values()) == 1
+
+
+def test_an_unknown_class_is_a_bad_row_that_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, as_jsonl([*ROWS, {**ROWS[0], "a": "up"}]))
+    log, found = read(path, mapping=mapping(classes=["right", "left"]), on_bad_row="skip")
+    assert log.skipped == {"action: expected one of the 2 classes": 1}
+    assert [row["actions"] for row in found] == [1, 0, 1]
+    with pytest.raises(DatasetError, match="line 4, action: expected one of the 2 classes; got 'up'"):
+        read(path, classes=["left", "right"])
+
+
+def test_columns_of_mixed_types_are_read_value_by_value(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "price": price} for price in (1, "2.5", True, "x", [1], {"y": 1}, "", None, 10**400)]
+    log, found = read(write(tmp_path, as_jsonl(rows + ROWS)), on_bad_row="skip")
+    assert log.skipped == {"price: expected a finite number": 3, "line: expected one JSON object": 0} | log.skipped
+    assert [row["x"].get(0) for row in found] == [1.0, 2.5, 1.0, None, None, 2.5, None, -1.0]
+
+
+def test_numbers_and_texts_of_a_category_are_written_alike(tmp_path: Path) -> None:
+    rows = [{**ROWS[0], "country": value} for value in (3, "3", 3.0, True, "true")]
+    log, found = read(write(tmp_path, as_jsonl([*rows, ROWS[1]])))
+    assert [row["x"] for row in found[:5]] == [{0: 2.5, 1: 1.0}] * 3 + [{0: 2.5, 2: 1.0}] * 2
+    assert log.n_features == 4
+
+
+TIMES = [
+    ("2019-11-24 00:00:34.762830+00:00", 1_574_553_634_762),
+    ("2019-11-24T00:00:34.7628301Z", 1_574_553_634_762),
+    ("2019-11-24T01:00:35+01:00", 1_574_553_635_000),
+    ("2019-11-24 00:00:36", 1_574_553_636_000),
+    (1_574_553_637, 1_574_553_637_000),
+    (1_574_553_638.5, 1_574_553_638_500),
+    (1_574_553_639_001, 1_574_553_639_001),
+    (1_574_553_640_001_999, 1_574_553_640_001),
+]
+
+
+@pytest.mark.parametrize("write_as", [as_csv, as_jsonl])
+def test_times_are_iso_8601_or_numbers_by_their_size(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+    timed = mapping(timestamp="t")
+    together = write(tmp_path, write_as([{**ROWS[n % 2], "t": time} for n, (time, _) in enumerate(TIMES)]))
+    assert [row["decided_at_ms"] for row in read(together, mapping=timed)[1]] == [time_ms for _, time_ms in TIMES]
+    for time, time_ms in TIMES:
+        alone = write(tmp_path, write_as([{**row, "t": time} for row in ROWS]))
+        assert [row["decided_at_ms"] for row in read(alone, mapping=timed)[1]] == [time_ms] * 3
+
+
+def test_the_unit_of_times_that_are_numbers_is_told(tmp_path: Path) -> None:
+    for time, note in ((1_574_553_637, ["s"]), (1_574_553_637_000, ["ms"]), ("2019-11-24T00:00:36", [])):
+        path = write(tmp_path, as_csv([{**row, "t": time} for row in ROWS]))
+        notes = open_log(path, mapping(timestamp="t")).notes
+        assert notes == tuple(f"times, in t, are numbers; by their size, {unit} since 1970" for unit in note)
+
+
+def test_times_of_parquet_have_their_own_types(tmp_path: Path) -> None:
+    for unit, per_ms in (("s", 0.001), ("ms", 1), ("us", 1_000), ("ns", 1_000_000)):
+        times = pa.array([int(1_574_553_634_000 * per_ms)] * 3, pa.int64()).cast(pa.timestamp(unit, "Europe/Berlin"))
+        table = pa.Table.from_pylist(ROWS).append_column("t", times)
+        parquet.write_table(table, tmp_path / "log")
+        rows = read(tmp_path / "log", mapping=mapping(timestamp="t"))[1]
+        assert [row["decided_at_ms"] for row in rows] == [1_574_553_634_000] * 3
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2019-13-01T00:00:00Z", -5, 1e300, True, ""])
+def test_what_is_no_time_is_a_bad_row(tmp_path: Path, time: object) -> None:
+    path = write(tmp_path, as_jsonl([{**ROWS[0], "t": time}, *({**row, "t": 1} for row in ROWS)]))
+    log, found = read(path, mapping=mapping(timestamp="t"), on_bad_row="skip")
+    assert len(found) == 3
+    assert sum(log.skipped.values()) == 1
+
+
+def test_a_time_that_goes_back_is_a_bad_row_and_moves_no_clock(tmp_path: Path) -> None:
+    rows = [{**ROWS[n % 2], "t": 1_000 + time} for n, time in enumerate((0, 5, 3, 4, 5, 6))]
+    path = write(tmp_path, as_jsonl(rows))
+    log, found = read(path, mapping=mapping(timestamp="t"), on_bad_row="skip")
+    assert log.skipped == {"timestamp: expected times that do not go back; sort the rows by time": 2}
+    assert [row["decided_at_ms"] // 1_000 - 1_000 for row in found] == [0, 5, 5, 6]
+    with pytest.raises(DatasetError, match=r"line 3, timestamp: .*got '2000 ms before an earlier row'"):
+        read(path, mapping=mapping(timestamp="t"))
+
+
+def test_ids_are_the_logs_own_and_duplicates_are_bad_rows(tmp_path: Path) -> None:
+    rows = [{**ROWS[n % 2], "id": one} for n, one in enumerate(["x", "y", "x", "z", "y", "x"])]
+    path = write(tmp_path, as_csv(rows))
+    log, found = read(path, mapping=mapping(id="id"), on_bad_row="skip")
+    assert [row["id"] for row in found] == ["x", "y", "z"]
+    assert log.skipped == {"id: expected an id that no row before it has": 3}
+    with pytest.raises(DatasetError, match="line 4, id: expected an id that no row before it has; got 'x'"):
+        read(path, mapping=mapping(id="id"))
+
+
+def test_duplicates_are_found_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 1_000)
+    ids = [f"id-{n}" for n in range(500)]
+    rows = [{**ROWS[n % 2], "id": one} for n, one in enumerate([*ids, "id-7", "id-499", "id-500"])]
+    log, found = read(write(tmp_path, as_jsonl(rows)), mapping=mapping(id="id"), on_bad_row="skip")
+    assert [row["id"] for row in found] == [*ids, "id-500"]
+    assert sum(log.skipped.values()) == 2
+
+
+def test_delays_are_durations_or_numbers_in_the_unit_of_their_name(tmp_path: Path) -> None:
+    rows = [{**ROWS[n % 2], "wait_ms": wait} for n, wait in enumerate([1500, "2s", None, 0.4])]
+    found = read(write(tmp_path, as_jsonl(rows)), mapping=mapping(delay="wait_ms"))[1]
+    assert [row.get("delays_ms") for row in found] == [1_500, 2_000, None, 0]
+    found = read(write(tmp_path, as_jsonl(rows)), mapping=mapping(delay="wait_ms", delay_unit="s"))[1]
+    assert [row.get("delays_ms") for row in found] == [1_500_000, 2_000, None, 400]
+
+
+def test_delays_come_from_feedback_times_and_are_not_negative(tmp_path: Path) -> None:
+    rows = [{**ROWS[n % 2], "t": 1_000, "f": time} for n, time in enumerate([1_002.5, None, 999, 1_000])]
+    timed = mapping(timestamp="t", feedback_time="f")
+    log, found = read(write(tmp_path, as_jsonl(rows)), mapping=timed, on_bad_row="skip")
+    assert [row.get("delays_ms") for row in found] == [2_500, None, 0]
+    assert log.skipped == {"f: expected a time that is not before the decision": 1}
+
+
+def test_rewards_become_one_bit_above_a_threshold(tmp_path: Path) -> None:
+    rows = [{**ROWS[n % 2], "r": reward} for n, reward in enumerate([0.2, 3, None, 0.5, -1])]
+    log, found = read(write(tmp_path, as_jsonl(rows)), reward_above=0.5)
+    assert [row.get("rewards") for row in found] == [0, 1, None, 0, 0]
+    assert log.skipped == {}
+
+
+def test_labels_and_actions_share_their_classes(tmp_path: Path) -> None:
+    rows = [{"a": a, "y": y, "price": 1} for a, y in [("10", "9"), ("9", "2"), ("9", None)]]
+    given = mapping(label="y", propensity=None, reward=None, features={"numeric": ["price"]})
+    log, found = read(write(tmp_path, as_csv(rows)), mapping=given)
+    assert log.class_names == ("2", "9", "10")
+    assert [(row["actions"], row.get("labels")) for row in found] == [(2, 1), (1, 0), (1, None)]
+
+
+def test_a_large_vocabulary_is_hashed_and_the_collisions_are_told(tmp_path: Path) -> None:
+    rows = [{**ROWS[n % 2], "country": f"c{n}", "note": "red  Red blue"} for n in range(300)]
+    given = mapping(features={"numeric": ["price"], "categorical": ["country"], "text": ["note"]})
+    log, found = read(write(tmp_path, as_jsonl(rows)), mapping=given, vocabulary_max=100, hash_bits=8)
+    assert log.n_features == 1 + 2 + 256
+    assert found[0]["x"][1] == 2.0  # red, twice
+    assert len({max(row["x"]) for row in found}) > 100
+    assert "hashed, to 256 indices: country; of about 300 values about 207 share" in log.notes[-1]
+    for row, one in zip(rows[:20], found, strict=False):
+        x = log.encoder.encode({"price": row["price"], "country": row["country"], "note": row["note"]})
+        assert dict(zip(x.indices.tolist(), x.values.tolist(), strict=True)) == one["x"]
+
+
+def test_an_encoder_can_be_given_and_counts_what_it_does_not_know(tmp_path: Path) -> None:
+    first, _ = read(write(tmp_path, as_csv(ROWS)))
+    encoder = from_plain(json.loads(json.dumps(to_plain(first.encoder))))
+    other = write(tmp_path, as_csv([ROWS[1], {**ROWS[0], "country": "it"}]), "other")
+    log, found = read(other, encoder=encoder, classes=first.class_names)
+    assert [row["x"] for row in found] == [{2: 1.0}, {0: 2.5}]
+    assert log.unknown_values == {"country": 1}
+    assert log.found is None  # no first pass
+
+
+def test_standard_input_is_read_once_and_needs_its_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BytesIO(gzip.compress(as_jsonl(ROWS)))
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    log = open_log("-", mapping(classes=["left", "right"]), hash_bits=10)
+    found = plain(log.batches())
+    assert [row["id"] for row in found] == ["stdin-000000", "stdin-000001", "stdin-000002"]
+    assert [row["actions"] for row in found] == [0, 1, 0]
+    assert log.n_features == 1 + 1_024
+    assert found[0]["x"][0] == 2.5
+    with pytest.raises(DatasetError, match="standard input can be read only once"):
+        plain(log.batches())
+
+
+def test_standard_input_without_classes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BytesIO(as_jsonl(ROWS))
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    with pytest.raises(DatasetError, match="its classes must be given"):
+        open_log("-", mapping())
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_a_packed_file_that_is_cut_off_is_refused_or_its_rest_counted(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    generator = np.random.Generator(np.random.PCG64(1))
+    rows = [{**ROWS[n % 2], "price": float(generator.normal())} for n in range(20_000)]
+    packed = pack(as_jsonl(rows))
+    path = write(tmp_path, packed[: len(packed) // 2])
+    with pytest.raises(DatasetError, match=r"log is cut off: .* fetch it again"):
+        read(path)
+    log, found = read(path, on_bad_row="skip")
+    assert log.skipped == {CUT_OFF: 1}
+    assert 5_000 < len(found) < 20_000
+    assert [row["x"].get(0) for row in found] == [row["price"] for row in rows[: len(found)]]
+
+
+def test_a_damaged_packed_file_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(as_jsonl(ROWS * 100)))
+    packed[60:90] = b"\xff" * 30
+    with pytest.raises(DatasetError, match="is damaged gzip"):
+        read(write(tmp_path, bytes(packed)))
+
+
+@pytest.mark.parametrize("write_as", [as_csv, as_jsonl])
+def test_a_row_of_100_megabytes_is_a_bad_row(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.write(write_as(ROWS))
+        for _ in range(100):
+            file.write(b"x" * 1_000_000)
+        file.write(b"\n" + (write_as(ROWS).partition(b"\n")[2] if write_as is as_csv else write_as(ROWS)))
+    log, found = read(path, on_bad_row="skip")
+    assert [row["id"][-1] for row in found] == ["0", "1", "2", "4", "5", "6"]
+    assert list(log.skipped.values()) == [1]
+    with pytest.raises(DatasetError, match=r"line [45], line: expected at most 8388608 bytes; got 100000001 bytes"):
+        read(path)
+
+
+@pytest.mark.parametrize("behind", [0, 5, 600_000])
+def test_a_quotation_mark_that_is_never_closed_does_not_take_the_file(tmp_path: Path, behind: int) -> None:
+    path = write(tmp_path, as_csv(ROWS) + b'left,0.5,1,1,"de\n' + b"left,0.5,1,1,de\n" * behind)
+    with pytest.raises(DatasetError, match=r"line 5, row: expected a closing quotation mark; got .*left,0.5,1,1"):
+        read(path)
+    log = open_log(path, mapping(), on_bad_row="skip")
+    assert sum(len(batch.ids) for batch in log.batches()) == 3 + behind
+    assert log.skipped == {"row: expected a closing quotation mark": 1}
+
+
+def test_lines_are_counted_over_quoted_line_ends_and_blank_lines(tmp_path: Path) -> None:
+    content = b'a,p,r,price,country\n\nleft,1,1,1,"d\ne"\nright,1,1,1,fr\nleft,2,1,1,de\nleft,1,1\n'
+    with pytest.raises(DatasetError, match="line 6, p: expected a probability"):
+        read(write(tmp_path, content.replace(b"left,1,1\n", b"")))
+    with pytest.raises(DatasetError, match="line 6, p: expected a probability"):
+        read(write(tmp_path, content))
+    log, found = read(write(tmp_path, content), on_bad_row="skip")
+    assert log.skipped["row: expected 5 columns, as the header has"] == 1
+    assert [row["id"] for row in found] == ["log-000000", "log-000001"]
+
+
+def test_csv_with_other_delimiters_and_windows_line_ends_is_read(tmp_path: Path) -> None:
+    for delimiter in (b";", b"\t", b"|"):
+        content = b"\xef\xbb\xbf" + as_csv(ROWS).replace(b",", delimiter).replace(b"\n", b"\r\n")
+        assert read(write(tmp_path, content))[1] == READ
+
+
+def test_text_that_is_not_utf_8_is_a_bad_row(tmp_path: Path) -> None:
+    long = as_csv(ROWS * 3_000)
+    log, _ = read(write(tmp_path, long + b'"left","1","1","1","\xff\xfe"\n'), on_bad_row="skip")
+    assert log.skipped == {"row: expected UTF-8 text": 1}
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for write_as in (as_csv, as_jsonl, as_parquet):
+        path = write(tmp_path, write_as(ROWS))
+        with pytest.raises(DatasetError, match="has no column 'contry', which the mapping names; did you mean country"):
+            open_log(path, mapping(features={"categorical": ["contry"]}))
+
+
+def test_columns_within_objects_have_dotted_names(tmp_path: Path) -> None:
+    rows = [
+        {"a": row["a"], "p": row["p"], "r": row["r"], "x": {"price": row["price"], "country": row["country"]}}
+        for row in ROWS
+    ]
+    given = mapping(features={"numeric": ["x.price"], "categorical": ["x.country"]})
+    for write_as in (as_jsonl, as_parquet):
+        assert read(write(tmp_path, write_as(rows)), mapping=given)[1] == READ
+
+
+def test_a_table_needs_a_mapping(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="a mapping must say which column is what"):
+        open_log(write(tmp_path, as_csv(ROWS)))
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
+    content = as_parquet(ROWS)
+    for damaged in (content[:-20], content[:4] + b"x" * 100 + content[104:]):
+        with pytest.raises(DatasetError, match="Parquet"):
+            read(write(tmp_path, damaged))

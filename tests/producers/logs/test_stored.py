@@ -1,0 +1,80 @@
+"""A stored log gives back what was stored, row by row."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from producers.datasets.base import DatasetError
+from producers.datasets.log import LoggedOutcome
+from producers.datasets.logs import streams
+from producers.datasets.logs.reading import open_log
+from producers.datasets.logs.stored import open_stored, store_log
+from tests.producers.logs.rows import mapping, plain
+from tests.producers.logs.test_reading import ROWS, as_jsonl, write
+
+MANY = [{**ROWS[n % 3], "id": f"é-{n}", "t": 1_000 + n, "wait": n % 5} for n in range(200)]
+
+
+def test_every_row_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 1_000)
+    path = write(tmp_path, as_jsonl([*MANY, MANY[3]]))
+    log = open_log(path, mapping(id="id", timestamp="t", delay="wait"), on_bad_row="skip")
+    stored = store_log(log, tmp_path / "stored")
+    assert plain(stored.batches()) == plain(stored.batches(size=7)) == plain(log.batches())
+    assert (stored.name, stored.rows, stored.n_features, stored.class_names) == ("log", 200, 3, ("left", "right"))
+    assert (sum(stored.skipped.values()), stored.first_skipped) == (1, log.first_skipped)
+    assert list(stored.first_skipped.values()) == ["line 201; got '196000 ms before an earlier row'"]
+    assert [stored.row_of(stored.event_id(row)) for row in range(200)] == list(range(200))
+    assert stored.row_of("é-200") is None
+    assert stored.outcome(3) == LoggedOutcome(1_003_000, None, 0, 0.5, 1, 3_000)
+    assert stored.outcome(4) == LoggedOutcome(1_004_000, None, 1, 0.25, None, 4_000)
+    row = stored.row(3)
+    assert (row.x.indices.tolist(), row.x.values.tolist(), row.label) == ([0, 1], [2.5, 1.0], -1)
+    block = stored.block(3, 6)
+    assert (block.offsets.tolist(), block.indices.tolist(), block.labels.tolist()) == (
+        [0, 2, 3, 4],
+        [0, 1, 2, 0],
+        [-1] * 3,
+    )
+    assert type(row.x.indices) is type(block.offsets)
+    assert row.x.indices.flags.writeable  # compiled code is compiled anew for arrays that are not
+
+
+def test_a_stored_log_can_be_opened_again_and_is_never_written_to(tmp_path: Path) -> None:
+    log = open_log(write(tmp_path, as_jsonl(ROWS)), mapping())
+    stored = store_log(log, tmp_path / "stored")
+    stored.row(0).x.values[0] = 9.0
+    again = open_stored(tmp_path / "stored")
+    assert plain(again.batches()) == plain(log.batches())
+
+
+def test_a_log_that_was_stored_before_the_first_bad_rows_were_noted_can_be_opened(tmp_path: Path) -> None:
+    stored = store_log(open_log(write(tmp_path, as_jsonl(ROWS)), mapping()), tmp_path / "stored")
+    content = json.loads((tmp_path / "stored" / "log.json").read_text())
+    del content["first_skipped"]
+    (tmp_path / "stored" / "log.json").write_text(json.dumps(content))
+    again = open_stored(tmp_path / "stored")
+    assert (again.first_skipped, plain(again.batches())) == ({}, plain(stored.batches()))
+
+
+def test_a_log_without_features_or_rows_is_stored_or_refused(tmp_path: Path) -> None:
+    given = mapping(classes=["left", "right"], features={"numeric": ["price"]})
+    nothing = write(tmp_path, as_jsonl([{**ROWS[0], "price": None}] * 3))
+    assert plain(store_log(open_log(nothing, given), tmp_path / "a").batches())[2]["x"] == {}
+    bad = open_log(write(tmp_path, as_jsonl([{**ROWS[0], "p": 2}])), given, on_bad_row="skip")
+    with pytest.raises(DatasetError, match="log holds no rows that can be used; 1 left out: p: expected"):
+        store_log(bad, tmp_path / "b")
+
+
+def test_folders_that_are_not_empty_or_hold_no_log_are_refused(tmp_path: Path) -> None:
+    log = open_log(write(tmp_path, as_jsonl(ROWS)), mapping())
+    with pytest.raises(DatasetError, match="is not empty"):
+        store_log(log, tmp_path)
+    with pytest.raises(DatasetError, match="holds no stored log"):
+        open_stored(tmp_path)
+    store_log(log, tmp_path / "stored")
+    content = json.loads((tmp_path / "stored" / "log.json").read_text())
+    (tmp_path / "stored" / "log.json").write_text(json.dumps({**content, "version": 99}))
+    with pytest.raises(DatasetError, match="expected a stored log of version 1; got 99"):
+        open_stored(tmp_path / "stored")

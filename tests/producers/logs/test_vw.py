@@ -1,0 +1,179 @@
+"""The formats of Vowpal Wabbit."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from producers.datasets.base import DatasetError
+from producers.datasets.logs.looks import Format
+from producers.datasets.logs.reading import LogFile, open_log
+from tests.producers.logs.rows import mapping, plain
+
+DECISION: dict[str, Any] = {
+    "_label_cost": -1, "_label_probability": 0.8, "_label_Action": 2, "_labelIndex": 1,
+    "o": [{"v": 1.0, "EventId": "e1", "ActionTaken": False}], "Timestamp": "2021-02-04T16:31:29.2460000Z",
+    "Version": "1", "EventId": "e1", "a": [2, 1, 3], "p": [0.8, 0.1, 0.1], "VWState": {"m": "x"},
+    "c": {
+        "user": {"major": "engineering", "age": 21, "new": True}, "hour": 9, "_text": "Two words",
+        "tags": [{"t": "a"}, {"t": "b"}], "vector": [0.5, 0, 2], "_synthetic": False,
+        "_multi": [{"i": {"id": "x"}}, {"i": {"id": "y"}}, {"i": {"id": "z"}}],
+    },
+}  # fmt: skip
+
+
+def dsjson(tmp_path: Path, *lines: dict[str, Any], **options: Any) -> tuple[LogFile, list[dict[str, Any]]]:
+    path = tmp_path / "decisions"
+    path.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    log = open_log(path, **options)
+    return log, plain(log.batches())
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**DECISION, "EventId": "e2", **fields}.items() if value != "left out"}
+
+
+def test_a_decision_of_dsjson_is_read(tmp_path: Path) -> None:
+    log, rows = dsjson(tmp_path, DECISION)
+    assert log.format is Format.VW_DSJSON
+    assert log.class_names == ("1", "2", "3")
+    x = rows[0].pop("x")
+    assert rows == [
+        {"id": "e1", "decided_at_ms": 1_612_456_289_246, "actions": 1, "propensities": 0.8, "rewards": 1},
+    ]  # fmt: skip
+    expected = log.encoder.encode(
+        {"user.major": "engineering", "user.age": 21, "user.new": 1, "hour": 9, "_text": "words two", "vector[0]": 0.5,
+         "vector[2]": 2}
+    )  # fmt: skip
+    tags = log.encoder.indices_of("tags.t", ["a", "b"]).tolist()
+    assert x == dict(zip(expected.indices.tolist(), expected.values.tolist(), strict=True)) | dict.fromkeys(tags, 1.0)
+    assert not any("_multi" in name or "_synthetic" in name for name in log.encoder.names)
+    assert any("_multi" in note for note in log.notes)
+
+
+def test_a_line_without_a_cost_is_a_decision_without_an_outcome(tmp_path: Path) -> None:
+    _, rows = dsjson(tmp_path, DECISION, changed(_label_cost="left out"), changed(_label_cost=0, EventId="e3"))
+    assert [row.get("rewards") for row in rows] == [1, None, 0]
+
+
+def test_an_outcome_without_its_decision_is_counted(tmp_path: Path) -> None:
+    dangling = {"RewardValue": 1.0, "EnqueuedTimeUtc": "2021-02-04T16:31:29Z", "EventId": "e0"}
+    log, rows = dsjson(tmp_path, dangling, DECISION)
+    assert [row["id"] for row in rows] == ["e1"]
+    assert log.skipped == {"an outcome without its decision": 1}
+    assert log.first_skipped == {"an outcome without its decision": "line 1"}
+
+
+def test_label_index_says_it_where_a_and_p_are_not(tmp_path: Path) -> None:
+    _, rows = dsjson(tmp_path, DECISION, changed(a="left out", p="left out"))
+    assert [(row["actions"], row["propensities"]) for row in rows] == [(1, 0.8), (1, 0.8)]
+
+
+def test_every_action_that_could_be_played_is_a_class(tmp_path: Path) -> None:
+    log, _ = dsjson(tmp_path, DECISION, changed(a=[1, 11], p=[0.5, 0.5]))
+    assert log.class_names == tuple(map(str, range(1, 12)))
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"a": [0, 1, 2]}, "a: expected a list of numbers of actions, from 1"),
+    ({"a": []}, "a: expected a list of numbers of actions, from 1"),
+    ({"p": [1.5, 0, 0]}, "p: expected as many probabilities as actions, the first above 0 and at most 1"),
+    ({"p": [0.0, 1, 0]}, "p: expected as many probabilities as actions, the first above 0 and at most 1"),
+    ({"p": [0.5]}, "p: expected as many probabilities as actions, the first above 0 and at most 1"),
+    ({"_label_cost": "x"}, "_label_cost: expected a number"),
+    ({"_label_cost": -0.5}, "reward: expected 0 or 1 (or say above which reward the bit is 1: reward_above)"),
+    ({"c": []}, "c: expected the context, an object"),
+    ({"EventId": "left out"}, "EventId: expected the decision's id"),
+    ({"EventId": "e1"}, "EventId: expected an id that no row before it has"),
+    ({"Timestamp": "2020-02-04T16:31:29Z"}, "timestamp: expected times that do not go back; sort the rows by time"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), BAD)
+def test_a_bad_line_of_dsjson_is_named_or_counted(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+    log, rows = dsjson(tmp_path, DECISION, changed(**fields), changed(EventId="e3"), on_bad_row="skip")
+    assert log.skipped == {reason: 1}
+    assert [row["id"] for row in rows] == ["e1", "e3"]
+    with pytest.raises(DatasetError) as caught:
+        dsjson(tmp_path, DECISION, changed(**fields))
+    assert f"decisions, line 2, {reason}; got " in str(caught.value)
+
+
+def test_a_context_that_is_nested_by_the_hundred_is_a_bad_row(tmp_path: Path) -> None:
+    deep = orjson.dumps(changed(c={})).replace(b'"c":{}', b'"c":' + b'{"x":' * 900 + b"{}" + b"}" * 900)
+    (tmp_path / "log").write_bytes(orjson.dumps(DECISION) + b"\n" + deep + b"\n")
+    log = open_log(tmp_path / "log", on_bad_row="skip")
+    assert len(plain(log.batches())) == 1
+    assert log.skipped == {"c: expected objects that are not nested by the hundred": 1}
+
+
+TEXT = """\
+2:-1:0.25 |user major=engineering age:21 city:paris |time:2 hour:4.5
+1 2 3:0:0.5 4 'some-tag| a a:2
+
+1:0.0:1 tag| b
+|user age:1
+"""
+
+
+def test_contextual_bandit_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "log.vw").write_text(TEXT)
+    log = open_log(tmp_path / "log.vw")
+    rows = plain(log.batches())
+    assert log.format is Format.VW_TEXT
+    assert log.class_names == ("1", "2", "3", "4")
+    played = [(row["id"], row.get("actions"), row.get("propensities"), row.get("rewards")) for row in rows]
+    assert played == [
+        ("log-000000", 1, 0.25, 1),
+        ("log-000001", 2, 0.5, 0),
+        ("log-000002", 0, 1.0, 0),
+        ("log-000003", None, None, None),
+    ]
+    indices = ((name, one.indices or {}) for name, one in log.encoder.names.items())
+    names = {index: f"{name}^{value}" for name, known in indices for value, index in known.items()}
+    assert [{names[index]: value for index, value in row["x"].items()} for row in rows] == [
+        {"user^major=engineering": 1.0, "user^age": 21.0, "user^city=paris": 1.0, "time^hour": 9.0},
+        {"default^a": 3.0},
+        {"default^b": 1.0},
+        {"user^age": 1.0},
+    ]
+
+
+BAD_TEXT = [
+    ("1:0:0 | a", "label: expected a cost, and a probability above 0 and at most 1"),
+    ("1:x:0.5 | a", "label: expected a cost, and a probability above 0 and at most 1"),
+    ("1:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
+    ("0:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
+    ("1:0:0.5 2:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
+    ("1:-0.5:0.5 | a", "reward: expected 0 or 1 (or say above which reward the bit is 1: reward_above)"),
+    ("1:0:0.5", "line: expected UTF-8 text with a | before the features"),
+    ("1:0:0.5 |n:x a", "namespace n: expected a number behind its colon"),
+    ("1:0:0.5 | a:1e308 a:1e308", "features: expected a finite sum of the numbers that share an index"),
+    ("1:0:0.5 |n:-1e200 a:1e200 |", "features: expected a finite sum of the numbers that share an index"),
+    ("1:0:0.5 |n:1e200 a:1e200 a:-1e200", "features: expected a finite sum of the numbers that share an index"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD_TEXT)
+def test_a_bad_line_of_text_is_named_or_counted(tmp_path: Path, line: str, reason: str) -> None:
+    path = tmp_path / "log.vw"
+    path.write_text(TEXT * 1_000 + f"{line}\n")  # behind what the format is told from
+    log = open_log(path, on_bad_row="skip")
+    assert len(plain(log.batches())) == 4_000
+    assert log.skipped == {reason: 1}
+    with pytest.raises(DatasetError) as caught:
+        plain(open_log(path).batches())
+    assert f"log, line 5001, {reason}; got " in str(caught.value)
+
+
+def test_numbers_that_are_huge_and_finite_stay(tmp_path: Path) -> None:
+    path = tmp_path / "log.vw"
+    path.write_text(TEXT + "1:0:0.5 | a:1e308 a:-1e308 b:1e307\n")
+    assert sorted(plain(open_log(path).batches())[-1]["x"].values()) == [0.0, 1e307]
+
+
+def test_what_says_itself_what_is_what_takes_no_mapping(tmp_path: Path) -> None:
+    (tmp_path / "log.vw").write_text(TEXT)
+    with pytest.raises(DatasetError, match="it takes no mapping"):
+        open_log(tmp_path / "log.vw", mapping())

@@ -1,0 +1,65 @@
+"""A log of decisions in memory, for tests: the truth behind it is known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from producers.datasets.base import Block, Row
+from producers.datasets.log import MISSING, LoggedOutcome, LogRows
+from producers.datasets.logged import LogDataset, log_dataset
+from stream.wire.events import Features
+
+
+@dataclass
+class MemoryLog(LogRows):
+    """Rows of one feature each, whose outcomes are given."""
+
+    outcomes: Sequence[LoggedOutcome]
+    n_features: int = 4
+    rows: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = {self.event_id(row): row for row in range(len(self.outcomes))}
+
+    def row(self, row: int) -> Row:
+        return Row(Features(np.array([row % self.n_features], dtype=np.int32), np.ones(1)), self.label(row))
+
+    def label(self, row: int) -> int:
+        label = self.outcomes[row].label
+        return MISSING if label is None else label
+
+    def block(self, start: int, stop: int) -> Block:
+        rows = range(start, stop)
+        return Block(
+            np.arange(len(rows) + 1, dtype=np.int64),
+            np.array([row % self.n_features for row in rows], dtype=np.int32),
+            np.ones(len(rows)),
+            np.array([self.label(row) for row in rows], dtype=np.int64),
+        )
+
+    def outcome(self, row: int) -> LoggedOutcome:
+        return self.outcomes[row]
+
+    def event_id(self, row: int) -> str:
+        return f"visit-{row}"
+
+    def row_of(self, event_id: str) -> int | None:
+        return self.rows.get(event_id)
+
+
+def log_of(outcomes: Sequence[LoggedOutcome]) -> LogDataset:
+    """A data set of these outcomes, of three classes."""
+    return log_dataset(MemoryLog(outcomes), len(outcomes), 4, ("a", "b", "c"), "visits")
+
+
+def clicks(rows: int, gap_ms: int = 1_000, delay_ms: int | None = 500) -> LogDataset:
+    """A uniform log without labels: the feature says which class is right, and one in ten has no outcome."""
+    rng = np.random.default_rng(7)
+    outcomes = []
+    for row in range(rows):
+        action = int(rng.integers(3))
+        reward = None if row % 10 == 9 else int(action == (row % 4) % 3)
+        at_ms = 1_700_000_000_000 + gap_ms * row
+        outcomes.append(LoggedOutcome(at_ms, None, action, 1 / 3, reward, None if reward is None else delay_ms))
+    return log_of(outcomes)

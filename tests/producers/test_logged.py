@@ -1,0 +1,267 @@
+"""Logs of decisions as data sets: ids, parts, the time of their replay, and the feedback that they can give."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from producers.datasets.base import Dataset, DatasetError, Known, UnknownEventError
+from producers.datasets.log import LoggedOutcome
+from producers.datasets.logged import logged_delays_ms, part_of
+from producers.feedback import FeedbackOptions, FeedbackProgram
+from producers.replay import ReplayOptions, ReplayProgram, Slip, resume_position
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.reading import read_partition
+from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.wire.codec import HEADERS
+from stream.wire.events import Logged
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS
+from tests.producers.memory_log import clicks, log_of
+
+NOTHING = LoggedOutcome(None, None, None, None, None, None)
+
+
+def at(*times_ms: int) -> Dataset:
+    """A log whose decisions were made at these times."""
+    return log_of([NOTHING._replace(decided_at_ms=time_ms, action=1, propensity=0.5) for time_ms in times_ms])
+
+
+class World:
+    """A broker and a clock."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.broker = EmbeddedBroker(self.clock)
+        self.broker.create_topics(TOPICS.specs(1))
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms
+
+    def records(self, topic: str) -> list[Record]:
+        return list(read_partition(self.broker, TopicPartition(topic, 0)))
+
+    def values(self, topic: str) -> list[dict[str, Any]]:
+        return [orjson.loads(record.value or b"null") for record in self.records(topic)]
+
+    def replay(self, dataset: Dataset, events: int, **options: Any) -> ReplayProgram:
+        return ReplayProgram(self.broker, TOPICS, dataset, ReplayOptions(events, **options), self.now_ms)
+
+    def replayed(self, dataset: Dataset, events: int, **options: Any) -> list[tuple[str, int]]:
+        """Which event came when, from the beginning on."""
+        begun_ms, program = self.clock.now_ms, self.replay(dataset, events, **options)
+        while (due_ms := program.next_due_ms()) is not None:
+            self.clock.advance_to(max(due_ms, self.clock.now_ms))
+            program.step(0)
+        assert program.timetable.slip == Slip()
+        return [((record.key or b"").decode(), record.append_ms - begun_ms) for record in self.records(TOPICS.contexts)]
+
+
+def test_event_of_a_log_has_its_own_id_and_later_epochs_have_theirs_behind_it() -> None:
+    data = at(1, 2, 3)
+    assert [slot.event_id for slot in data.schedule(0, 5)] == [
+        "visit-0", "visit-1", "visit-2", "visit-0~1", "visit-1~1",
+    ]  # fmt: skip
+    assert [data.parse_event_id(event_id) for event_id in ("visit-2", "visit-0~12")] == [(0, 2), (12, 0)]
+
+
+@pytest.mark.parametrize("event_id", ["", "visit-3", "visit-3~1", "visit-0~0", "visit-0~01", "visit-0~", "~1", "x~1~1"])
+def test_id_that_the_log_does_not_have_is_refused(event_id: str) -> None:
+    with pytest.raises(UnknownEventError, match="is not one of visits; give the log that was replayed"):
+        at(1, 2, 3).known_of(event_id)
+
+
+def test_bit_of_an_action_is_the_logs_own_or_follows_from_the_label_or_is_not_known() -> None:
+    data = log_of([
+        NOTHING._replace(action=1, reward=0), NOTHING._replace(action=2, label=2), NOTHING._replace(action=1, label=1,
+        reward=1), NOTHING._replace(action=0),
+    ])  # fmt: skip
+    bits = [[data.known_of(f"visit-{row}").bit(action) for action in range(3)] for row in range(4)]
+    assert bits == [[None, 0, None], [0, 0, 1], [0, 1, 0], [None, None, None]]
+
+
+def test_part_of_a_log_is_that_between_two_times_and_its_first_rows() -> None:
+    data = at(10, 20, 30, 40, 50)
+    part = part_of(data, 20, 50, 2)
+    assert (part.rows, part.event_id(0), part.event_id(1)) == (2, "visit-1", "visit-2")
+    assert part.block(0, 2).indices.tolist() == [1, 2]
+    assert (part.row(1).x.indices.tolist(), part.logged(1)) == ([2], Logged(1, 0.5))
+    assert part.parse_event_id("visit-2~1") == (1, 1)
+    for outside in ("visit-0", "visit-3"):
+        with pytest.raises(UnknownEventError):
+            part.known_of(outside)
+    assert [part_of(data, *limits).rows for limits in ((None, None, None), (21, None, None), (None, 50, 9))] == [
+        5,
+        3,
+        4,
+    ]
+
+
+def test_part_of_nothing_is_refused() -> None:
+    with pytest.raises(DatasetError, match="visits has its decisions from 10 to 20 ms: none is left"):
+        part_of(at(10, 20), 21, None, None)
+    with pytest.raises(DatasetError, match="row 0: expected the time of its decision"):
+        part_of(log_of([NOTHING, NOTHING]), 1, None, None)
+
+
+@pytest.mark.parametrize(("speed", "at_ms"), [(1.0, [0, 1_000, 1_500, 9_000]), (10.0, [0, 100, 150, 900])])
+def test_log_is_replayed_in_its_own_time_so_many_times_faster(speed: float, at_ms: list[int]) -> None:
+    data = at(5_000, 6_000, 6_500, 14_000)
+    assert World().replayed(data, 4, speed=speed) == [(f"visit-{row}", at_ms[row]) for row in range(4)]
+
+
+def test_log_is_replayed_at_once_or_at_a_rate() -> None:
+    data = at(5_000, 6_000, 6_500, 14_000)
+    assert [at_ms for _, at_ms in World().replayed(data, 4, speed=float("inf"))] == [0] * 4
+    assert [at_ms for _, at_ms in World().replayed(data, 4, rate_per_s=4.0)] == [0, 250, 500, 750]
+
+
+def test_time_that_goes_back_in_a_log_holds_nothing_up() -> None:
+    assert [at_ms for _, at_ms in World().replayed(at(0, 900, 300, 1_000), 4, speed=1.0)] == [0, 900, 900, 1_000]
+
+
+def test_next_lap_begins_a_mean_gap_after_the_last() -> None:
+    laps = World().replayed(at(100, 200, 700), 7, speed=1.0)
+    assert laps == [
+        ("visit-0", 0), ("visit-1", 100), ("visit-2", 600), ("visit-0~1", 900), ("visit-1~1", 1_000),
+        ("visit-2~1", 1_500), ("visit-0~2", 1_800),
+    ]  # fmt: skip
+
+
+def test_replay_that_goes_on_waits_from_its_own_first_event_on() -> None:
+    world, data = World(), at(0, 1_000, 9_000, 10_000)
+    world.replayed(data, 2, speed=1.0)
+    options = ReplayOptions(4, speed=1.0)
+    assert resume_position(world.broker, TOPICS, data, options) == 2
+    program, begun_ms = world.replay(data, 4, speed=1.0, start=2), world.clock.now_ms
+    assert program.next_due_ms() == begun_ms
+    program.step(0)
+    assert program.next_due_ms() == begun_ms + 1_000
+
+
+def test_schedule_that_slips_is_kept_and_what_slipped_is_counted() -> None:
+    world = World()
+    program, begun_ms = world.replay(at(0, 1_000, 1_200, 4_000), 4, speed=1.0), world.clock.now_ms
+    program.step(0)
+    world.clock.advance_to(begun_ms + 3_000)  # the program, or the broker, was away
+    assert program.step(0) == 2
+    assert program.next_due_ms() == begun_ms + 4_000
+    world.clock.advance_to(begun_ms + 4_100)
+    program.step(0)
+    assert program.timetable.slip == Slip(events=2, worst_ms=2_000), (
+        "a tenth of a second is how programs sleep and poll"
+    )
+
+
+def test_program_that_is_made_anew_goes_on_by_the_same_schedule() -> None:
+    world, data = World(), at(0, 1_000, 1_200, 4_000)
+    first, begun_ms = world.replay(data, 4, speed=1.0), world.clock.now_ms
+    first.step(0)
+    world.clock.advance_to(begun_ms + 3_000)  # the broker was away
+    options = ReplayOptions(4, speed=1.0, start=1)
+    again = ReplayProgram(world.broker, TOPICS, data, options, world.now_ms, first.timetable)
+    assert (again.next_due_ms(), again.step(0)) == (begun_ms + 1_000, 2)
+    assert again.next_due_ms() == begun_ms + 4_000
+    assert first.timetable.slip == Slip(events=2, worst_ms=2_000)
+
+
+def test_row_without_a_time_is_due_with_the_one_before_it() -> None:
+    data = log_of([NOTHING._replace(decided_at_ms=at_ms) for at_ms in (100, 700, None, 900)])
+    assert [at_ms for _, at_ms in World().replayed(data, 4, speed=1.0)] == [0, 600, 600, 800]
+
+
+def test_context_of_a_log_carries_what_was_done() -> None:
+    world = World()
+    world.replayed(log_of([NOTHING._replace(action=2, propensity=0.25), NOTHING._replace(action=1), NOTHING]), 3)
+    assert [value.get("logged") for value in world.values(TOPICS.contexts)] == [
+        {"action": 2, "propensity": 0.25}, {"action": 1, "propensity": None}, None,
+    ]  # fmt: skip
+
+
+def answered(
+    data: Dataset, played: list[int], plan: FeedbackPlan, said: Callable[[str], None] = print, **options: Any
+) -> list[tuple[str, int, int]]:
+    """The feedback for these actions: whose, which bit, and how long after the decision."""
+    world = World()
+    program = FeedbackProgram(
+        world.broker, TOPICS, data.known_of, plan, FeedbackOptions(**options), world.now_ms, announce=said
+    )
+    begun_ms = world.clock.now_ms
+    for row, action in enumerate(played):
+        prediction = {
+            "id": f"visit-{row}",
+            "action": action,
+            "greedy": 0,
+            "scores": [0, 0, 0],
+            "decided_at_ms": begun_ms,
+        }
+        key = f"visit-{row}".encode()
+        world.broker.producer().send(TOPICS.predictions, 0, key, orjson.dumps(prediction), HEADERS)
+    program.step(0)
+    while (due_ms := program.next_due_ms()) is not None:
+        world.clock.advance_to(due_ms)
+        program.step(0)
+    return [
+        (value["id"], value["reward"], record.append_ms - begun_ms)
+        for record, value in zip(world.records(TOPICS.feedback), world.values(TOPICS.feedback), strict=True)
+    ]
+
+
+OUTCOMES = [
+    LoggedOutcome(1, None, 1, 0.5, 1, 3_000),
+    LoggedOutcome(2, None, 1, 0.5, 1, 600),
+    LoggedOutcome(3, 2, 1, 0.5, None, 900),
+    LoggedOutcome(4, None, 0, 0.5, None, None),
+    LoggedOutcome(5, None, 0, 0.5, 0, None),
+]
+
+
+def test_log_answers_for_its_own_action_and_where_it_has_the_label_for_any() -> None:
+    plan = FeedbackPlan(1, parse_delay("fixed:50ms"))
+    assert answered(log_of(OUTCOMES), [1, 2, 2, 0, 0], plan) == [
+        ("visit-0", 1, 50),
+        ("visit-2", 1, 50),
+        ("visit-4", 0, 50),
+    ]
+
+
+@pytest.mark.parametrize(("speed", "at_ms"), [(1.0, [900, 3_000]), (60.0, [15, 50])])
+def test_feedback_comes_as_late_as_in_the_log_in_the_time_of_its_replay(speed: float, at_ms: list[int]) -> None:
+    plan = FeedbackPlan(1, None)
+    assert answered(log_of(OUTCOMES), [1, 2, 2, 0, 0], plan, speed=speed) == [
+        ("visit-2", 1, at_ms[0]), ("visit-0", 1, at_ms[1]),
+    ]  # fmt: skip
+
+
+def test_outcome_of_a_log_without_its_time_is_told_once() -> None:
+    said: list[str] = []
+    untimed = [LoggedOutcome(1, None, 1, 0.5, 1, None)] * 3
+    assert answered(log_of([OUTCOMES[0], *untimed]), [1, 1, 1, 1], FeedbackPlan(1, None), said.append) == [
+        ("visit-0", 1, 3_000)
+    ]
+    assert said == [
+        "the log has the outcome of visit-1 and not its time: such decisions get no feedback and expire; "
+        "give a model of the delay"
+    ]
+    answered(log_of(untimed), [1, 1, 1], FeedbackPlan(1), said.append)
+    assert len(said) == 1, "a model gives them one"
+
+
+def test_feedback_of_a_log_is_lost_and_comes_twice_as_any_other() -> None:
+    data = clicks(200)
+    actions = [data.known_of(f"visit-{row}").action or 0 for row in range(200)]
+    assert len(answered(data, actions, FeedbackPlan(1, None))) == 180
+    assert 120 < len(answered(data, actions, FeedbackPlan(1, None, loss=0.2))) < 170
+    assert 190 < len(answered(data, actions, FeedbackPlan(1, None, duplicates=0.2))) < 240
+
+
+def test_delays_of_a_log_are_those_of_its_first_rows_with_an_outcome() -> None:
+    assert logged_delays_ms(log_of(OUTCOMES)) == [3_000, 600, 900]
+    assert logged_delays_ms(at(1, 2)) == []
+
+
+def test_label_that_is_not_known_is_of_no_class_that_a_delay_names() -> None:
+    plan = FeedbackPlan(1, parse_delay("0=fixed:1s;*=fixed:2s"))
+    assert (plan("a", None), plan("a", 0), Known().bit(0)) == ([2_000], [1_000], None)
