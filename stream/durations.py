@@ -3,6 +3,8 @@
 import re
 from fractions import Fraction
 
+from stream.parsing import parse_number
+
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 DURATION_MS_MAX = 10 * 365 * 24 * UNITS_MS["h"]
@@ -31,6 +33,23 @@ def parse_duration(text: str) -> int:
     if duration_ms > DURATION_MS_MAX:
         raise DurationError(f"a duration is at most ten years, {format_duration(DURATION_MS_MAX)}; got {text!r}")
     return int(duration_ms)
+
+
+def parse_speed(text: str) -> float:
+    """How many times faster than it was: `1x`, `60x`, `0.5x`; `max` is infinity.
+
+    >>> parse_speed("60x"), parse_speed("max")
+    (60.0, inf)
+
+    Raises:
+        DurationError: it is none of these.
+    """
+    if text == "max":
+        return float("inf")
+    factor = parse_number(text.removesuffix("x")) if text.endswith("x") else None
+    if factor is None or not factor > 0.0:
+        raise DurationError(f"expected a speed such as 1x or 60x, or max; got {text!r}")
+    return factor
 
 
 def format_duration(duration_ms: int) -> str:

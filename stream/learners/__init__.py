@@ -8,6 +8,7 @@ import pkgutil
 
 from stream.learners.base import (
     Cost,
+    FromLogs,
     KernelLearner,
     Learner,
     Parameter,
@@ -24,6 +25,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "Cost",
+    "FromLogs",
     "KernelLearner",
     "Learner",
     "Parameter",

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, KernelLearner, Kernels, Parameter, register, sparse
+from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter, register, sparse
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -130,6 +130,7 @@ class Banditron(KernelLearner):
 
     name: ClassVar[str] = "banditron"
     summary: ClassVar[str] = "first-order, importance-weighted perceptron updates"
+    best_for: ClassVar[str] = "updates that are taken back exactly, where late-ucb does not fit"
     paper: ClassVar[str] = "Kakade, Shalev-Shwartz, Tewari 2008"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter(
@@ -141,6 +142,7 @@ class Banditron(KernelLearner):
         ),
         MARGIN,
     )
+    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, margin: str) -> None:

@@ -3,12 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.kernels import DRIFTS, observe_nothing
+from stream.near_names import close_matches
 from stream.parsing import parse_number, parse_whole
 from stream.wire.events import NOTHING_LOGGED, Decision, Features, FloatArray
 
@@ -30,8 +32,24 @@ STATE_BYTES_MAX = 8 * 2**30
 """A state larger than this is refused before it is allocated: it would not fit a common machine, or a snapshot."""
 
 
+U_STEP = 2.0**-53
+"""The first step by which `distribution` looks on where an interval of u has not quite ended."""
+
+U_REST = 1e-12
+"""What rounding may leave of [0, 1) when the intervals of all classes have been seen."""
+
+
 class ParameterError(ValueError):
     """A learner was asked for with a name, a parameter or a size that it does not accept."""
+
+
+class FromLogs(Enum):
+    """What a learner needs in order to learn from a decision that it did not make: one of a log."""
+
+    UNSOUND = auto()  # its updates take for granted that it chose the action itself
+    NOTHING = auto()  # a regression of the bit of what was played, whoever played it
+    PROPENSITY = auto()  # it weighs the bit by the probability with which the log played
+    LABEL = auto()  # it learns from the true class, whatever was played
 
 
 class Cost(NamedTuple):
@@ -56,6 +74,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     absent: float | int | str | None = None  # its value in a journal or model of before it was there; None: the default
     correctable: float | int | str | None = None  # its default where updates must be taken back exactly; None: the same
+    any_right: float | int | str | None = None  # what it must be where several classes may be right; None: any value
 
     def accepted(self) -> str:
         """The accepted values, for people."""
@@ -67,8 +86,10 @@ class Parameter:
         ends = ("(" if self.low_open else "[", ")" if self.high_open or self.high == float("inf") else "]")
         return f"{kind} in {ends[0]}{self.low:g}, {self.high:g}{ends[1]}"
 
-    def default_where(self, *, correctable: bool) -> float | int | str:
-        """The default, where updates must be taken back exactly or need not."""
+    def default_where(self, *, correctable: bool, any_right: bool = False) -> float | int | str:
+        """The default where updates must be taken back exactly, where several classes may be right, or neither."""
+        if any_right and self.any_right is not None:
+            return self.any_right
         return self.correctable if correctable and self.correctable is not None else self.default
 
     def check(self, learner: str, value: object) -> float | int | str:
@@ -104,11 +125,14 @@ class Learner(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for `onebit learners`
+    best_for: ClassVar[str] = ""  # what it is the best for, as that continues "best for"; most are there for study
     paper: ClassVar[str]  # paper and algorithm
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_label: ClassVar[bool] = False  # a full-information baseline: `update` wants `label`
     randomised_update: ClassVar[bool] = False  # `update` consumes `v`
     retractable: ClassVar[bool] = False  # an update can be taken back, see `retract`
+    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what it needs to learn from a log's decisions
+    one_right_class: ClassVar[bool] = True  # whether it takes a right action to say that all others are wrong
     instead: ClassVar[str] = ""  # what to use where the state would be too large
     observed: ClassVar[frozenset[str]] = frozenset()  # the parts of the state that `observe` may change
 
@@ -120,8 +144,23 @@ class Learner(ABC):
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
         """Decide for x (sparse, or dense float64[d]) with one uniform u in [0, 1); change nothing."""
 
+    def distribution(self, x: Features | FloatArray) -> FloatArray:
+        """The probability with which each class would be played for x now, float64[K]; changes nothing.
+
+        It is read off `predict`: a class is played for the u of one interval, as long as the class's propensity. One
+        call for each class that can be played, so K calls at most, and one where the decision is not randomised.
+        """
+        return _distribution(self.n_classes, lambda u: self.predict(x, u)[:3])
+
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
         """Take note that `decision` was made for x."""
+
+    def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
+        """The decision that was made for x if another played this action, with this probability.
+
+        All that `decision` carries of its action is then of this one. To be called before the model changes.
+        """
+        return decision._replace(action=action, propensity=propensity)
 
     @abstractmethod
     def update(
@@ -141,6 +180,11 @@ class Learner(ABC):
             NotImplementedError: the learner's update cannot be taken back (`retractable` is False).
         """
         raise NotImplementedError(f"{self.name}: an update cannot be taken back; use the late policy that ignores")
+
+    @property
+    def alarms(self) -> tuple[int, ...]:
+        """How often each detector of drift has gone off: that of every class, at last that of all; empty for none."""
+        return ()
 
     @abstractmethod
     def state(self) -> State:
@@ -167,6 +211,20 @@ class Learner(ABC):
         """The cost per event at nnz non-zeros, and in all; known before anything is allocated."""
 
 
+def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]]) -> FloatArray:
+    """The p [K] of what is played for a u, with its propensity."""
+    p = np.zeros(n_classes)
+    u, step = 0.0, U_STEP
+    while u < 1.0 - U_REST:
+        action, _, propensity = play(u)
+        if p[action] == 0.0 and propensity > 0.0:
+            p[action] = propensity
+            u, step = u + propensity, U_STEP
+        else:  # rounding has left u short of the interval's end
+            u, step = u + step, 2.0 * step
+    return p
+
+
 _tuple = tuple.__new__  # makes a Decision in 0.15 µs instead of 0.25: a twentieth of the whole event
 
 
@@ -180,7 +238,8 @@ class KernelLearner(Learner):
     predict_kernel: ClassVar[Kernel]
     observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
     update_kernel: ClassVar[Kernel]
-    logged_size: int = 0  # L: how many numbers of its own a decision carries
+    log_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)  # (indices, values, action, scores, *model)
+    logged_size: int = 0  # L: how many numbers of its own a decision carries; of the action some, `log_kernel` says
     kernels: Kernels  # the class's, unless a parameter chooses others
     arrays: dict[str, NDArray[Any]]  # the state by name; written in place, never replaced
     model: tuple[Any, ...]  # what the kernels get after the event
@@ -222,11 +281,27 @@ class KernelLearner(Learner):
             return _tuple(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
         return _tuple(Decision, (action, greedy, propensity, scores[:K], scores[K:]))
 
+    def distribution(self, x: Features | FloatArray) -> FloatArray:
+        """See Learner."""
+        indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
+        scores = np.empty(self.n_classes + self.logged_size)
+        return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, *self.model))
+
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:
         """Take note that `decision` was made for x."""
         if self._observes:
             indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
             self._observe(indices, values, *self._figures(decision), *self.model)
+
+    def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
+        """See Learner."""
+        if not 0 <= action < self.n_classes:
+            raise ValueError(f"{self.name}: as_played takes an action in 0..{self.n_classes - 1}; got {action!r}")
+        indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
+        K = self.n_classes
+        row = np.concatenate((decision.scores, decision.logged))
+        self.log_kernel(indices, values, action, row, *self.model)
+        return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
     def _figures(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
         """A decision as the kernels get it: what is logged stands behind the scores."""
@@ -280,6 +355,15 @@ class KernelLearner(Learner):
         return weights
 
 
+class WatchingLearner(KernelLearner):
+    """One that may watch for drift; its state counts `alarms`, float64[K + 1], see `stream.learners.kernels.watch`."""
+
+    @property
+    def alarms(self) -> tuple[int, ...]:
+        """See Learner."""
+        return tuple(map(int, self.arrays["alarms"].tolist()))
+
+
 MARGIN = Parameter(
     "margin",
     "feedback",
@@ -296,6 +380,14 @@ DRIFT = Parameter(
     choices=DRIFTS,
     correctable="off",
 )
+
+INVERSE_GAP = (
+    Parameter("scale", 300.0, "how fast exploration falls: γ = scale √n", low=0.0, high=1e9),
+    Parameter("step", 2.0, "AdaGrad's step", low=0.0, high=1e6),
+    Parameter("others", 0.3, "weight of what a bit says of the other classes", low=0.0, high=1.0, any_right=0.0),
+    Parameter("bias", 0.1, "the constant entry behind x of unit norm", low=0.0, high=1e9),
+)
+"""Of learners that play by inverse-gap weighting; their docstrings say what n counts, and which bits say something."""
 
 LearnerType = TypeVar("LearnerType", bound=type[Learner])
 
@@ -316,7 +408,7 @@ def registered() -> dict[str, type[Learner]]:
 
 
 def check_parameters(
-    name: str, parameters: Mapping[str, object], *, correctable: bool = False
+    name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
 ) -> dict[str, float | int | str]:
     """All parameters of a learner, the given ones checked and the others at their defaults.
 
@@ -324,20 +416,26 @@ def check_parameters(
         name: the learner.
         parameters: those that are given.
         correctable: whether an update must be one that can be taken back: some defaults are others then.
+        any_right: whether several classes may be right at once: some parameters must have one value then.
     """
     if name not in _REGISTRY:
-        raise ParameterError(f"no learner is called {name!r}; there are: {', '.join(registered())}")
+        hint = close_matches(name, registered())
+        raise ParameterError(f"no learner is called {name!r}{hint or ';'} there are: {', '.join(registered())}")
     declared = {parameter.name: parameter for parameter in _REGISTRY[name].parameters}
     unknown = [given for given in parameters if given not in declared]
     if unknown:
         accepted = "; ".join(f"{p.name}: {p.accepted()}" for p in declared.values()) or "none"
         raise ParameterError(f"{name} has no parameter {unknown[0]!r}; accepted parameters: {accepted}")
-    return {
-        parameter.name: parameter.check(
-            name, parameters.get(parameter.name, parameter.default_where(correctable=correctable))
-        )
-        for parameter in declared.values()
-    }
+    checked = {}
+    for parameter in declared.values():
+        default = parameter.default_where(correctable=correctable, any_right=any_right)
+        value = checked[parameter.name] = parameter.check(name, parameters.get(parameter.name, default))
+        if any_right and parameter.any_right is not None and value != parameter.any_right:
+            raise ParameterError(
+                f"{name}: parameter {parameter.name} is {parameter.any_right:g} where several classes may be right, "
+                f"since a right answer then says nothing of the others; got {value:g}"
+            )
+    return checked
 
 
 def absent_parameters(name: str) -> dict[str, float | int | str]:

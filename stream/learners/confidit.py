@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, Kernel, KernelLearner, Kernels, Parameter, register, sparse
+from stream.learners.base import Cost, FromLogs, Kernel, KernelLearner, Kernels, Parameter, register, sparse
 from stream.learners.kernels import (
     argmax,
     bounded,
@@ -538,6 +538,8 @@ class Confidit(KernelLearner):
         Parameter("approx_error", 1.0, "q of q_t = q t^power, for the modified bounds", low=0.0),
         Parameter("approx_error_power", -0.5, "power of q_t = q t^power"),
     )
+    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
+    one_right_class: ClassVar[bool] = False
     randomised_update: ClassVar[bool] = True
     retractable: ClassVar[bool] = True
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
@@ -629,6 +631,7 @@ class Confidit(KernelLearner):
 class ConfiditProjected(Confidit):
     """Confidit with projections, which cannot be taken back."""
 
+    one_right_class: ClassVar[bool] = True
     retractable: ClassVar[bool] = False
     observed: ClassVar[frozenset[str]] = frozenset({"memory", "W"})
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, KernelLearner, Parameter, register
+from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter, register
 from stream.learners.kernels import (
     SIMILARITIES,
     argmax,
@@ -246,6 +246,8 @@ class ConfiditKernel(KernelLearner):
         Parameter("alpha", 1.0, "closeness of the classes", low=-1.0, high=1.0, low_open=True),
         Parameter("support_max", 1_000, "examples kept, of all classes; then no more", low=1, high=SUPPORT_LIMIT),
     )
+    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
+    one_right_class: ClassVar[bool] = False
     randomised_update: ClassVar[bool] = True
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)

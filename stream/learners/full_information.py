@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, KernelLearner, Kernels, Parameter, register
+from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter, register
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -99,8 +99,10 @@ class Perceptron(KernelLearner):
 
     name: ClassVar[str] = "perceptron"
     summary: ClassVar[str] = "full information: the multiclass perceptron"
+    best_for: ClassVar[str] = "a baseline: what the true class is worth to a first-order learner"
     paper: ClassVar[str] = "Notes, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
+    from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
 
     def __init__(self, n_classes: int, n_features: int, margin: str) -> None:
@@ -206,11 +208,13 @@ class SecondOrderPerceptron(KernelLearner):
 
     name: ClassVar[str] = "second-order-perceptron"
     summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
+    best_for: ClassVar[str] = "a baseline: what the true class is worth to a second-order learner"
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("a", 1.0, "start of the diagonal of A", low=1e-9, high=1e9),
         MARGIN,
     )
+    from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
 
     def __init__(self, n_classes: int, n_features: int, a: float, margin: str) -> None:
@@ -329,8 +333,10 @@ class Arow(KernelLearner):
 
     name: ClassVar[str] = "arow"
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
+    best_for: ClassVar[str] = "a baseline: what the true class is worth where labels are noisy"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
+    from_logs: ClassVar[FromLogs] = FromLogs.LABEL
     needs_label: ClassVar[bool] = True
 
     def __init__(self, n_classes: int, n_features: int, r: float, margin: str) -> None:

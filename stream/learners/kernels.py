@@ -14,7 +14,8 @@ A predict kernel begins with `check_event`, an update kernel with `usable`: comp
 array without a word, so what comes from outside is bounded there, in 0.02 µs.
 
 Kernels are compiled without fast-math: the same input gives the same bits, in a replay as in the first run. A kernel
-calls only kernels of its own file and of this one (see `_cache_directory`).
+calls only kernels of its own file, of this one, and of others whose names end with `kernels.py` (see
+`_cache_directory`).
 """
 
 import hashlib
@@ -46,13 +47,14 @@ SCORE_MAX = 1e300
 
 
 def _cache_directory() -> str:
-    """A writable directory for machine code, named by the source of this file.
+    """A writable directory for machine code, named by the sources of this file and of `*_kernels.py` beside it.
 
     numba sees that a kernel is stale when its own file has changed, not when a function that it calls in another file
-    has. The kernels of this file are compiled into those of all others: with a digest of it in the path, none of them
+    has. The kernels of these files are compiled into those of others: with a digest of them in the path, none of those
     can outlive a change here. The directory lies outside the package, which may be read-only.
     """
-    digest = hashlib.blake2b(Path(__file__).read_bytes() + numba.__version__.encode(), digest_size=8).hexdigest()
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*kernels.py"))]
+    digest = hashlib.blake2b(b"".join(sources) + numba.__version__.encode(), digest_size=8).hexdigest()
     roots = [f"{tempfile.gettempdir()}/onebit-{os.getuid()}"]
     if os.environ.get("NUMBA_CACHE_DIR"):
         roots = [os.environ["NUMBA_CACHE_DIR"]]

@@ -173,6 +173,7 @@ class KwikBanditron(KernelLearner):
 
     name: ClassVar[str] = "kwik-banditron"
     summary: ClassVar[str] = "explores while a known comparator is far; for simulations"
+    best_for: ClassVar[str] = "simulations: it has to be told a comparator"
     paper: ClassVar[str] = "Notes, Alg. 6"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("epsilon", 0.0, "norm of x in M⁻¹ from which on it explores; 0: as in Lemma 13", low=0.0),

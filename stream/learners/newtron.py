@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
+from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter, register, sparse
 from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, norm_of, sample_from, usable
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
@@ -229,6 +229,7 @@ class PNewtron(KernelLearner):
     summary: ClassVar[str] = "online Newton steps on the log-loss, diagonal"
     paper: ClassVar[str] = "Hazan, Kale 2011, sect. 4"
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
+    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
     predict_kernel = staticmethod(predict_diagonal)
     update_kernel = staticmethod(update_diagonal)
@@ -540,6 +541,7 @@ class Newtron(KernelLearner):
     summary: ClassVar[str] = "online Newton steps on the log-loss, full matrix"
     paper: ClassVar[str] = "Hazan, Kale 2011, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = PARAMETERS
+    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
     instead: ClassVar[str] = "pnewtron, whose state is diagonal"
     predict_kernel = staticmethod(predict_full)

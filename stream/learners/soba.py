@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, Kernel, KernelLearner, Kernels, Parameter, register
+from stream.learners.base import MARGIN, Cost, FromLogs, Kernel, KernelLearner, Kernels, Parameter, register
 from stream.learners.kernels import (
     argmax,
     argmax_except,
@@ -173,6 +173,7 @@ class SobaDiag(KernelLearner):
     summary: ClassVar[str] = "second-order banditron, diagonal"
     paper: ClassVar[str] = "Beygelzimer, Orabona, Zhang 2017, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (GAMMA, A_START, MARGIN)
+    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, a: float, margin: str) -> None:
@@ -421,6 +422,7 @@ class Soba(KernelLearner):
         MARGIN,
         Parameter("condition", "paper", "whether an update is held to the paper's line 13", choices=("paper", "none")),
     )
+    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
     instead: ClassVar[str] = "soba-diag, whose state is diagonal"
 
@@ -558,6 +560,7 @@ class SobaAdaptive(KernelLearner):
         Parameter("covariance", "diag", "the whole matrix A or its diagonal", choices=("full", "diag")),
         MARGIN,
     )
+    from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
     observed: ClassVar[frozenset[str]] = frozenset({"sums"})
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import DRIFT, Cost, KernelLearner, Parameter, register
+from stream.learners.base import DRIFT, INVERSE_GAP, Cost, FromLogs, Parameter, WatchingLearner, register
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
@@ -196,6 +196,19 @@ def predict(
 
 
 @compiled
+def log_of(
+    indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, Z: FloatArray, rest: FloatArray
+) -> None:
+    """What an update will need to know of an action: its φ."""
+    check_event(indices, values, Z.shape[0] - 1)
+    _, counts = parts(rest)
+    K = counts.shape[1] - 1
+    phi = np.empty((K, SIGNALS))
+    signals(indices, weighted(indices, values, Z, rest[DECIDED]), Z, counts, rest, phi)
+    scores[K:] = phi[action]
+
+
+@compiled
 def observe(
     indices: IndexArray,
     values: FloatArray,
@@ -334,7 +347,7 @@ def update(
 
 
 @register
-class StackIgw(KernelLearner):
+class StackIgw(WatchingLearner):
     """Logistic regressions and centroids of right and wrong examples, stacked, and played by inverse-gap weighting.
 
     Ours; inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual bandits with
@@ -388,20 +401,21 @@ class StackIgw(KernelLearner):
 
     name: ClassVar[str] = "stack-igw"
     summary: ClassVar[str] = "logistic regressions and centroids, stacked; sparse data, such as words"
+    best_for: ClassVar[str] = "sparse data, such as words; bits that come late"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("scale", 300.0, "how fast exploration falls: γ = scale √(settled bits)", low=0.0, high=1e9),
-        Parameter("step", 2.0, "AdaGrad's step", low=0.0, high=1e6),
-        Parameter("others", 0.3, "weight of what a right answer says of the other classes", low=0.0, high=1.0),
+        *INVERSE_GAP,
         Parameter("bonus", 2.5, "of classes with few right answers", low=0.0, high=1e6),
-        Parameter("bias", 0.1, "the constant entry behind x of unit norm", low=0.0, high=1e9),
         DRIFT,
     )
+    from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
+    one_right_class: ClassVar[bool] = False
     observed: ClassVar[frozenset[str]] = frozenset({"M", "df", "df_log", "waiting", "totals"})
     instead: ClassVar[str] = "igw-logistic, whose state is half of it, or fewer features"
     logged_size = SIGNALS
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)
+    log_kernel = staticmethod(log_of)
     observe_kernel = staticmethod(observe)
 
     def __init__(

@@ -128,9 +128,13 @@ class DelayModel:
     otherwise: Law  # of the classes that `by_class` does not name
     by_class: Mapping[int, Law] = field(default_factory=dict)  # true label -> law
 
-    def draw_ms(self, label: int, u: float) -> int:
-        """The delay of an event with this true label, in milliseconds, from a uniform u in [0, 1)."""
-        return self.by_class.get(label, self.otherwise).quantile_ms(u)
+    def draw_ms(self, label: int | None, u: float) -> int:
+        """The delay of an event with this true label, in milliseconds, from a uniform u in [0, 1).
+
+        One whose label is not known is of no class that is named.
+        """
+        law = self.otherwise if label is None else self.by_class.get(label, self.otherwise)
+        return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
         """The delay that in every class at least a share 1 - u of all delays reaches."""
@@ -151,6 +155,8 @@ NO_DELAY = DelayModel("none", Fixed(0))
 class FeedbackPlan:
     """When the feedback of an event is sent, counted from its prediction: a pure function of (seed, event id, label).
 
+    Without a delay model the delays are those that a log has; an event of which it has none gets no feedback.
+
     `plan(event_id, label)` is [] when the feedback is lost, [delay_ms] when it is sent once, and [delay_ms,
     copy_delay_ms] when it is sent twice. The copy has a delay of its own, and may come first. Loss is a matter of the
     event, not of the copy: a lost feedback has no copy either.
@@ -158,7 +164,9 @@ class FeedbackPlan:
 
     __slots__ = ("_copy_delay", "_delay", "_duplicate", "_loss", "delay", "duplicates", "loss")
 
-    def __init__(self, seed: int, delay: DelayModel = NO_DELAY, loss: float = 0.0, duplicates: float = 0.0) -> None:
+    def __init__(
+        self, seed: int, delay: DelayModel | None = NO_DELAY, loss: float = 0.0, duplicates: float = 0.0
+    ) -> None:
         self.delay = delay
         self.loss = _probability("loss", loss)
         self.duplicates = _probability("duplicates", duplicates)
@@ -167,14 +175,22 @@ class FeedbackPlan:
         self._duplicate = Draws(seed, Purpose.DUPLICATE)
         self._copy_delay = Draws(seed, Purpose.DUPLICATE_DELAY)
 
-    def __call__(self, event_id: str, label: int) -> list[int]:
-        """The delays in milliseconds: none, one or two."""
+    def __call__(self, event_id: str, label: int | None, logged_ms: int | None = None) -> list[int]:
+        """The delays in milliseconds: none, one or two.
+
+        Args:
+            event_id: of the event.
+            label: its true class; None: not known.
+            logged_ms: the delay that a log has for it.
+        """
         if self.loss > 0.0 and self._loss(event_id) < self.loss:
             return []
-        delays_ms = [self.delay.draw_ms(label, self._delay(event_id))]
+        delays = [self._delay]
         if self.duplicates > 0.0 and self._duplicate(event_id) < self.duplicates:
-            delays_ms.append(self.delay.draw_ms(label, self._copy_delay(event_id)))
-        return delays_ms
+            delays.append(self._copy_delay)
+        if self.delay is None:
+            return [] if logged_ms is None else [logged_ms] * len(delays)
+        return [self.delay.draw_ms(label, draw(event_id)) for draw in delays]
 
 
 def parse_delay(text: str) -> DelayModel:

@@ -32,6 +32,8 @@ class Purpose(StrEnum):
     DUPLICATE = "duplicate"  # whether it is sent twice
     DUPLICATE_DELAY = "duplicate-delay"  # when the copy is sent
     SHUFFLE = "shuffle"  # the order of the rows in an epoch
+    ESTIMATE = "estimate"  # fold, acceptance and resampling of a logged decision, when a policy is judged
+    LOG = "log"  # whether a decision of a log that was not uniform is taken for one that was
 
 
 class Draws:

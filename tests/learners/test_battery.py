@@ -178,6 +178,26 @@ def test_predict_decides_the_same_twice_and_changes_nothing(case: Case) -> None:
 
 
 @each
+def test_decision_as_a_log_played_it_is_the_one_that_plays_that_itself(case: Case) -> None:
+    data = examples(case, 100)
+    learner = case.create()
+    trace(learner, data, 0, 60)
+    before = learner.state()
+    for t in range(60, 100, 8):
+        x = data.features(t)
+        made = {decision.action: decision for u in np.linspace(0.0, 0.999, 40) for decision in [learner.predict(x, u)]}
+        for one in made.values():
+            for other in made.values():
+                played = learner.as_played(x, one, other.action, other.propensity)
+                assert played[:3] == (other.action, one.greedy, other.propensity)
+                np.testing.assert_array_equal(played.scores, one.scores)
+                np.testing.assert_array_equal(played.logged, other.logged)
+    after = learner.state()
+    for key, value in before.items():
+        np.testing.assert_array_equal(value, after[key], err_msg=key)
+
+
+@each
 def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
     data = examples(case, 160)
     learner = case.create()
@@ -195,6 +215,24 @@ def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
         before = after
     assert changed <= learner.observed
     assert bool(changed) == bool(learner.observed)
+
+
+@each
+def test_a_learner_that_is_never_given_observe_differs_only_as_declared(case: Case) -> None:
+    data = examples(case, 120)
+    told, never = case.create(), case.create()
+    u = np.random.default_rng(3).random(120)
+    for t in range(120):
+        x = data.features(t)
+        decision = told.predict(x, float(u[t]))
+        told.observe(x, decision)
+        if not told.observed:  # then it goes on alike, whatever it learns
+            assert never.predict(x, float(u[t]))[:3] == decision[:3]
+            assert learn(told, data, t, decision) == learn(never, data, t, decision)
+    one, other = told.state(), never.state()
+    differing = {key for key, value in one.items() if not np.array_equal(value, other[key])}
+    assert differing <= told.observed
+    assert bool(differing) == bool(told.observed)
 
 
 @each

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from stream.joining.task import TaskSettings
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
-from stream.learners.late_ucb import BLOCK, PROJECTION_SEED, LateUcb, projection
+from stream.learners.late_ucb import PROJECTION_SEED, LateUcb, projection
+from stream.learners.late_ucb_kernels import BLOCK
 from stream.wire.events import Decision, Features, FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.late_bits import NaiveIgwLogistic, NaiveLateUcb, NaiveStackIgw
@@ -206,6 +207,26 @@ def test_ten_thousand_bits_taken_back_leave_the_model_of_the_real_bits() -> None
     for t in np.random.default_rng(5).permutation(size):
         late.retract(played[t][0], decisions[t], 1, played[t][2])
     assert np.abs(np.asarray(late.state()["W"]) - ridge(played, 0.03, 0.3, 8, 5)).max() <= 1e-8
+
+
+def test_bits_are_taken_back_while_changes_of_a_large_p_are_kept_apart() -> None:
+    d, size = 140, 200
+    late = create("late-ucb", n_classes=3, n_features=d, drift="off")
+    waiting, played = [], []
+    for x, label, u in sparse_events(size, d, seed=9):
+        decision = late.predict(x, u)
+        late.observe(x, decision)
+        late.update(x, decision, 0)
+        played.append((x, decision.action, int(decision.action == label)))
+        waiting.append(decision)
+        if len(waiting) > 60:
+            x, _, reward = played[t := len(played) - 61]
+            late.retract(x, waiting[t], 0, reward)
+    assert np.asarray(late.state()["pending"]).any()
+    for (x, _, reward), decision in zip(played[-60:], waiting[-60:], strict=True):
+        late.retract(x, decision, 0, reward)
+    assert sum(reward for _, _, reward in played) > 20
+    assert np.abs(np.asarray(late.state()["W"]) - ridge(played, 0.03, 0.3, d, 3)).max() <= 1e-8
 
 
 def test_p_does_not_drift_from_a_fresh_solve() -> None:

@@ -1,0 +1,36 @@
+"""Machine code is cached by the sources that it was made of: so kernels stand where the cache looks for them."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba.core.registry import CPUDispatcher
+
+from stream import learners
+from stream.learners import kernels
+
+FOLDER = Path(learners.__file__).parent
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__"))
+def test_kernels_of_other_files_come_from_files_of_kernels(name: str) -> None:
+    found: dict[str, Any] = vars(importlib.import_module(f"stream.learners.{name}"))
+    homes = {kernel.py_func.__module__ for kernel in found.values() if isinstance(kernel, CPUDispatcher)}
+    elsewhere = homes - {f"stream.learners.{name}"}
+    assert [home for home in elsewhere if not home.endswith("kernels")] == []
+
+
+def test_cache_is_another_one_when_any_file_of_kernels_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
+    found = []
+    for name in ("kernels.py", "a_kernels.py", "b_kernels.py", "learner.py"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+        for source in ("one = 1", "one = 2"):
+            (tmp_path / name).write_text(source, encoding="utf-8")
+            found.append(kernels._cache_directory())
+    assert len(set(found[:6])) == 6
+    assert set(found[5:]) == {found[5]}
