@@ -5,21 +5,21 @@ It moves records and time to and fro; what is decided, learned or expired is the
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from consumers.recovering import Recovering
+from consumers.running_task import RunningTask, TaskSnapshots
+from consumers.snapshots import SnapshotOptions, SnapshotWriting
 from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
 from stream.joining.task import Reading, Task, TaskSettings, merge
-from stream.learners import State
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
+from stream.recovery.inputs import check_partitions
 from stream.recovery.journal import JournalStep, Opening, SettingsChange
-from stream.recovery.recover import Progress, Recovered, check_partitions, recover
+from stream.recovery.recover import Recovered, recover
 from stream.recovery.resolve import Given
-from stream.recovery.snapshot import take
-from stream.recovery.snapshot_chunks import CHUNK_BYTES, Message, Stored, Writer, other_slot
-from stream.recovery.snapshot_format import Position
+from stream.recovery.snapshot_chunks import CHUNK_BYTES
 from stream.recovery.stored_settings import by_name
-from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -38,57 +38,14 @@ class LearnerOptions:
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
     dates_by_contexts: bool = False  # in virtual time: a learner that polls seldom stands for one that always polls
 
+    @property
+    def snapshots(self) -> SnapshotOptions:
+        """How often snapshots are taken, and how they are cut."""
+        return SnapshotOptions(self.snapshot_interval_ms, self.snapshot_bytes_max, self.snapshot_chunk_bytes)
 
-REPORT_INTERVAL_MS = 5_000
-RECOVERY_POLL_MS = 2_000
-"""So often a learner polls while it recovers: well within any session."""
 
 STANDBY_MS = 10_000
 """After so long without a partition a learner says who holds them."""
-
-
-class RecoveryStoppedError(Exception):
-    """The learner was asked to stop while it recovered a task; nothing was written."""
-
-
-@dataclass(slots=True)
-class _Snapshots:
-    """What a task has in its snapshots topic, and when the next one is due."""
-
-    stored: Stored
-    next_slot: str
-    chunks: dict[str, int]  # of each slot, as far as it was written to since
-    taken_ms: int  # -1: none was taken, and the task has just begun
-    ledger: Ledger  # as it was then: nothing has happened as long as it is the same
-
-    def written(self, slot: str, chunks: int) -> None:
-        self.chunks[slot] = chunks
-        self.next_slot = other_slot(slot)
-
-    def chunks_in(self, slot: str) -> int:
-        return self.chunks.get(slot, self.stored.chunks_in(slot))
-
-
-@dataclass(slots=True)
-class _RunningTask:
-    """A task and its place in its inputs."""
-
-    task: Task
-    number: int  # of the last step
-    contexts_tp: TopicPartition
-    feedback_tp: TopicPartition
-    contexts_offset: int  # of the first record that is not applied
-    feedback_offset: int
-    snapshots: _Snapshots
-    snapshots_end: int  # the high watermark of its snapshots topic before it was recovered
-    imported: str | None  # the model that it began with, to be told in the journal
-    settings: TaskSettings  # those of its next step; where the task has others, its journal is told
-    settings_from: int  # the first step under the settings that the task has; 0: they open its journal
-    reading: Reading  # how its inputs are read
-    context_ms: int = -1  # the append time of the last context applied
-    contexts: deque[Record] = field(default_factory=deque)  # read, not applied
-    feedback: deque[Record] = field(default_factory=deque)
-    paused: set[TopicPartition] = field(default_factory=set)  # not read on, because as much as is allowed waits
 
 
 class LearnerProgram:
@@ -140,7 +97,7 @@ class LearnerProgram:
         self._given = given
         self._change_settings = change_settings
         self._committed = committed
-        self._running: dict[int, _RunningTask] = {}
+        self._running: dict[int, RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
         self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
@@ -152,8 +109,7 @@ class LearnerProgram:
         self._asks = False  # whether the step that is being made is to tell the time
         self._has_asked = False  # whether the one before was
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
-        self._writer: tuple[int, Writer] | None = None  # the snapshot that is being written, one at a time, and whose
-        self._spare: State | None = None  # memory for the next snapshot's copy of a learner's state
+        self._snapshots = SnapshotWriting(broker, topics.journal, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
@@ -170,13 +126,17 @@ class LearnerProgram:
             self._assigned.discard(tp.partition)
             self._revocations += 1
             self._running.pop(tp.partition, None)
-            if self._writer is not None and self._writer[0] == tp.partition:
-                self._writer = None
+            self._snapshots.give_up(tp.partition)
 
     @property
     def tasks(self) -> dict[int, Task]:
         """The tasks that run in this process, by partition."""
         return {partition: running.task for partition, running in self._running.items()}
+
+    @property
+    def assigned(self) -> frozenset[int]:
+        """The partitions of this process; their tasks run, or are being recovered."""
+        return frozenset(self._assigned)
 
     @property
     def ready(self) -> bool:
@@ -247,7 +207,7 @@ class LearnerProgram:
             self._announce(f"{error}; this step is given up, its tasks are recovered, and it is made again")
             self._give_up(part.partition for part in commits)
             return False
-        self._finish_snapshot()
+        self._snapshots.finish(self._running)
         self._committed(commits)
         self._time.hears(append_ms)
         return True
@@ -263,8 +223,7 @@ class LearnerProgram:
         """Let tasks be recovered, which are ahead of their journals."""
         for partition in list(partitions):
             del self._running[partition]
-            if self._is_writing_snapshot(partition):
-                self._writer = None
+            self._snapshots.give_up(partition)
 
     def _read(self, timeout_ms: int) -> None:
         for record in self._consumer.poll(timeout_ms, self._options.records_max):
@@ -300,7 +259,7 @@ class LearnerProgram:
         tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
         return self._broker.ends(tps) if tps else {}
 
-    def _apply(self, partition: int, running: _RunningTask, ends: dict[TopicPartition, Ends]) -> Commit | None:
+    def _apply(self, partition: int, running: RunningTask, ends: dict[TopicPartition, Ends]) -> Commit | None:
         """Apply the records that are next, or the time that has passed without any."""
         position = self._consumer.position
         feedback_end = ends[running.feedback_tp]
@@ -322,8 +281,8 @@ class LearnerProgram:
         if not records and not (
             asks
             or self._time_is_due(running.task, feedback_end_ms)
-            or self._is_writing_snapshot(partition)
-            or self._snapshot_waits(running)
+            or self._snapshots.is_writing(partition)
+            or self._snapshots.waits(running)
             or (running.number > 0 and running.task.settings != running.settings)
         ):
             return None
@@ -349,11 +308,12 @@ class LearnerProgram:
             running.task.join.ledger(),
             running.settings_from,
             running.reading,
+            running.task.alarms,
         )
-        return Commit(partition, before, step, effects, self._snapshot(partition, running))
+        return Commit(partition, before, step, effects, self._snapshots.portion(partition, running))
 
     @staticmethod
-    def _before_next_step(running: _RunningTask) -> Opening | SettingsChange | None:
+    def _before_next_step(running: RunningTask) -> Opening | SettingsChange | None:
         """What the journal is told before the task's next step: what it begins with, or that its settings change."""
         if running.number == 0:
             return Opening(running.task.settings, running.imported)
@@ -363,60 +323,7 @@ class LearnerProgram:
         running.settings_from = running.number + 1
         return SettingsChange(running.settings_from, running.task.settings)
 
-    def _snapshot(self, partition: int, running: _RunningTask) -> list[Message]:
-        """The next portion of this task's snapshot: of one that is being written, or that is due after this step."""
-        if self._writer is None and self._snapshot_is_due(running):
-            journal = TopicPartition(self._topics.journal, partition)
-            # This step's record is not in the journal yet: it stands here or later, and the next step after it.
-            journal_offset = self._broker.ends([journal])[journal].high_watermark
-            position = Position(
-                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._time.now_ms,
-                running.settings_from,
-            )  # fmt: skip
-            taken = take(running.task, position, self._spare)
-            self._spare = taken.learner
-            slot = running.snapshots.next_slot
-            chunks_before, chunk_bytes = running.snapshots.chunks_in(slot), self._options.snapshot_chunk_bytes
-            self._writer = partition, Writer(taken, partition, slot, chunks_before, chunk_bytes)
-        if self._writer is None or self._writer[0] != partition:
-            return []
-        return self._writer[1].portion(self._options.snapshot_bytes_max)
-
-    def _snapshot_is_due(self, running: _RunningTask) -> bool:
-        snapshots = running.snapshots
-        if not self._options.snapshot_interval_ms or not self._time.is_known:
-            return False
-        if snapshots.taken_ms < 0:
-            snapshots.taken_ms = self._time.now_ms
-        has_passed = self._time.now_ms - snapshots.taken_ms >= self._options.snapshot_interval_ms
-        return has_passed and running.task.join.ledger() != snapshots.ledger
-
-    def _snapshot_waits(self, running: _RunningTask) -> bool:
-        """Whether a step without records is needed for a snapshot, or to learn whether it is time for one.
-
-        A task that is idle takes it, too: retention deletes its inputs some time, and then only a snapshot of after
-        the last of them can be recovered.
-        """
-        if self._writer is None and self._snapshot_is_due(running):
-            return True
-        interval_ms = self._options.snapshot_interval_ms
-        is_idle = interval_ms > 0 and self._time.silent_ms >= interval_ms
-        return is_idle and running.task.join.ledger() != running.snapshots.ledger
-
-    def _finish_snapshot(self) -> None:
-        """Take note of a snapshot whose last portion is committed."""
-        if self._writer is None or not self._writer[1].done:
-            return
-        partition, writer = self._writer
-        snapshots = self._running[partition].snapshots
-        snapshots.written(writer.slot, writer.count)
-        snapshots.taken_ms, snapshots.ledger = writer.position.taken_ms, writer.ledger
-        self._writer = None
-
-    def _is_writing_snapshot(self, partition: int) -> bool:
-        return self._writer is not None and self._writer[0] == partition
-
-    def _contexts_passed_ms(self, running: _RunningTask, ends: dict[TopicPartition, Ends]) -> int:
+    def _contexts_passed_ms(self, running: RunningTask, ends: dict[TopicPartition, Ends]) -> int:
         """A time before which no context is still to be applied.
 
         Time does not pass beyond it: feedback that waits for a context would be dropped while the context stands in a
@@ -436,7 +343,7 @@ class LearnerProgram:
             return True
         return self._time.silent_ms >= self._options.idle_ms
 
-    def _time_is_asked_for(self, running: _RunningTask) -> bool:
+    def _time_is_asked_for(self, running: RunningTask) -> bool:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
         waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
         return not self._time.is_known and bool(waits)
@@ -467,9 +374,10 @@ class LearnerProgram:
                 continue
             revocations = self._revocations
             snapshots_end = self._snapshots_end(partition)
+            recovering = Recovering(partition, self._host_ms, self._announce, self._stop, lambda: self._read(0))
             recovered = recover(
-                self._broker, self._topics, partition, self._settings, self._report(partition),
-                given=self._given, change_settings=self._change_settings,
+                self._broker, self._topics, partition, self._settings, recovering.progress,
+                given=self._given, change_settings=self._change_settings, pulse=recovering.pulse,
             )  # fmt: skip
             recovered_count += 1
             if self._revocations == revocations:
@@ -491,43 +399,18 @@ class LearnerProgram:
             self._announce(f"partition {partition} waits for a transaction of the learner that had it before")
         return True
 
-    def _report(self, partition: int) -> Callable[[Progress], None]:
-        """What tells people how far a recovery has come: at its beginning, now and then, and at its end.
-
-        It polls too: a rebalance waits for every member to hear of it, and throws out those that do not in time. And it
-        ends the recovery when the program is asked to stop.
-        """
-        started_ms = told_ms = polled_ms = self._host_ms()
-
-        def report(progress: Progress) -> None:
-            nonlocal told_ms, polled_ms
-            number, first, last, records = progress
-            if self._stop():
-                raise RecoveryStoppedError(f"asked to stop at step {number:,} of {first:,} to {last:,}")
-            now_ms = self._host_ms()
-            if now_ms - polled_ms >= RECOVERY_POLL_MS:
-                polled_ms = now_ms
-                self._read(0)
-            if first <= number < last and now_ms - told_ms < REPORT_INTERVAL_MS:
-                return
-            told_ms = now_ms
-            rate = f", {1_000 * records / (now_ms - started_ms):,.0f} records/s" if now_ms > started_ms else ""
-            self._announce(f"recovering partition {partition}: step {number:,} of {first:,} to {last:,}{rate}")
-
-        return report
-
     def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
         described = self._broker.describe_topics([self._topics.contexts])[self._topics.contexts]
         reading = Reading(partitions=described.partitions)
         check_partitions(recovered.reading, reading, f"{self._topics.journal}/{partition}")
-        running = _RunningTask(
+        running = RunningTask(
             recovered.task,
             recovered.number,
             TopicPartition(self._topics.contexts, partition),
             TopicPartition(self._topics.feedback, partition),
             recovered.contexts_offset,
             recovered.feedback_offset,
-            _Snapshots(
+            TaskSnapshots(
                 recovered.stored,
                 recovered.stored.next_slot(),
                 {},
@@ -540,8 +423,7 @@ class LearnerProgram:
             recovered.settings_from,
             reading,
         )
-        if self._options.snapshot_interval_ms and self._spare is None:
-            self._spare = recovered.task.learner.state()
+        self._snapshots.make_room(recovered.task)
         self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
@@ -549,8 +431,13 @@ class LearnerProgram:
         self._running[partition] = running
         if recovered.number > 0:
             self._announce_change(partition, running)
+        if recovered.foreign.records:
+            self._announce(
+                f"partition {partition}: records in its journal that are not Onebit's are passed over: "
+                f"{recovered.foreign.records:,}, the first is {recovered.foreign.first}; see who else writes there"
+            )
 
-    def _announce_change(self, partition: int, running: _RunningTask) -> None:
+    def _announce_change(self, partition: int, running: RunningTask) -> None:
         was = by_name(running.task.settings)
         changed = [f"{n} = {v}, and no longer {was[n]}" for n, v in by_name(running.settings).items() if v != was[n]]
         if changed:

@@ -169,7 +169,7 @@ class Pipeline:
         return ReplayProgram(self.broker, TOPICS, dataset, options, self.now_ms)
 
     def feedback(self, dataset: Dataset, plan: FeedbackPlan, **options: Any) -> FeedbackProgram:
-        return FeedbackProgram(self.broker, TOPICS, dataset.label_of, plan, FeedbackOptions(**options), self.now_ms)
+        return FeedbackProgram(self.broker, TOPICS, dataset.known_of, plan, FeedbackOptions(**options), self.now_ms)
 
     def run(self, sources: Sequence[Program], *learners: Program) -> None:
         """Run until nothing is left to do; the learners start with what stands in the topics."""

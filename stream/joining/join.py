@@ -33,6 +33,7 @@ class State(IntEnum):  # IntEnum here and below: the tables hash a member for ea
     PENDING = auto()
     MATCHED = auto()
     EXPIRED = auto()
+    UNMATCHED = auto()
 
 
 class Input(IntEnum):
@@ -42,6 +43,7 @@ class Input(IntEnum):
     FEEDBACK = auto()
     MISMATCH = auto()  # feedback that names another action than the decided one; an orphan's shows with its context
     DEADLINE = auto()  # the time in a state has passed, or room must be made
+    ASIDE = auto()  # a context for which the log holds another action than the one decided
 
 
 class Move(IntEnum):
@@ -59,15 +61,20 @@ class Move(IntEnum):
     EXPIRE = auto()  # settle without feedback
     DROP_ORPHAN = auto()  # the context did not come
     FORGET = auto()  # the id may be used again
+    SET_ASIDE = auto()  # predict, and settle at once: the log cannot tell the bit
+    SET_ASIDE_AND_PASS = auto()  # the same, and pass over the feedback that waited
+    PASS_OVER = auto()  # the feedback is of a decision that was set aside
 
 
 TRANSITIONS: dict[tuple[State, Input], tuple[Move, State]] = {
     (State.UNSEEN, Input.CONTEXT): (Move.DECIDE, State.PENDING),
     (State.UNSEEN, Input.FEEDBACK): (Move.KEEP_ORPHAN, State.ORPHAN),
+    (State.UNSEEN, Input.ASIDE): (Move.SET_ASIDE, State.UNMATCHED),
     (State.ORPHAN, Input.CONTEXT): (Move.DECIDE_AND_MATCH, State.MATCHED),
     (State.ORPHAN, Input.FEEDBACK): (Move.IGNORE_FEEDBACK, State.ORPHAN),
     (State.ORPHAN, Input.MISMATCH): (Move.DECIDE_AND_REFUSE, State.PENDING),
     (State.ORPHAN, Input.DEADLINE): (Move.DROP_ORPHAN, State.UNSEEN),
+    (State.ORPHAN, Input.ASIDE): (Move.SET_ASIDE_AND_PASS, State.UNMATCHED),
     (State.PENDING, Input.CONTEXT): (Move.IGNORE_CONTEXT, State.PENDING),
     (State.PENDING, Input.FEEDBACK): (Move.MATCH, State.MATCHED),
     (State.PENDING, Input.MISMATCH): (Move.REFUSE, State.PENDING),
@@ -80,12 +87,17 @@ TRANSITIONS: dict[tuple[State, Input], tuple[Move, State]] = {
     (State.EXPIRED, Input.FEEDBACK): (Move.TAKE_LATE, State.EXPIRED),
     (State.EXPIRED, Input.MISMATCH): (Move.REFUSE, State.EXPIRED),
     (State.EXPIRED, Input.DEADLINE): (Move.FORGET, State.UNSEEN),
+    (State.UNMATCHED, Input.CONTEXT): (Move.IGNORE_CONTEXT, State.UNMATCHED),
+    (State.UNMATCHED, Input.FEEDBACK): (Move.PASS_OVER, State.UNMATCHED),
+    (State.UNMATCHED, Input.MISMATCH): (Move.PASS_OVER, State.UNMATCHED),
+    (State.UNMATCHED, Input.DEADLINE): (Move.FORGET, State.UNSEEN),
 }
 """All that can happen. A pair that is not here cannot happen: there is no deadline for an unseen id.
 
 Feedback that names another action than the decided one is refused in every state in which the decision is known: it
 neither settles nor corrects, and it is no duplicate of what came before. Of two orphans of one id the first wins; what
-the second says of its action is not looked at.
+the second says of its action is not looked at. Nor is it for an unmatched decision: what a log has to say is of the
+log's action, and nothing is to be learned from it.
 """
 
 
@@ -103,9 +115,9 @@ STAYS: dict[State, Stay] = {
     State.PENDING: Stay("window_ms", attrgetter("decided_at_ms"), "pending_max", "overflow_pending"),
     State.MATCHED: Stay("retain_ms", attrgetter("settled_at_ms"), "retained_max", "overflow_retained"),
     State.EXPIRED: Stay("retain_ms", attrgetter("settled_at_ms"), "retained_max", "overflow_retained"),
+    State.UNMATCHED: Stay("retain_ms", attrgetter("settled_at_ms"), "retained_max", "overflow_retained"),
 }
-"""The deadlines. Matched and expired ids are kept in one map, in the order in which they were settled, and share its
-room."""
+"""The deadlines. Settled ids are kept in one map, in the order in which they were settled, and share its room."""
 
 COUNTED: dict[Move, tuple[str, ...]] = {
     Move.DECIDE: ("decided",),
@@ -120,13 +132,22 @@ COUNTED: dict[Move, tuple[str, ...]] = {
     Move.EXPIRE: ("expired",),
     Move.DROP_ORPHAN: ("orphans_dropped",),
     Move.FORGET: (),
+    Move.SET_ASIDE: ("decided", "unmatched"),
+    Move.SET_ASIDE_AND_PASS: ("decided", "unmatched", "feedback_unmatched"),
+    Move.PASS_OVER: ("feedback_unmatched",),
 }
 """What each move adds one to, in names of the fields of `Ledger`."""
 
 _DECIDING = frozenset((Move.DECIDE, Move.DECIDE_AND_MATCH, Move.DECIDE_AND_REFUSE))
+_SETTING_ASIDE = frozenset((Move.SET_ASIDE, Move.SET_ASIDE_AND_PASS))
 _MATCHING = frozenset((Move.MATCH, Move.DECIDE_AND_MATCH))
-_SILENT = frozenset((Move.DECIDE, Move.IGNORE_CONTEXT, Move.KEEP_ORPHAN, Move.FORGET))
-_OUTCOMES = {State.MATCHED: Outcome.MATCHED, State.EXPIRED: Outcome.EXPIRED}
+_SILENT = frozenset((Move.DECIDE, Move.IGNORE_CONTEXT, Move.KEEP_ORPHAN, Move.FORGET, Move.PASS_OVER))
+_OUTCOMES = {
+    State.MATCHED: Outcome.MATCHED,
+    State.EXPIRED: Outcome.EXPIRED,
+    State.UNMATCHED: Outcome.UNMATCHED,
+}
+_SETTLED_STATES = {outcome: state for state, outcome in _OUTCOMES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +170,12 @@ class Pending(NamedTuple):
     decided_at_ms: int
 
 
+class Aside(NamedTuple):
+    """A decision of which the log that is replayed cannot tell the bit."""
+
+    pending: Pending
+
+
 class Orphan(NamedTuple):
     """Feedback that waits for its context."""
 
@@ -161,7 +188,7 @@ class Retained(NamedTuple):
     """A settled event, kept so that what still comes for its id is known for what it is."""
 
     outcome: Outcome
-    reward: int | None  # the bit that counted; None: expired, nothing assumed
+    reward: int | None  # the bit that counted; None: expired, nothing assumed; or unmatched
     settled_at_ms: int
     pending: Pending | None  # for the correction by late feedback, where the late policy asks for one
     action: int | None = None  # the decided one; None: not known, settled by a version that did not keep it
@@ -173,8 +200,8 @@ class Settled(NamedTuple):
     id: str
     pending: Pending
     outcome: Outcome
-    feedback: Feedback | None  # None: expired
-    record: Record | None  # the record that the feedback came in
+    feedback: Feedback | None  # None: expired, or unmatched
+    record: Record | None  # the record that the feedback came in; of an unmatched decision, what had waited for it
 
 
 class Late(NamedTuple):
@@ -223,13 +250,9 @@ class Join:
     """
 
     def __init__(self, settings: JoinSettings, *, assumes_negative: bool = False, corrects: bool = False) -> None:
-        self.settings = settings
-        self.assumed_reward = 0 if assumes_negative else None
         self.keeps_actions = True  # of settled decisions; False while steps of a version that did not are applied again
-        self._corrects = corrects
         self.watermark_ms = 0
         self._quiet_until_ms = -1  # nothing falls due as long as the watermark has not passed this
-        self._is_changed = False  # the settings were, since anything was settled by them
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
         self.retained: OrderedDict[str, Retained] = OrderedDict()
@@ -239,17 +262,18 @@ class Join:
             State.PENDING: self.pending,
             State.MATCHED: self.retained,
             State.EXPIRED: self.retained,
+            State.UNMATCHED: self.retained,
         }
-        self._limit_ms: dict[State, int] = {state: getattr(settings, stay.limit) for state, stay in STAYS.items()}
-        self._room: dict[State, int] = {state: getattr(settings, stay.room) for state, stay in STAYS.items()}
+        self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
+        self._is_changed = False  # the settings were, since anything was settled by them
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
         """Go by other settings; `settle_changed` then gives what these settle at once."""
         self.settings = settings
         self.assumed_reward = 0 if assumes_negative else None
         self._corrects = corrects
-        self._limit_ms = {state: getattr(settings, stay.limit) for state, stay in STAYS.items()}
-        self._room = {state: getattr(settings, stay.room) for state, stay in STAYS.items()}
+        self._limit_ms: dict[State, int] = {state: getattr(settings, stay.limit) for state, stay in STAYS.items()}
+        self._room: dict[State, int] = {state: getattr(settings, stay.room) for state, stay in STAYS.items()}
         self._is_changed = True
 
     def settle_changed(self) -> Sequence[Event]:
@@ -271,7 +295,7 @@ class Join:
             return State.PENDING
         retained = self.retained.get(event_id)
         if retained is not None:
-            return State.MATCHED if retained.outcome is Outcome.MATCHED else State.EXPIRED
+            return _SETTLED_STATES[retained.outcome]
         return State.ORPHAN if event_id in self.orphans else State.UNSEEN
 
     def ledger(self) -> Ledger:
@@ -304,7 +328,11 @@ class Join:
         self._counts["contexts_misplaced"] += contexts
         self._counts["feedback_misplaced"] += feedback
 
-    def receive_context(self, event_id: str, decide: Callable[[], Pending]) -> Sequence[Event]:
+    def count_floored(self) -> None:
+        """Count a decision whose logged propensity was taken for the least that is allowed."""
+        self._counts["propensities_floored"] += 1
+
+    def receive_context(self, event_id: str, decide: Callable[[], Pending | Aside]) -> Sequence[Event]:
         """Take a context, and return what comes of it, in its order.
 
         Args:
@@ -317,6 +345,9 @@ class Join:
         if row[0] not in _DECIDING:
             return self._make(row, event_id, state, None, None, None)
         pending = decide()
+        if isinstance(pending, Aside):
+            passed = self.orphans[event_id].record if state is State.ORPHAN else None
+            return self._make(TRANSITIONS[state, Input.ASIDE], event_id, state, pending.pending, None, passed)
         if state is not State.ORPHAN:
             return self._make(row, event_id, state, pending, None, None)
         feedback, record, _ = self.orphans[event_id]
@@ -409,6 +440,10 @@ class Join:
         elif move is Move.EXPIRE:
             assert pending is not None
             events = (Settled(event_id, pending, _OUTCOMES[after], None, None),)
+        elif move in _SETTING_ASIDE:
+            assert pending is not None
+            reward = None
+            events = (Settled(event_id, pending, _OUTCOMES[after], None, record),)
         elif move not in _SILENT:
             events = self._tell(move, event_id, state, pending, feedback, record)
         if after is state:

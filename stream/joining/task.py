@@ -5,7 +5,7 @@ it is comes with the records and with the step, so that the same steps give the 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from stream.joining.join import (
+    Aside,
     DroppedOrphan,
     Event,
     Input,
@@ -24,7 +25,8 @@ from stream.joining.join import (
     Settled,
 )
 from stream.joining.placement import count_misplaced
-from stream.learners import Learner, ParameterError, check_parameters, create
+from stream.joining.play import Play, Played, Reward, play_logged, play_match
+from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.codec import (
     DEAD_LETTER_MALFORMED,
@@ -32,11 +34,13 @@ from stream.wire.codec import (
     DEAD_LETTER_ORPHAN,
     FEEDBACK_RULES,
     FEEDBACK_RULES_1,
+    LogReading,
     MalformedError,
     decode_context,
     decode_feedback,
 )
-from stream.wire.events import Example, Features, Outcome, Prediction
+from stream.wire.events import DRIFT_OF_ALL, Context, Decision, Drift, Example, Features, Outcome, Prediction
+from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
 from stream.wire.records import Record
 
 OnExpiry = Literal["drop", "negative"]
@@ -49,13 +53,15 @@ class Unsuitable(Enum):
     NO_LABEL = auto()  # it learns from labels, and an expired decision has none
     NOTHING_ASSUMED = auto()  # late feedback is to correct what was assumed, and nothing is
     NOT_RETRACTABLE = auto()  # its updates cannot be taken back exactly
+    NOT_FROM_LOGS = auto()  # its updates take for granted that it chose the actions itself
+    ONE_RIGHT_CLASS = auto()  # it takes a right action to say that all others are wrong
 
 
 class PolicyError(ParameterError):
-    """A policy for expired decisions or for late feedback that a learner cannot follow."""
+    """A policy, for expired decisions, for late feedback or for a log's decisions, that a learner cannot follow."""
 
-    def __init__(self, reason: Unsuitable, learner: str) -> None:
-        super().__init__(_POLICY_REASONS[reason].format(learner=learner))
+    def __init__(self, reason: Unsuitable, learner: str, suitable: Iterable[str] = ()) -> None:
+        super().__init__(_POLICY_REASONS[reason].format(learner=learner, suitable=", ".join(suitable)))
         self.reason = reason
         self.learner = learner
 
@@ -64,6 +70,14 @@ _POLICY_REASONS = {
     Unsuitable.NO_LABEL: "{learner} learns from labels, and an expired decision has none",
     Unsuitable.NOTHING_ASSUMED: "late feedback can correct only an assumed reward, and none is assumed at expiry",
     Unsuitable.NOT_RETRACTABLE: "late feedback can correct only an update that can be taken back; {learner} has none",
+    Unsuitable.NOT_FROM_LOGS: (
+        "{learner} learns only from actions that it chose itself, and not from those of a log; those that can are "
+        "{suitable}"
+    ),
+    Unsuitable.ONE_RIGHT_CLASS: (
+        "{learner}, as it is set, takes one class to be right and all others to be wrong, and several may be right; "
+        "those that do not are {suitable}"
+    ),
 }
 
 
@@ -93,6 +107,11 @@ class TaskSettings:
     join: JoinSettings = field(default_factory=JoinSettings)
     on_expiry: OnExpiry = "drop"  # what an expired decision teaches: nothing, or that it was wrong
     late: LatePolicy = "ignore"  # what late feedback does to what was assumed
+    play: Play = "own"  # what is done with the decision of a log
+    reward: Reward = "exclusive"  # how many classes may be right
+    propensity_min: float = 0.0  # the least propensity of a log that is learned from; 0: there is none
+    features: Mapping[str, Any] | None = None  # which index each named feature has, as `to_plain` writes it
+    class_names: tuple[str, ...] | None = None  # class k is called class_names[k]; None: by its number alone
 
     def resolved(self) -> "TaskSettings":
         """The same with all the learner's parameters: those that are not given at their defaults of today.
@@ -100,9 +119,10 @@ class TaskSettings:
         Raises:
             ParameterError: an unknown learner or parameter, or a value out of range.
         """
-        return replace(
-            self, parameters=check_parameters(self.learner, self.parameters, correctable=self.late == "correct")
+        parameters = check_parameters(
+            self.learner, self.parameters, correctable=self.late == "correct", any_right=self.reward == "any"
         )
+        return replace(self, parameters=parameters)
 
     def make_learner(self) -> Learner:
         """A fresh learner; settings that it cannot work with are refused.
@@ -114,10 +134,32 @@ class TaskSettings:
         parameters = self.resolved().parameters
         learner = create(self.learner, self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
+        self.feature_encoder()
+        if self.class_names is not None and len(self.class_names) != self.n_classes:
+            raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
 
+    def feature_encoder(self) -> FeatureEncoder | None:
+        """Which index each named feature of a context has; None: there are no named ones.
+
+        Raises:
+            ParameterError: it cannot be read, or has not as many features as the learner.
+        """
+        if self.features is None:
+            return None
+        try:
+            encoder = from_plain(self.features)
+        except NamedFeaturesError as error:
+            raise ParameterError(f"features: {error}") from error
+        if encoder.n_features != self.n_features:
+            raise ParameterError(
+                f"features: the named ones have {encoder.n_features} indices, and the learner has {self.n_features} "
+                f"features; n_features={encoder.n_features} is expected"
+            )
+        return encoder
+
     def check_policies(self, learner: Learner) -> None:
-        """See that the learner can follow `on_expiry` and `late`.
+        """See that the learner can follow `on_expiry`, `late`, `play` and `reward`.
 
         Raises:
             PolicyError: it cannot.
@@ -128,12 +170,38 @@ class TaskSettings:
             raise PolicyError(Unsuitable.NOTHING_ASSUMED, self.learner)
         if self.late == "correct" and not learner.retractable:
             raise PolicyError(Unsuitable.NOT_RETRACTABLE, self.learner)
+        if self.play == "logged" and learner.from_logs is FromLogs.UNSOUND:
+            sound = [name for name, cls in registered().items() if cls.from_logs is not FromLogs.UNSOUND]
+            raise PolicyError(Unsuitable.NOT_FROM_LOGS, self.learner, sound)
+        if self.reward == "any" and learner.one_right_class:
+            others = [name for name, cls in registered().items() if not cls.one_right_class]
+            raise PolicyError(Unsuitable.ONE_RIGHT_CLASS, self.learner, others)
+
+    @property
+    def log_reading(self) -> LogReading | None:
+        """How the decision of a log is read that a context carries; None: it is not looked at."""
+        if self.play == "own":
+            return None
+        if self.play == "match":
+            return LogReading(self.n_classes, needs_propensity=True, is_uniform=self.propensity_min == 0.0)
+        return LogReading(self.n_classes, needs_propensity=self._weighs)
+
+    @property
+    def learned_propensity_min(self) -> float:
+        """The propensity that a learner gets for a smaller one; 0: it gets what there is."""
+        return self.propensity_min if self.play == "logged" and self._weighs else 0.0
+
+    @property
+    def _weighs(self) -> bool:
+        return registered()[self.learner].from_logs is FromLogs.PROPENSITY
 
     def warm_up(self) -> None:
         """Compile all kernels that a step needs, or load them, so that the first event does not wait for that."""
         learner = self.make_learner()
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
         decision = learner.predict(x, 0.5)
+        if self.play == "logged":
+            decision = learner.as_played(x, decision, 0, 1.0)
         learner.observe(x, decision)
         learner.update(x, decision, 1, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
@@ -199,6 +267,10 @@ class Task:
         self._contexts_topic = contexts_topic
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
+        self._draw_log = Draws(settings.seed, Purpose.LOG)
+        self._log = settings.log_reading
+        self._encoder = settings.feature_encoder()
+        self._propensity_min = settings.learned_propensity_min
 
     def change_settings(self, settings: TaskSettings) -> None:
         """Wait and forget by other settings from the next step on.
@@ -206,12 +278,17 @@ class Task:
         That step begins with what these settle at once: what is overdue by them, and what is beyond their limits.
 
         Args:
-            settings: the same learner, sizes, parameters and seed; another window, other limits or policies.
+            settings: the same learner, sizes, parameters, seed and play; another window, other limits or policies.
         """
         self.settings = settings = settings.resolved()
         self.join.change_settings(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
+
+    @property
+    def alarms(self) -> int:
+        """How often drift has reset the model, or a class of it."""
+        return sum(self.learner.alarms)
 
     def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading = READING) -> Effects:
         """Apply records in their order.
@@ -250,24 +327,52 @@ class Task:
     def _apply_context(self, record: Record, now_ms: int, effects: Effects) -> str | None:
         """Apply a context; its id, if it can be read."""
         try:
-            event_id, x = decode_context(record, self.settings.n_features)
+            context = decode_context(record, self.settings.n_features, self._log, self._encoder)
         except MalformedError as error:
             self.join.receive_malformed(Input.CONTEXT)
             effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
             return None
 
-        def decide() -> Pending:
-            decision = self.learner.predict(x, self._draw_action(event_id))
-            self.learner.observe(x, decision)
+        event_id, x, logged = context
+
+        def decide() -> Pending | Aside:
+            decision, target, counts = self.learner.predict(x, self._draw_action(event_id)), None, True
+            if logged is not None:
+                decision, target, counts, is_floored = self._play(context, decision)
+                if is_floored:
+                    self.join.count_floored()
+            if counts:
+                self.learner.observe(x, decision if logged is None else self._taught(decision))
             decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
             self.decided_at_ms = decided_at_ms
-            effects.predictions.append((Prediction(event_id, decision, decided_at_ms, self.updates), record.offset))
-            return Pending(x, decision, decided_at_ms)
+            names = self.settings.class_names
+            name = None if names is None else names[decision.action]
+            prediction = Prediction(event_id, decision, decided_at_ms, self.updates, target, name)
+            effects.predictions.append((prediction, record.offset))
+            pending = Pending(x, decision, decided_at_ms)
+            return pending if counts else Aside(pending)
 
         events = self.join.receive_context(event_id, decide)
         if events:
             self._act_on(events, effects)
         return event_id
+
+    def _play(self, context: Context, own: Decision) -> Played:
+        """What becomes of a decision where a log has one."""
+        assert context.logged is not None
+        if self.settings.play == "logged":
+            return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
+        return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
+
+    def _taught(self, decision: Decision) -> Decision:
+        """A decision as the learner gets it: one that weighs by propensities gets none below the least.
+
+        The others ask for none; where a log does not say, they get 1.
+        """
+        propensity = decision.propensity
+        if propensity >= self._propensity_min:
+            return decision
+        return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
 
     def _apply_feedback(self, record: Record, rules: int, effects: Effects) -> str | None:
         """Apply a feedback; its id, if it can be read."""
@@ -303,17 +408,20 @@ class Task:
         """Update from a settled decision, and publish the example."""
         event_id, pending, outcome, feedback, record = settled
         decision = pending.decision
-        delay_ms, offset, label = None, None, None
-        reward = self.join.assumed_reward
+        delay_ms, label, drift = None, None, None
+        reward = None if outcome is Outcome.UNMATCHED else self.join.assumed_reward
         if feedback is not None and record is not None:
             reward, label = feedback.reward, feedback.label
-            delay_ms, offset = record.append_ms - pending.decided_at_ms, record.offset
+            delay_ms = record.append_ms - pending.decided_at_ms
         if reward is not None:
-            self.updates += self.learner.update(pending.x, decision, reward, self._update_draw(event_id), label)
+            alarms, v = self.learner.alarms, self._update_draw(event_id)
+            taught = decision if self._log is None else self._taught(decision)
+            self.updates += self.learner.update(pending.x, taught, reward, v, label)
+            drift = _gone_off(alarms, self.learner.alarms)
         example = Example(
-            event_id, outcome, decision.action, decision.propensity, reward, delay_ms, self.join.watermark_ms
+            event_id, outcome, decision.action, decision.propensity, reward, delay_ms, self.join.watermark_ms, drift
         )
-        effects.examples.append((example, offset))
+        effects.examples.append((example, None if record is None else record.offset))
 
     def _correct(self, late: Late) -> None:
         """Replace the reward that was assumed at expiry by the real one."""
@@ -322,7 +430,8 @@ class Task:
             return
         if outcome is Outcome.EXPIRED and assumed is not None:
             v = self._update_draw(feedback.id)  # the one that the assumed update was made with
-            self.updates += self.learner.retract(pending.x, pending.decision, assumed, feedback.reward, v)
+            decision = self._taught(pending.decision)
+            self.updates += self.learner.retract(pending.x, decision, assumed, feedback.reward, v)
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched
@@ -338,3 +447,11 @@ class Task:
         if waited_ms <= self.settings.join.orphan_ms:
             reason = f"feedback for {dropped.id!r}: more than {self.settings.join.orphans_max} wait for their contexts"
         effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))
+
+
+def _gone_off(before: tuple[int, ...], after: tuple[int, ...]) -> Drift | None:
+    """The detector of drift that an update has set off, see `Learner.alarms`; one at most."""
+    if before == after:
+        return None
+    detector = next(place for place, (was, now) in enumerate(zip(before, after, strict=True)) if now > was)
+    return detector if detector < len(after) - 1 else DRIFT_OF_ALL

@@ -4,8 +4,9 @@ from collections import deque
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_towards
-from stream.joining.task import merge
+from stream.joining.task import Reading, merge
 from stream.recovery.journal import JournalStep, UnrecoverableError
+from stream.wire.codec import FEEDBACK_RULES_1
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -49,6 +50,26 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
             f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
             "made anew since"
         )
+
+
+def check_partitions(written: Reading | None, now: Reading, place: str) -> None:
+    """Refuse a task whose topics have another number of partitions than when it made its last step.
+
+    Args:
+        written: how its last step read its records; None: it has made none. The first rules did not keep the number.
+        now: how the next one would.
+        place: its journal, for the message.
+
+    Raises:
+        UnrecoverableError: the number is another one.
+    """
+    if written is None or written.rules == FEEDBACK_RULES_1 or written.partitions == now.partitions:
+        return
+    raise UnrecoverableError(
+        f"{place}: the topics' number of partitions was {written.partitions} at its last step and is {now.partitions} "
+        "now, so that an event's feedback would belong to another task than its context: begin anew with topics of "
+        "another prefix"
+    )
 
 
 class _Input:

@@ -8,6 +8,7 @@ stands before the first step that was made under its settings, in the same trans
      "ledger": {"contexts": 150, "decided": 149, ...}, "rules": 2, "partitions": 1}    (counts that are 0 are left out)
     {"n": 8, "settings": {...}}
     {"n": 8, "contexts": [150, 150], ..., "settings_from": 8}       (0 is left out: the settings are the opening's)
+    {"n": 9, "contexts": [150, 170], ..., "settings_from": 8, "alarms": 1}            (0 is left out)
 
 `stream.recovery.stored_settings` names the settings. The header `onebit-version` holds the format, 2. Format 1 had the
 ledger as a list of the counts in FORMAT_1_LEDGER, the window and the limits in an object of their own, and neither
@@ -71,6 +72,7 @@ class JournalStep(NamedTuple):
     ledger: Ledger
     settings_from: int = 0  # the first step that was made under the same settings; 0: they are the opening's
     reading: Reading = Reading()
+    alarms: int = 0  # drift alarms of the model so far; 0 also where the version that wrote it did not tell them
 
 
 class SettingsChange(NamedTuple):
@@ -101,7 +103,8 @@ def encode_entry(entry: Entry) -> bytes:
         "rules": entry.reading.rules,
         "partitions": entry.reading.partitions,
     }
-    return orjson.dumps({**fields, "settings_from": entry.settings_from} if entry.settings_from else fields)
+    optional = {"settings_from": entry.settings_from, "alarms": entry.alarms}
+    return orjson.dumps(fields | {name: number for name, number in optional.items() if number})
 
 
 def decode_step(record: Record) -> Entry:
@@ -136,6 +139,21 @@ def decode_step(record: Record) -> Entry:
         ) from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise JournalError(f"{place_of(record)}: expected a journal record; cannot be read: {error!r}") from error
+
+
+def is_foreign(record: Record) -> bool:
+    """Whether another program has written a record of a journal, which can be passed over.
+
+    It has not the header of Onebit's records, nor a value like theirs. It cannot hide a step: these are chained by
+    their numbers. A value with an `n` may be a step that has lost its headers on the way here, and is not foreign.
+    """
+    if VERSION_HEADER[0] in dict(record.headers):
+        return False
+    try:
+        value = orjson.loads(record.value or b"")
+    except orjson.JSONDecodeError:
+        return True
+    return not (isinstance(value, dict) and "n" in value)
 
 
 def place_of(record: Record) -> str:
@@ -177,4 +195,5 @@ def _step(fields: Mapping[str, Any], counts: Mapping[str, int], reading: Reading
         Ledger(**counts),
         fields.get("settings_from", 0),
         reading,
+        fields.get("alarms", 0),
     )

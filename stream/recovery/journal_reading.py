@@ -1,11 +1,39 @@
 """Finding things in journals without reading them from their beginning."""
 
+from collections.abc import Callable, Iterator
+
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
-from stream.recovery.journal import JournalStep, Opening, SettingsChange, decode_step
+from stream.recovery.journal import Entry, JournalStep, Opening, SettingsChange, decode_step, is_foreign
 from stream.wire.ledger import Ledger, total_ledger
-from stream.wire.records import TopicPartition
+from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
+
+
+def read_journal(
+    broker: Broker,
+    journal: TopicPartition,
+    start: int | None = None,
+    open_ms: int = 0,
+    pass_over: Callable[[Record], None] = lambda record: None,
+) -> Iterator[tuple[Record, Entry]]:
+    """What stands in a journal, with the records that hold it; see `read_partition`.
+
+    Args:
+        broker: where the journal is.
+        journal: the journal.
+        start: the offset to begin with; None for the first one.
+        open_ms: how long to wait for the end of an open transaction.
+        pass_over: is told of records that other programs have written; see `is_foreign`.
+
+    Raises:
+        JournalError: a record cannot be read.
+    """
+    for record in read_partition(broker, journal, start=start, open_ms=open_ms):
+        if is_foreign(record):
+            pass_over(record)
+        else:
+            yield record, decode_step(record)
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
@@ -15,8 +43,8 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
     reach = 100  # offsets: beside its record each transaction has a marker
     while True:
         start = max(beginning, end - reach)
-        entries = [decode_step(record) for record in read_partition(broker, journal, start=start)]
-        steps = [entry for entry in entries if isinstance(entry, JournalStep)]
+        entries = read_journal(broker, journal, start)
+        steps = [entry for _, entry in entries if isinstance(entry, JournalStep)]
         if steps or start == beginning:
             return steps[-1] if steps else None
         reach *= 10
@@ -35,10 +63,10 @@ def settings_entry(broker: Broker, journal: TopicPartition, number: int) -> Open
             middle = (low + high) // 2
             consumer.seek(journal, middle)
             record = None
-            while record is None and consumer.position(journal) < high:
+            while (record is None or is_foreign(record)) and consumer.position(journal) < high:
                 record = next(iter(consumer.poll(100, 1)), None)
-            if record is None or record.offset >= high:
-                high = middle  # from the middle on there are only markers of transactions
+            if record is None or is_foreign(record) or record.offset >= high:
+                high = middle  # from the middle on there are only markers of transactions, and what others wrote
                 continue
             entry = decode_step(record)
             stands_at = 0 if isinstance(entry, Opening) else entry.number
@@ -64,7 +92,7 @@ class JournalFollower:
     def read(self, timeout_ms: int) -> Ledger:
         """Read what has come, and return the sum of the tasks' ledgers."""
         for record in self._consumer.poll(timeout_ms, 10_000):
-            entry = decode_step(record)
+            entry = None if is_foreign(record) else decode_step(record)
             if isinstance(entry, JournalStep):
                 self.steps[record.partition] = entry
         return total_ledger(step.ledger for step in self.steps.values())

@@ -4,22 +4,31 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
 from stream.joining.task import Effects, Reading, Task, TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
-from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError, decode_step
-from stream.recovery.journal_reading import last_step
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError, place_of
+from stream.recovery.journal_reading import last_step, read_journal
 from stream.recovery.resolve import Given, resolve
 from stream.recovery.settings_reading import settings_by_name, settings_in_force
 from stream.recovery.snapshot import restore
 from stream.recovery.snapshot_chunks import Generation, Stored
-from stream.recovery.snapshot_format import Snapshot, SnapshotError
+from stream.recovery.snapshot_format import Pulse, Snapshot, SnapshotError
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
 from stream.recovery.stored_settings import ABSENT, by_name, task_settings
-from stream.wire.codec import FEEDBACK_RULES_1
 from stream.wire.ledger import Ledger
-from stream.wire.records import TopicPartition
+from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
+
+
+class Foreign(NamedTuple):
+    """Records of a journal that other programs have written; they are passed over."""
+
+    records: int = 0
+    first: str = ""  # the place of the first one
+
+    def and_also(self, record: Record) -> "Foreign":
+        """One more."""
+        return Foreign(self.records + 1, self.first or place_of(record))
 
 
 class Recovered(NamedTuple):
@@ -36,6 +45,7 @@ class Recovered(NamedTuple):
     settings: TaskSettings  # those of its next step; the task itself still has those of its last one
     settings_from: int = 0  # the first step under the settings of its last one; 0: they are the opening's
     reading: Reading | None = None  # how the journal's last step read its records; None: it has none
+    foreign: Foreign = Foreign()  # what stands in the part of the journal that was read, and is not Onebit's
 
 
 class Progress(NamedTuple):
@@ -59,6 +69,7 @@ def recover(
     *,
     given: Given = None,
     change_settings: bool = False,
+    pulse: Pulse = lambda: None,
 ) -> Recovered:
     """Bring a task to its last commit, from where it can go on; write nothing.
 
@@ -70,18 +81,19 @@ def recover(
         progress: is told after each step how far it has come.
         given: which of the settings the user gave; None: all. The others are the task's own, if it has begun.
         change_settings: whether given ones that differ hold from the next step on.
+        pulse: is called again and again before the first step, while snapshots are read.
 
     Raises:
         JournalError: given settings differ, or records that are needed are gone.
         ParameterError: the learner cannot follow the policies that are to hold.
     """
     place = f"{topics.journal}/{partition}"
-    begun = settings_in_force(broker, topics, partition)
+    begun = settings_in_force(broker, topics, partition, pulse)
     if begun and not begun.keys() >= ABSENT.keys():  # a model has only those that it depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
     # First, so that nobody waits for a long recovery to hear that the settings are refused.
     settings = resolve(begun, settings, given, change=change_settings, place=place)
-    recovered = _rebuild(broker, topics, partition, settings, progress)
+    recovered = _rebuild(broker, topics, partition, settings, progress, pulse=pulse)
     if recovered.number > 0:
         now = by_name(recovered.task.settings)
         settings = resolve(now, settings, given, change=change_settings, place=place)
@@ -92,26 +104,6 @@ def recover(
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
     settings.check_policies(recovered.task.learner)
     return recovered._replace(settings=settings)
-
-
-def check_partitions(written: Reading | None, now: Reading, place: str) -> None:
-    """Refuse a task whose topics have another number of partitions than when it made its last step.
-
-    Args:
-        written: how its last step read its records; None: it has made none. The first rules did not keep the number.
-        now: how the next one would.
-        place: its journal, for the message.
-
-    Raises:
-        UnrecoverableError: the number is another one.
-    """
-    if written is None or written.rules == FEEDBACK_RULES_1 or written.partitions == now.partitions:
-        return
-    raise UnrecoverableError(
-        f"{place}: the topics' number of partitions was {written.partitions} at its last step and is {now.partitions} "
-        "now, so that an event's feedback would belong to another task than its context: begin anew with topics of "
-        "another prefix"
-    )
 
 
 Observer = Callable[[int, Effects], None]
@@ -162,16 +154,17 @@ def _rebuild(
     *,
     snapshots: bool = True,
     observe: Observer = lambda number, effects: None,
+    pulse: Pulse = lambda: None,
 ) -> Recovered:
     journal = TopicPartition(topics.journal, partition)
-    stored = read_snapshots(broker, topics, partition, until if snapshots else 0)
+    stored = read_snapshots(broker, topics, partition, until if snapshots else 0, pulse)
     last = last_step(broker, journal)
     if stored.newest is not None:
-        start = _from_snapshot(broker, topics, stored, stored.newest, last, journal)
+        start = _from_snapshot(broker, topics, stored, stored.newest, last, journal, pulse)
     elif last is not None:
-        start = _from_opening(broker, topics, stored, journal)
+        start = _from_opening(broker, topics, stored, journal, pulse)
     else:
-        return _untouched(broker, topics, partition, stored, settings)
+        return _untouched(broker, topics, partition, stored, settings, pulse)
     recovered = _apply_again(broker, topics, partition, start, last, until, progress, observe)
     return recovered._replace(reading=None if last is None else last.reading)
 
@@ -197,9 +190,10 @@ def _from_snapshot(
     newest: Generation,
     last: JournalStep | None,
     journal: TopicPartition,
+    pulse: Pulse,
 ) -> _Start:
     place = f"the snapshot in {topics.snapshots}/{journal.partition}, generation {newest.number},"
-    found = decode_snapshot(topics, journal.partition, newest)
+    found = decode_snapshot(topics, journal.partition, newest, pulse)
     settings = task_settings(settings_by_name(found, place))
     at = found.position
     # A journal of which all records were deleted has no last step either. That is refused later, with the step that is
@@ -218,9 +212,8 @@ def _from_snapshot(
     return _Start(recovered, at.journal_offset)
 
 
-def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: TopicPartition) -> _Start:
-    record = next(iter(read_partition(broker, journal)))
-    opening = decode_step(record)
+def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: TopicPartition, pulse: Pulse) -> _Start:
+    record, opening = next(read_journal(broker, journal))
     if not isinstance(opening, Opening):
         raise UnrecoverableError(
             f"{journal.topic}/{journal.partition} begins with step {opening.number}, without a snapshot of before: "
@@ -230,26 +223,28 @@ def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: Topic
     if imported is None:
         task = Task(settings, topics.contexts)
     else:
-        task = _imported(topics, journal, stored, imported, settings)
+        task = _imported(topics, journal, stored, imported, settings, pulse)
     recovered = Recovered(task, 0, -1, -1, stored, record.append_ms, Ledger(), imported, settings)
     return _Start(recovered, record.offset + 1)
 
 
-def _imported(topics: Topics, journal: TopicPartition, stored: Stored, wanted: str, settings: TaskSettings) -> Task:
+def _imported(
+    topics: Topics, journal: TopicPartition, stored: Stored, wanted: str, settings: TaskSettings, pulse: Pulse
+) -> Task:
     """The task as an imported model starts it."""
     if stored.imported is None or stored.imported.whole != wanted:
         raise UnrecoverableError(
             f"{journal.topic}/{journal.partition} was begun with the imported model {wanted[:16]}; "
             f"{topics.snapshots}/{journal.partition} does not hold it any more"
         )
-    found = decode_snapshot(topics, journal.partition, stored.imported)
+    found = decode_snapshot(topics, journal.partition, stored.imported, pulse)
     place = f"the model imported into {topics.snapshots}/{journal.partition}"
     resolve(settings_by_name(found, place), settings, place=place)
     return _restored(found, settings, topics, journal)
 
 
 def _untouched(
-    broker: Broker, topics: Topics, partition: int, stored: Stored, settings: TaskSettings | None
+    broker: Broker, topics: Topics, partition: int, stored: Stored, settings: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
     """The task of a journal without records: a new one, if nothing was deleted."""
     journal = TopicPartition(topics.journal, partition)
@@ -259,15 +254,35 @@ def _untouched(
             f"{journal.topic}/{journal.partition} is kept from offset {beginning} on: what came before it is gone; set "
             "its retention.ms to -1"
         )
+    _check_not_copied(broker, journal)
     if settings is None:
         raise JournalError(f"{journal.topic}/{journal.partition} is empty: no step has been made")
     starts = broker.beginnings([TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)])
     imported = None if stored.imported is None else stored.imported.whole
     task = Task(settings, topics.contexts)
     if imported is not None:
-        task = _imported(topics, journal, stored, imported, settings)
+        task = _imported(topics, journal, stored, imported, settings, pulse)
     contexts_offset, feedback_offset = starts.values()
     return Recovered(task, 0, contexts_offset, feedback_offset, stored, -1, Ledger(), imported, settings)
+
+
+def _check_not_copied(broker: Broker, journal: TopicPartition) -> None:
+    """Refuse to begin in a journal that holds records, none of which is Onebit's.
+
+    A copy by a tool that has changed all records looks like this, too: to begin anew would forget what was learned.
+    """
+    foreign = Foreign()
+
+    def pass_over(record: Record) -> None:
+        nonlocal foreign
+        foreign = foreign.and_also(record)
+
+    ours = next(read_journal(broker, journal, pass_over=pass_over), None)
+    if ours is None and foreign.records:
+        raise UnrecoverableError(
+            f"{journal.topic}/{journal.partition}: expected an empty journal, or one that Onebit has written; got "
+            f"{foreign.records} records of which none is Onebit's, the first is {foreign.first}"
+        )
 
 
 def _apply_again(
@@ -286,9 +301,15 @@ def _apply_again(
     task, first = recovered.task, recovered.number + 1
     final = recovered.number if last is None else last.number if until is None else min(until, last.number)
     records = 0
+    foreign = Foreign()
+
+    def pass_over(record: Record) -> None:
+        nonlocal foreign
+        foreign = foreign.and_also(record)
+
     inputs: Inputs | None = None
     try:
-        for step, change in _steps_after(broker, journal, recovered.number, journal_offset, until):
+        for step, change in _steps_after(broker, journal, recovered.number, journal_offset, until, pass_over):
             settings_from = recovered.settings_from
             if change is not None:
                 _change_settings(task, change, journal)
@@ -298,7 +319,8 @@ def _apply_again(
                 inputs = Inputs(broker, topics, partition, step, last or step)
                 progress(Progress(recovered.number, first, final, 0))
             batch = inputs.of(step)
-            observe(step.number, task.step(batch, step.now_ms, step.feedback_end_ms, step.reading))
+            effects = task.step(batch, step.now_ms, step.feedback_end_ms, step.reading)
+            observe(step.number, _without_drift(effects) if task.alarms and not step.alarms else effects)
             _check_same(task, step, journal)
             records += len(batch)
             recovered = recovered._replace(
@@ -312,13 +334,18 @@ def _apply_again(
     finally:
         if inputs is not None:
             inputs.close()
-    return recovered
+    return recovered._replace(foreign=foreign)
 
 
 def _steps_after(
-    broker: Broker, journal: TopicPartition, number: int, journal_offset: int, until: int | None
+    broker: Broker,
+    journal: TopicPartition,
+    number: int,
+    journal_offset: int,
+    until: int | None,
+    pass_over: Callable[[Record], None],
 ) -> Iterator[tuple[JournalStep, SettingsChange | None]]:
-    """The steps after one of them, each with the settings that changed before it.
+    """The steps after one of them, each with the settings that changed before it; see `read_journal`.
 
     Raises:
         JournalError: they do not follow on each other, or some are gone.
@@ -326,8 +353,7 @@ def _steps_after(
     beginning = broker.beginnings([journal])[journal]
     first = number + 1
     change: SettingsChange | None = None
-    for record in read_partition(broker, journal, start=max(beginning, journal_offset)):
-        entry = decode_step(record)
+    for _, entry in read_journal(broker, journal, max(beginning, journal_offset), pass_over=pass_over):
         if isinstance(entry, Opening) or entry.number < first:
             continue  # a snapshot is taken before its own step stands in the journal
         if entry.number != number + 1:
@@ -377,8 +403,19 @@ def _check_settings_from(step: JournalStep, settings_from: int, journal: TopicPa
         )
 
 
+def _without_drift(effects: Effects) -> Effects:
+    """The effects of a step that an earlier version made, which told alarms neither in journal nor in examples."""
+    untold = [(example._replace(drift=None), offset) for example, offset in effects.examples]
+    return effects._replace(examples=untold)
+
+
 def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
     """A step that is applied again must leave the task where the journal says that it stood."""
+    if last.alarms not in (0, task.alarms):
+        raise UnrecoverableError(
+            f"step {last.number} of {journal.topic}/{journal.partition}: expected {last.alarms} drift alarms; got "
+            f"{task.alarms}: the inputs have changed since they were applied"
+        )
     if (task.join.ledger(), task.updates) != (last.ledger, last.updates):
         raise UnrecoverableError(
             f"step {last.number} of {journal.topic}/{journal.partition}: expected {last.ledger} after {last.updates} "

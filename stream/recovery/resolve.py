@@ -41,7 +41,7 @@ class SettingsDifferError(JournalError):
 
     def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
         self.differences = differences
-        shown = ", ".join(f"{name} = {begun!r}; got {given!r}" for name, begun, given in differences)
+        shown = ", ".join(f"{name} = {_shown(begun)}; got {_shown(given)}" for name, begun, given in differences)
         super().__init__(f"{place} has {shown}: {remedy}")
 
     @property
@@ -89,6 +89,12 @@ def resolve(
         )
         raise SettingsDifferError(place, fixed, remedy)
     return task_settings({**values, **begun, **taken})
+
+
+def _shown(value: object) -> str:
+    """A value in a message; vocabularies are long."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def _parameters_left_out(wanted: TaskSettings, values: Mapping[str, Any]) -> set[str]:

@@ -5,7 +5,7 @@ from typing import Any
 from stream.brokers.port import Broker
 from stream.recovery.journal import JournalError, JournalStep
 from stream.recovery.journal_reading import last_step, settings_entry
-from stream.recovery.snapshot_format import Snapshot
+from stream.recovery.snapshot_format import Pulse, Snapshot
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
 from stream.recovery.stored_settings import UnknownSettingError, by_name, named
 from stream.wire.records import TopicPartition
@@ -27,11 +27,11 @@ def settings_by_name(snapshot: Snapshot, place: str) -> dict[str, Any]:
         ) from error
 
 
-def settings_in_force(broker: Broker, topics: Topics, partition: int) -> dict[str, Any]:
+def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
     """The settings of a task after its last step, by name.
 
     Of a task that has made no step, those of the model that was imported for it. Nothing where there is nothing, or
-    where what would be needed is gone: then recovery says what.
+    where what would be needed is gone: then recovery says what. The pulse is called while snapshots are read.
 
     Raises:
         JournalError: journal or snapshots cannot be read.
@@ -42,25 +42,28 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int) -> dict[st
         entry = settings_entry(broker, journal, last.settings_from)
         if entry is not None:
             return by_name(entry.settings)
-    return _of_snapshots(broker, topics, partition, last)
+    return _of_snapshots(broker, topics, partition, last, pulse)
 
 
-def _of_snapshots(broker: Broker, topics: Topics, partition: int, last: JournalStep | None) -> dict[str, Any]:
+def _of_snapshots(
+    broker: Broker, topics: Topics, partition: int, last: JournalStep | None, pulse: Pulse
+) -> dict[str, Any]:
     """The settings of an imported model; or, where retention has deleted their record, of the newest snapshot."""
-    stored = read_snapshots(broker, topics, partition)
+    stored = read_snapshots(broker, topics, partition, pulse=pulse)
     generation = stored.imported if last is None else stored.newest
     if generation is None:
         return {}
-    snapshot = decode_snapshot(topics, partition, generation)
+    snapshot = decode_snapshot(topics, partition, generation, pulse)
     if last is not None and snapshot.position.settings_from != last.settings_from:
         return {}
     return settings_by_name(snapshot, f"{topics.snapshots}/{partition}, generation {generation.number},")
 
 
-def pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> dict[str, Any]:
+def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
     """The settings of the first task that has begun, by name, which a task that has not begun yet takes over.
 
-    Where none has begun, those of the first model that was imported; nothing in a new pipeline.
+    Where none has begun, those of the first model that was imported; nothing in a new pipeline. The pulse is called
+    while snapshots are read.
 
     Raises:
         JournalError: journal or snapshots cannot be read.
@@ -68,6 +71,6 @@ def pipeline_settings(broker: Broker, topics: Topics, partitions: int) -> dict[s
     for topic in (topics.journal, topics.snapshots):
         ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
         for tp, end in ends.items():
-            if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition)):
+            if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition, pulse)):
                 return found
     return {}

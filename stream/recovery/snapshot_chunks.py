@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stream.recovery.snapshot_format import FORMAT, Snapshot, SnapshotError, decode_state, encode_state, headed
+from stream.recovery.snapshot_format import FORMAT, Pulse, Snapshot, SnapshotError, decode_state, encode_state, headed
 
 CHUNK_BYTES = 500_000
 """Of a chunk's payload: well under the 1 MB that Kafka lets a record have by default."""
@@ -231,10 +231,10 @@ class Stored:
         return ROTATING_SLOTS[0] if self.newest is None else other_slot(self.newest.slot)
 
 
-def decode(generation: Generation) -> Snapshot:
-    """The snapshot in a whole generation; its payloads are let go as they are read.
+def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
+    """The snapshot in a whole generation; its payloads are let go as they are read, with a pulse in between.
 
     Raises:
         SnapshotError: the checksums are right, and yet it cannot be read.
     """
-    return decode_state(generation.payloads, generation.format, f"generation {generation.number}")
+    return decode_state(generation.payloads, generation.format, f"generation {generation.number}", pulse)

@@ -48,7 +48,7 @@ Retained entries of which some are kept for a correction have the columns of tho
 
 _ID_COLUMNS = ("id.lengths", "id.bytes")
 
-_OUTCOME_CODES = {Outcome.MATCHED: 0, Outcome.EXPIRED: 1}
+_OUTCOME_CODES = {Outcome.MATCHED: 0, Outcome.EXPIRED: 1, Outcome.UNMATCHED: 2}
 _OUTCOMES = {code: outcome for outcome, code in _OUTCOME_CODES.items()}
 
 

@@ -49,6 +49,10 @@ BLOCK_ENTRIES = 2_000
 """Entries of the join in one section: what is encoded at once, 5 ms or so."""
 
 
+Pulse = Callable[[], None]
+"""Is called again and again during long work; what it raises ends the work."""
+
+
 class SnapshotError(ValueError):
     """A snapshot that cannot be used; the message says what to do."""
 
@@ -102,19 +106,20 @@ def headed(head: Mapping[str, Any]) -> bytes:
     return len(encoded).to_bytes(4, "little") + encoded
 
 
-def decode_state(payloads: list[memoryview], written_format: int, name: str) -> Snapshot:
+def decode_state(payloads: list[memoryview], written_format: int, name: str, pulse: Pulse = lambda: None) -> Snapshot:
     """The snapshot whose bytes these are; each payload is let go when it has been read.
 
     Args:
         payloads: the bytes, in as many pieces as it may be.
         written_format: the format that they were written in.
         name: what to call the snapshot in messages.
+        pulse: is called between two sections.
 
     Raises:
         SnapshotError: it cannot be read.
     """
     try:
-        return _decode(_Reader(payloads), written_format)
+        return _decode(_Reader(payloads), written_format, pulse)
     except (UnknownColumnError, _UnknownCountError) as error:
         raise SnapshotError(
             f"{name} holds {error}, which this version of Onebit does not know: it was written by a later version; "
@@ -207,7 +212,7 @@ _READERS: Mapping[str, Callable[[Columns], tuple[list[str], list[Any]]]] = {
 }
 
 
-def _decode(reader: "_Reader", written_format: int) -> Snapshot:
+def _decode(reader: "_Reader", written_format: int, pulse: Pulse) -> Snapshot:
     opening = reader.section()
     values = dict(opening.values)
     for older in range(written_format, FORMAT):
@@ -216,6 +221,7 @@ def _decode(reader: "_Reader", written_format: int) -> Snapshot:
     ids: dict[str, list[str]] = {name: [] for name in _READERS}
     entries: dict[str, list[Any]] = {name: [] for name in _READERS}
     while (section := reader.section()).name != "end":
+        pulse()
         if section.name == "learner":
             learner |= section.values.get("values", {})
             for name, array in section.arrays.items():

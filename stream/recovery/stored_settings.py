@@ -4,7 +4,10 @@ They are *stored* as one JSON object, in which a learner's parameters are an obj
 
     {"learner": "soba-diag", "n_classes": 10, "n_features": 64, "parameters": {"gamma": 0.05}, "seed": 0,
      "window_ms": 300000, "orphan_ms": 300000, "retain_ms": 3600000, "pending_max": 1000000, "orphans_max": 100000,
-     "retained_max": 5000000, "on_expiry": "drop", "late": "ignore"}
+     "retained_max": 5000000, "on_expiry": "drop", "late": "ignore", "play": "own", "reward": "exclusive",
+     "propensity_min": 0.0}
+
+`features` is there only where contexts have named ones, `class_names` (a list) where classes have names.
 
 *By name* they are a flat mapping, `parameters.gamma` beside `window_ms`: so they are compared, and named to people.
 """
@@ -34,6 +37,11 @@ ABSENT: Mapping[str, Any] = MappingProxyType(
         "retained_max": 5_000_000,
         "on_expiry": "drop",
         "late": "ignore",
+        "play": "own",
+        "reward": "exclusive",
+        "propensity_min": 0.0,
+        "features": None,
+        "class_names": None,
     }
 )
 """What a journal means that lacks a setting: what the version did that wrote it, whatever today's default is.
@@ -55,7 +63,7 @@ class UnknownSettingError(ValueError):
 def stored_settings(settings: TaskSettings) -> dict[str, Any]:
     """All settings, and all of the learner's parameters, as they are stored."""
     join = settings.join
-    return {
+    stored = {
         "learner": settings.learner,
         "n_classes": settings.n_classes,
         "n_features": settings.n_features,
@@ -69,7 +77,13 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
         "retained_max": join.retained_max,
         "on_expiry": settings.on_expiry,
         "late": settings.late,
+        "play": settings.play,
+        "reward": settings.reward,
+        "propensity_min": settings.propensity_min,
     }
+    names = None if settings.class_names is None else list(settings.class_names)
+    optional = {"features": settings.features, "class_names": names}
+    return stored | {name: value for name, value in optional.items() if value is not None}
 
 
 def from_format_1(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +110,9 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
         raise UnknownSettingError(*min(unknown.items()))
     flat = {name: stored[name] for name in ("learner", "n_classes", "n_features")}
     flat |= {PARAMETER + name: value for name, value in parameters.items()}
-    return flat | {name: stored[name] for name in ABSENT if name in stored}
+    flat |= {name: stored[name] for name in ABSENT if name in stored}
+    # Without names none are written; of a model alone, nothing is known about them.
+    return {"features": None, "class_names": None, **flat} if "seed" in flat else flat
 
 
 def by_name(settings: TaskSettings) -> dict[str, Any]:
@@ -116,4 +132,9 @@ def task_settings(flat: Mapping[str, Any]) -> TaskSettings:
         JoinSettings(**{name: values[name] for name in _JOIN_SETTINGS}),
         values["on_expiry"],
         values["late"],
+        values["play"],
+        values["reward"],
+        values["propensity_min"],
+        values["features"],
+        None if values["class_names"] is None else tuple(values["class_names"]),
     )

@@ -9,12 +9,27 @@ import math
 import re
 from collections.abc import Sequence
 from operator import lt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
-from stream.wire.events import Answer, Context, Decision, Example, Features, Feedback, FloatArray, Outcome, Prediction
+from stream.wire.events import (
+    DRIFT_OF_ALL,
+    Answer,
+    Context,
+    Decision,
+    Drift,
+    Example,
+    Features,
+    Feedback,
+    FloatArray,
+    Logged,
+    Outcome,
+    Prediction,
+    Target,
+)
+from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import Headers, Record
 
 VERSION = 1
@@ -56,32 +71,87 @@ class MalformedError(ValueError):
     """A record that cannot be read; the message says what was expected and what came."""
 
 
-def encode_context(event_id: str, x: Features) -> bytes:
-    """A context's value; `v` is left out when all values are one."""
+def encode_context(event_id: str, x: Features, logged: Logged | None = None) -> bytes:
+    """A context's value; `v` is left out when all values are one, `logged` when there is nothing."""
     features: dict[str, Any] = {"i": x.indices}
     if x.values.tobytes() != _ones(x.values.size).tobytes():  # a fifth of the time of any numpy comparison
         features["v"] = x.values
-    return orjson.dumps({"id": event_id, "x": features}, option=orjson.OPT_SERIALIZE_NUMPY)
+    fields: dict[str, Any] = {"id": event_id, "x": features}
+    if logged is not None:
+        fields["logged"] = logged._asdict()
+    return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def decode_context(record: Record, n_features: int) -> Context:
+class LogReading(NamedTuple):
+    """How the decision of a log is read that a context carries: there must be one then."""
+
+    n_classes: int
+    needs_propensity: bool = False
+    is_uniform: bool = False  # each class was played with the same probability, 1/K: any other is refused
+
+
+UNIFORM_TOLERANCE = 1e-3
+"""How far, relative to 1/K, a propensity may be from it: logs round, to .0125 for one of 80, or .0294 for one of 34."""
+
+
+def decode_context(
+    record: Record, n_features: int, log: LogReading | None = None, encoder: FeatureEncoder | None = None
+) -> Context:
     """Read a context for a learner of n_features features.
 
+    Args:
+        record: the record.
+        n_features: the learner's d.
+        log: how the logged decision is read; None: it is not looked at, whatever stands there.
+        encoder: which index each named feature has; None: there are no named ones.
+
     Raises:
-        MalformedError: not a context, or its features do not fit the learner.
+        MalformedError: not a context, or its features or a logged decision that is needed do not fit.
     """
     fields = _fields(record)
     event_id = _event_id(fields, record)
     x = fields.get("x")
     if type(x) is dict:
-        return Context(event_id, _sparse(x, n_features))
-    if type(x) is list:
+        # No value of a named feature is a list: so one that is called i cannot be taken for indices.
+        features = _sparse(x, n_features) if encoder is None or type(x.get("i")) is list else _named(x, encoder)
+    elif type(x) is list:
         if len(x) != n_features:
             raise MalformedError(f"x: expected {n_features} numbers, as the learner has features; got {len(x)}")
         values = _finite(x, "x")
         indices = np.flatnonzero(values).astype(np.int32)
-        return Context(event_id, Features(indices, values[indices]))
-    raise MalformedError(f'x: expected {{"i": [...], "v": [...]}} or a list of {n_features} numbers; got {_shown(x)}')
+        features = Features(indices, values[indices])
+    else:
+        expected = f'{{"i": [...], "v": [...]}} or a list of {n_features} numbers'
+        raise MalformedError(f"x: expected {expected}; got {_shown(x)}")
+    return Context(event_id, features) if log is None else Context(event_id, features, _logged(fields, log))
+
+
+def _logged(fields: dict[str, Any], log: LogReading) -> Logged:
+    """The decision of the log."""
+    logged = fields.get("logged")
+    if type(logged) is not dict:
+        expected = '{"action": ..., "propensity": ...}, the decision of the log, which is to be played'
+        raise MalformedError(f"logged: expected {expected}; got {_shown(logged)}")
+    action = _integer(logged, "action", log.n_classes, within="logged.")
+    if logged.get("propensity") is None:
+        if log.needs_propensity:
+            expected = "the probability with which the log's action was played, which is needed here"
+            raise MalformedError(f"logged.propensity: expected {expected}; got nothing")
+        return Logged(action)
+    propensity = _number(logged, "propensity", within="logged.")
+    if not 0.0 < propensity <= 1.0:
+        raise MalformedError(f"logged.propensity: expected a probability above 0, and at most 1; got {propensity}")
+    if log.is_uniform and abs(propensity * log.n_classes - 1.0) > UNIFORM_TOLERANCE:
+        expected = f"{1.0 / log.n_classes:.4g}, each of {log.n_classes} classes alike, since no propensity_min is set"
+        raise MalformedError(f"logged.propensity: expected {expected}; got {propensity}")
+    return Logged(action, propensity)
+
+
+def _named(x: dict[str, Any], encoder: FeatureEncoder) -> Features:
+    try:
+        return encoder.encode(x)
+    except NamedFeaturesError as error:
+        raise MalformedError(f"x: {error}") from error
 
 
 def _sparse(x: dict[str, Any], n_features: int) -> Features:
@@ -131,19 +201,21 @@ def _finite(values: list[Any], name: str) -> FloatArray:
 def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
     """A prediction's value; the offset names the context record that it answers."""
     decision = prediction.decision
-    return orjson.dumps(
-        {
-            "id": prediction.id,
-            "action": decision.action,
-            "greedy": decision.greedy,
-            "propensity": decision.propensity,
-            "scores": decision.scores,
-            "model_version": prediction.model_version,
-            "decided_at_ms": prediction.decided_at_ms,
-            "context_offset": context_offset,
-        },
-        option=orjson.OPT_SERIALIZE_NUMPY,
-    )
+    fields = {
+        "id": prediction.id,
+        "action": decision.action,
+        "greedy": decision.greedy,
+        "propensity": decision.propensity,  # orjson writes NaN as null
+        "scores": decision.scores,
+        "model_version": prediction.model_version,
+        "decided_at_ms": prediction.decided_at_ms,
+        "context_offset": context_offset,
+    }
+    if prediction.target is not None:
+        fields["target"] = prediction.target._asdict()
+    if prediction.class_name is not None:
+        fields["class"] = prediction.class_name
+    return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def decode_prediction(record: Record) -> tuple[Prediction, int]:
@@ -157,17 +229,41 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
     scores = fields.get("scores")
     if type(scores) is not list or len(scores) < 2:
         raise MalformedError(f"scores: expected a list of one number for each class; got {_shown(scores)}")
-    propensity = _number(fields, "propensity")
-    if not 0.0 < propensity <= 1.0:
-        raise MalformedError(f"propensity: expected a probability above 0; got {propensity}")
+    target = _target(fields, len(scores))
+    propensity = _propensity(fields, may_be_unknown=target is not None)
     decision = Decision(
         _integer(fields, "action", len(scores)),
         _integer(fields, "greedy", len(scores)),
         propensity,
         _finite(scores, "scores"),
     )
-    prediction = Prediction(event_id, decision, _integer(fields, "decided_at_ms"), _integer(fields, "model_version"))
+    decided_at_ms, model_version = _integer(fields, "decided_at_ms"), _integer(fields, "model_version")
+    class_name = fields.get("class")
+    if class_name is not None and type(class_name) is not str:
+        raise MalformedError(f"class: expected what the action is called; got {_shown(class_name)}")
+    prediction = Prediction(event_id, decision, decided_at_ms, model_version, target, class_name)
     return prediction, _integer(fields, "context_offset")
+
+
+def _target(fields: dict[str, Any], n_classes: int) -> Target | None:
+    """What a prediction says that the learner would have done."""
+    target = fields.get("target")
+    if target is None:
+        return None
+    if type(target) is not dict:
+        raise MalformedError(f'target: expected {{"action": ..., "propensity": ...}}; got {_shown(target)}')
+    action = _integer(target, "action", n_classes, within="target.")
+    return Target(action, _propensity(target, within="target."))
+
+
+def _propensity(fields: dict[str, Any], *, may_be_unknown: bool = False, within: str = "") -> float:
+    """A propensity; NaN for null, where it may be unknown."""
+    if may_be_unknown and "propensity" in fields and fields["propensity"] is None:
+        return math.nan
+    propensity = _number(fields, "propensity", within=within)
+    if not 0.0 < propensity <= 1.0:
+        raise MalformedError(f"{within}propensity: expected a probability above 0; got {propensity}")
+    return propensity
 
 
 def encode_feedback(feedback: Feedback) -> bytes:
@@ -219,18 +315,17 @@ def _reward(fields: dict[str, Any]) -> int:
 
 def encode_example(example: Example, feedback_offset: int | None) -> bytes:
     """An example's value; the offset names the feedback record that settled it."""
-    return orjson.dumps(
-        {
-            "id": example.id,
-            "outcome": example.outcome,
-            "action": example.action,
-            "propensity": example.propensity,
-            "reward": example.reward,
-            "delay_ms": example.delay_ms,
-            "settled_at_ms": example.settled_at_ms,
-            "feedback_offset": feedback_offset,
-        }
-    )
+    fields = {
+        "id": example.id,
+        "outcome": example.outcome,
+        "action": example.action,
+        "propensity": example.propensity,
+        "reward": example.reward,
+        "delay_ms": example.delay_ms,
+        "settled_at_ms": example.settled_at_ms,
+        "feedback_offset": feedback_offset,
+    }
+    return orjson.dumps(fields if example.drift is None else {**fields, "drift": example.drift})
 
 
 def decode_example(record: Record) -> tuple[Example, int | None]:
@@ -247,13 +342,23 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
         event_id,
         Outcome(fields["outcome"]),
         _integer(fields, "action"),
-        _number(fields, "propensity"),
+        math.nan if fields.get("propensity", 0) is None else _number(fields, "propensity"),
         None if fields.get("reward") is None else _integer(fields, "reward", 2),
         None if fields.get("delay_ms") is None else _integer(fields, "delay_ms", least=None),
         _integer(fields, "settled_at_ms"),
+        _drift(fields),
     )
     offset = None if fields.get("feedback_offset") is None else _integer(fields, "feedback_offset")
     return example, offset
+
+
+def _drift(fields: dict[str, Any]) -> Drift | None:
+    value = fields.get("drift")
+    if value is None or value == DRIFT_OF_ALL:
+        return value
+    if type(value) is not int or value < 0:
+        raise MalformedError(f'drift: expected "{DRIFT_OF_ALL}" or a class; got {_shown(value)}')
+    return value
 
 
 def decode_answer(record: Record) -> Answer:
@@ -384,19 +489,21 @@ def _event_id(fields: dict[str, Any], record: Record) -> str:
     return event_id
 
 
-def _integer(fields: dict[str, Any], name: str, below: int | None = None, least: int | None = 0) -> int:
+def _integer(
+    fields: dict[str, Any], name: str, below: int | None = None, least: int | None = 0, *, within: str = ""
+) -> int:
     """A whole number, by default not negative, and below a limit if there is one; true and 1.0 are none."""
     value = fields.get(name)
     if type(value) is not int or (least is not None and value < least) or (below is not None and value >= below):
         expected = f"a whole number from {least} to {below - 1}" if below is not None else "a whole number"
-        raise MalformedError(f"{name}: expected {expected}; got {_shown(value)}")
+        raise MalformedError(f"{within}{name}: expected {expected}; got {_shown(value)}")
     return value
 
 
-def _number(fields: dict[str, Any], name: str) -> float:
+def _number(fields: dict[str, Any], name: str, *, within: str = "") -> float:
     value: Any = fields.get(name)
     if type(value) not in _NUMBERS or not math.isfinite(value):
-        raise MalformedError(f"{name}: expected a finite number; got {_shown(value)}")
+        raise MalformedError(f"{within}{name}: expected a finite number; got {_shown(value)}")
     return float(value)
 
 

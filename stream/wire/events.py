@@ -5,7 +5,7 @@ every event. All are immutable; the arrays they carry are not written to once an
 """
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,19 @@ class Features(NamedTuple):
     values: FloatArray  # float64[nnz], finite
 
 
+class Logged(NamedTuple):
+    """What was done long ago for a context that is replayed from a log of decisions."""
+
+    action: int  # the class that was played
+    propensity: float | None = None  # the probability with which it was played; None: the log does not say
+
+
 class Context(NamedTuple):
     """What the learner sees of an event."""
 
     id: str
     x: Features
+    logged: Logged | None = None  # None: it is of no log, or what the log says is not looked at
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
@@ -36,9 +44,16 @@ class Decision(NamedTuple):
 
     action: int  # the class that was played, sampled from p
     greedy: int  # the class with the highest score
-    propensity: float  # p[action], the probability with which the action was played
+    propensity: float  # p[action], the probability with which it was played; NaN: a log that does not say played it
     scores: FloatArray  # float64[K]
     logged: FloatArray = NOTHING_LOGGED  # float64[L], the learner's own; most have none
+
+
+class Target(NamedTuple):
+    """What the learner would have done by itself, where a log says what was done."""
+
+    action: int
+    propensity: float
 
 
 class Prediction(NamedTuple):
@@ -48,6 +63,8 @@ class Prediction(NamedTuple):
     decision: Decision
     decided_at_ms: int  # the broker's time at which the decision was made
     model_version: int  # updates the model had seen
+    target: Target | None = None  # None: it was no decision of a log
+    class_name: str | None = None  # what the action is called; None: by its number alone
 
 
 class Answer(NamedTuple):
@@ -73,6 +90,13 @@ class Outcome(StrEnum):
 
     MATCHED = "matched"
     EXPIRED = "expired"
+    UNMATCHED = "unmatched"  # the log that is replayed holds another action: nobody will tell the bit of this one
+
+
+Drift = Literal["global"] | int
+"""A detector of drift: the one of all classes together, or a class's own."""
+
+DRIFT_OF_ALL: Drift = "global"
 
 
 class Example(NamedTuple):
@@ -82,6 +106,7 @@ class Example(NamedTuple):
     outcome: Outcome
     action: int
     propensity: float
-    reward: int | None  # None: expired without an assumed reward
+    reward: int | None  # None: expired without an assumed reward, or unmatched
     delay_ms: int | None  # from the decision to the broker's time of its feedback; None: no feedback came
     settled_at_ms: int  # the feedback watermark at which the decision was settled
+    drift: Drift | None = None  # the detector that went off by this reward; None: none did

@@ -13,7 +13,7 @@ class Identity(NamedTuple):
 
 IDENTITIES = (
     Identity("contexts", ("decided", "context_duplicates", "context_malformed")),
-    Identity("decided", ("pending", "matched", "expired")),
+    Identity("decided", ("pending", "matched", "expired", "unmatched")),
     Identity(
         "feedback",
         (
@@ -24,6 +24,7 @@ IDENTITIES = (
             "orphans_waiting",
             "orphans_dropped",
             "feedback_malformed",
+            "feedback_unmatched",
         ),
     ),
 )
@@ -50,6 +51,9 @@ class Ledger(NamedTuple):
     mismatched: int = 0  # feedback that names another action than the one decided
     contexts_misplaced: int = 0  # of contexts, those whose key belongs to another partition; counted elsewhere, too
     feedback_misplaced: int = 0
+    unmatched: int = 0  # decisions that a log gives no bit for, since it holds another action
+    feedback_unmatched: int = 0  # feedback for those
+    propensities_floored: int = 0  # of decided, those whose logged propensity was taken for the least that is allowed
 
     @property
     def balances(self) -> bool:

@@ -23,7 +23,10 @@ FORMAT_1_LEDGER = (
 )  # fmt: skip
 """The places of the counts in a journal record of format 1."""
 
-LEDGER = (*FORMAT_1_LEDGER, "mismatched", "contexts_misplaced", "feedback_misplaced")
+LEDGER = (
+    *FORMAT_1_LEDGER, "mismatched", "contexts_misplaced", "feedback_misplaced", "unmatched", "feedback_unmatched",
+    "propensities_floored",
+)  # fmt: skip
 """The names of all counts."""
 
 MODEL_SETTINGS = ("learner", "n_classes", "n_features", "parameters")
@@ -38,6 +41,11 @@ SETTINGS: Mapping[str, Any] = {
     "retained_max": 5_000_000,
     "on_expiry": "drop",
     "late": "ignore",
+    "play": "own",
+    "reward": "exclusive",
+    "propensity_min": 0.0,
+    "features": None,
+    "class_names": None,
 }
 """The settings of a task."""
 
@@ -90,6 +98,7 @@ class Step(NamedTuple):
     partitions: int
     settings_from: int
     settings: dict[str, Any]  # under which it was made
+    alarms: int
 
 
 class Journal(NamedTuple):
@@ -139,6 +148,7 @@ def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
         fields.get("partitions", 1),
         fields.get("settings_from", 0),
         in_force,
+        fields.get("alarms", 0),
     )
 
 
@@ -390,7 +400,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
 }
 """The columns of each kind of block."""
 
-OUTCOMES = ("matched", "expired")
+OUTCOMES = ("matched", "expired", "unmatched")
 
 Entry = dict[str, Any]
 """An entry of a block: what it has in each column."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
 from consumers.learner import LearnerOptions, LearnerProgram
+from producers.datasets.base import Known
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.embedded import EmbeddedBroker
@@ -253,7 +254,7 @@ def answers(broker: Broker, recipe: Recipe, now_ms: Callable[[], int]) -> Feedba
     """The program that answers the predictions."""
     plan = FeedbackPlan(5, parse_delay(recipe.delay), loss=0.05, duplicates=0.1)
     options = FeedbackOptions(with_label=recipe.with_label)
-    return FeedbackProgram(broker, TOPICS, label_of, plan, options, now_ms)
+    return FeedbackProgram(broker, TOPICS, lambda event_id: Known(label_of(event_id)), plan, options, now_ms)
 
 
 def imported(broker: Broker, recipe: Recipe, folder: Path) -> None:

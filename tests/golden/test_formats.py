@@ -121,8 +121,17 @@ def test_journal_opens_with_the_settings_and_then_counts_the_steps(golden: Golde
         found = journal(golden, partition)
         steps, final = found.steps, expected["final"]
         assert opening == json.loads(expected["opening"])
-        assert found.settings == {name: value for name, value in {**opening["settings"], **opening["settings"]["join"]}
-                                  .items() if name != "join"}  # fmt: skip
+        came_later = {
+            "play": "own",
+            "reward": "exclusive",
+            "propensity_min": 0.0,
+            "features": None,
+            "class_names": None,
+        }
+        assert found.settings == came_later | {
+            name: value for name, value in {**opening["settings"], **opening["settings"]["join"]}.items()
+            if name != "join"
+        }  # fmt: skip
         assert [step.n for step in steps] == list(range(1, final["step"] + 1))
         assert steps[-1].ledger == dict.fromkeys(LEDGER, 0) | final["ledger"]
         assert steps[-1].updates == final["updates"]
@@ -136,7 +145,7 @@ def test_journal_opens_with_the_settings_and_then_counts_the_steps(golden: Golde
         for step in steps:
             count = step.ledger
             assert count["contexts"] == count["decided"] + count["context_duplicates"] + count["context_malformed"]
-            assert count["decided"] == count["pending"] + count["matched"] + count["expired"]
+            assert count["decided"] == count["pending"] + count["matched"] + count["expired"] + count["unmatched"]
             assert count["contexts"] == sum(
                 record.offset < step.contexts[1] for record in golden.of("contexts", partition)
             )
@@ -144,7 +153,7 @@ def test_journal_opens_with_the_settings_and_then_counts_the_steps(golden: Golde
                 count[name]
                 for name in (
                     "matched", "late", "feedback_duplicates", "mismatched", "orphans_waiting", "orphans_dropped",
-                    "feedback_malformed",
+                    "feedback_malformed", "feedback_unmatched",
                 )
             )  # fmt: skip
             assert step.feedback_end_ms >= -1
@@ -170,20 +179,21 @@ def test_journal_records_of_both_formats_hold_the_same_settings_and_format_2_has
     assert format_reader.counts(step["ledger"]) == dict.fromkeys(LEDGER, 0) | {
         "contexts": 150, "decided": 149, "context_malformed": 1,
     }  # fmt: skip
-    (_, change), (_, changed) = of_2[3:]
+    (_, change), (_, changed), (_, alarmed) = of_2[3:]
     assert (json.loads(change)["n"], json.loads(changed)["settings_from"]) == (8, 8)
     assert settings(json.loads(change)["settings"]) == second.settings
+    assert [json.loads(step).get("alarms") for step in (changed, alarmed)] == [None, 2]
 
 
 def small_journal() -> list[tuple[bytes, dict[str, Any]]]:
     """A journal that was begun in format 1, and whose settings change before its third step."""
-    opening, step, first, change, changed = (
+    opening, step, first, change, changed, alarmed = (
         json.loads(line) for _, line in (*stored_journal(1)[1:], *stored_journal(2)[2:])
     )
     change["settings"]["window_ms"] = 300
     return [
         (b"1", opening), (b"1", {**step, "n": 1}), (b"2", {**first, "n": 2}), (b"2", {**change, "n": 3}),
-        (b"2", {**changed, "n": 3, "settings_from": 3}), (b"2", {**changed, "n": 4, "settings_from": 3}),
+        (b"2", {**changed, "n": 3, "settings_from": 3}), (b"2", {**alarmed, "n": 4, "settings_from": 3}),
     ]  # fmt: skip
 
 
@@ -193,10 +203,10 @@ def read_small(records: list[tuple[bytes, dict[str, Any]]]) -> Journal:
 
 def test_journal_goes_on_in_format_2_and_each_step_has_the_settings_of_the_newest_change() -> None:
     found = read_small(small_journal())
-    assert [(step.n, step.rules, step.settings["window_ms"]) for step in found.steps] == [
-        (1, 1, 1_000), (2, 2, 1_000), (3, 2, 300), (4, 2, 300),
+    assert [(step.n, step.rules, step.settings["window_ms"], step.alarms) for step in found.steps] == [
+        (1, 1, 1_000, 0), (2, 2, 1_000, 0), (3, 2, 300, 0), (4, 2, 300, 2),
     ]  # fmt: skip
-    assert found.steps[0].ledger == dict(zip(LEDGER, [*range(1, 15), 0, 0, 0], strict=True))
+    assert found.steps[0].ledger == dict(zip(LEDGER, [*range(1, 15), *[0] * 6], strict=True))
 
 
 def test_reader_knows_when_a_step_or_the_record_of_a_change_is_missing() -> None:
@@ -489,7 +499,9 @@ def test_page_has_a_line_for_each_setting_and_says_what_it_means_where_it_is_abs
     (section,) = re.findall(r"^### Settings.*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     found = {name: absent for names, _, absent in lines for name in re.findall(r"`([^`]+)`", names)}
-    assert found == {name: "–" if absent is NEEDED else f"`{absent}`" for name, absent in SETTINGS.items()}
+    assert [found.pop(name) for name in ("features", "class_names")] == ["none", "none"]
+    settings = {name: absent for name, absent in SETTINGS.items() if name not in ("features", "class_names")}
+    assert found == {name: "–" if absent is NEEDED else f"`{absent}`" for name, absent in settings.items()}
 
 
 def test_page_has_a_line_for_each_count() -> None:

@@ -66,13 +66,14 @@ def same_journal(loaded: Loaded, partition: int) -> None:
     opening = entries[0]
     assert isinstance(opening, Opening)
     assert found.imported == opening.imported
-    same = ("contexts", "feedback", "now_ms", "feedback_end_ms", "updates", "settings_from")
+    same = ("contexts", "feedback", "now_ms", "feedback_end_ms", "updates", "settings_from", "alarms")
     assert [
         (step.n, *(getattr(step, name) for name in same), step.ledger, (step.rules, step.partitions))
         for step in found.steps
     ] == [(step.number, *(getattr(step, name) for name in same), step.ledger._asdict(), step.reading) for step in steps]
     (change,) = [entry for entry in entries if isinstance(entry, SettingsChange)]
-    assert found.steps[-1].settings == stored_settings(change.settings)
+    # Names are written only where there are some; to the reader there are none otherwise.
+    assert found.steps[-1].settings == {"features": None, "class_names": None, **stored_settings(change.settings)}
     assert found.steps[-1].settings_from == change.number
     assert {step.rules for step in found.steps} == {1, 2}, "begun by 0.1.0, gone on with now"
 

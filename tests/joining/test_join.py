@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stream.joining.join import (
     TRANSITIONS,
+    Aside,
     DroppedOrphan,
     Event,
     Input,
@@ -39,11 +40,11 @@ class Driver:
     def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
         self.join = Join(limits, assumes_negative=negative, corrects=corrects)
 
-    def context(self, event_id: str, decided_at_ms: int, action: int = 0) -> list[str]:
-        """A context comes; if it is decided, then by this action at this time."""
+    def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
+        """A context comes; if it is decided, then by this action at this time, or set aside."""
         before = self.join.ledger()
-        decision = DECISION._replace(action=action)
-        events = self.join.receive_context(event_id, lambda: Pending(X, decision, decided_at_ms))
+        pending = Pending(X, DECISION._replace(action=action), decided_at_ms)
+        events = self.join.receive_context(event_id, lambda: Aside(pending) if aside else pending)
         duplicate = self.join.ledger().context_duplicates > before.context_duplicates
         return ["context duplicate"] * duplicate + [self._told(event) for event in events]
 
@@ -69,10 +70,12 @@ class Driver:
         if isinstance(event, Mismatched):
             return f"mismatched {event.feedback.id} {event.feedback.action} for {event.action}"
         reward = self.join.assumed_reward if event.feedback is None else event.feedback.reward
+        if event.outcome is Outcome.UNMATCHED:
+            reward = None
         return f"{event.outcome} {event.id} {reward}"
 
     def run(self, script: str) -> list[str]:
-        """Inputs such as `context a@0`, `right a@5`, `wrong a@5`, `right 2 a@5`, `time@9`.
+        """Inputs such as `context a@0`, `aside a@0`, `right a@5`, `wrong a@5`, `right 2 a@5`, `time@9`.
 
         A number is the action that a context is decided by, 0 without one, or the action that feedback names.
         """
@@ -83,6 +86,8 @@ class Driver:
             action = int(numbers[0]) if numbers else None
             if kind == "context":
                 happened += self.context(event_id, int(at), action or 0)
+            elif kind == "aside":
+                happened += self.context(event_id, int(at), action or 0, aside=True)
             elif kind == "time":
                 happened += self.time(int(at))
             else:
@@ -233,6 +238,41 @@ ROWS = [
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, expired=1, feedback=1, late=1),
     ),
     Row(
+        "unseen, context set aside: settled at once, and never pending", "aside a@0, time@101", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1),
+    ),
+    Row(
+        "orphan, context set aside: its feedback is passed over", "wrong a@0, aside a@10, right a@11",
+        ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
+    ),
+    Row(
+        "orphan of another action, context set aside: passed over, too, and not refused",
+        "right 2 a@0, aside a@10", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
+    ),
+    Row(
+        "unmatched, feedback of whatever action: passed over", "aside a@0, right a@1, wrong 2 a@2, right 0 a@3",
+        ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=3, feedback_unmatched=3),
+    ),
+    Row(
+        "unmatched, context: duplicate", "aside a@0, context a@1, aside a@2",
+        ["unmatched a None", "context duplicate", "context duplicate"],
+        Ledger(contexts=3, decided=1, context_duplicates=2, unmatched=1),
+    ),
+    Row(
+        "unmatched, retained to the millisecond: still known", "aside a@0, right a@1000", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
+    ),
+    Row(
+        "unmatched, retained no longer: forgotten", "aside a@0, right a@1001", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1, feedback=1, orphans_waiting=1),
+    ),
+    Row(
+        "pending, context set aside: duplicate, the first decision stands", "context a@0, aside a@1, right a@2",
+        ["context duplicate", "matched a 1"],
+        Ledger(contexts=2, decided=1, context_duplicates=1, matched=1, feedback=1),
+    ),
+    Row(
         "time does not go back: an earlier append time is taken as the watermark", "context a@0, time@101, right a@50",
         ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
     ),
@@ -267,22 +307,30 @@ def test_oracle_agrees_with_the_table(row: Row) -> None:
 def test_table_of_transitions_is_that_of_the_design() -> None:
     ignored, refused = Move.IGNORE_CONTEXT, Move.REFUSE
     assert {
-        State.UNSEEN: [(Move.DECIDE, State.PENDING), (Move.KEEP_ORPHAN, State.ORPHAN), None, None],
+        State.UNSEEN: [
+            (Move.DECIDE, State.PENDING), (Move.KEEP_ORPHAN, State.ORPHAN), None, None,
+            (Move.SET_ASIDE, State.UNMATCHED),
+        ],
         State.ORPHAN: [
             (Move.DECIDE_AND_MATCH, State.MATCHED), (Move.IGNORE_FEEDBACK, State.ORPHAN),
             (Move.DECIDE_AND_REFUSE, State.PENDING), (Move.DROP_ORPHAN, State.UNSEEN),
+            (Move.SET_ASIDE_AND_PASS, State.UNMATCHED),
         ],
         State.PENDING: [
             (ignored, State.PENDING), (Move.MATCH, State.MATCHED), (refused, State.PENDING),
-            (Move.EXPIRE, State.EXPIRED),
+            (Move.EXPIRE, State.EXPIRED), None,
         ],
         State.MATCHED: [
             (ignored, State.MATCHED), (Move.IGNORE_FEEDBACK, State.MATCHED), (refused, State.MATCHED),
-            (Move.FORGET, State.UNSEEN),
+            (Move.FORGET, State.UNSEEN), None,
         ],
         State.EXPIRED: [
             (ignored, State.EXPIRED), (Move.TAKE_LATE, State.EXPIRED), (refused, State.EXPIRED),
-            (Move.FORGET, State.UNSEEN),
+            (Move.FORGET, State.UNSEEN), None,
+        ],
+        State.UNMATCHED: [
+            (ignored, State.UNMATCHED), (Move.PASS_OVER, State.UNMATCHED), (Move.PASS_OVER, State.UNMATCHED),
+            (Move.FORGET, State.UNSEEN), None,
         ],
     } == {state: [TRANSITIONS.get((state, happened)) for happened in Input] for state in State}  # fmt: skip
 
@@ -293,12 +341,13 @@ REACH = {
     State.PENDING: "context a@1",
     State.MATCHED: "context a@1, right a@1",
     State.EXPIRED: "context a@1, time@102",
+    State.UNMATCHED: "aside a@1",
 }
 
 
 GIVE = {
     Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.MISMATCH: "wrong 1 a@20",
-    Input.DEADLINE: "time@5000",
+    Input.DEADLINE: "time@5000", Input.ASIDE: "aside a@20",
 }  # fmt: skip
 
 
@@ -438,10 +487,10 @@ class JoinMachine(RuleBasedStateMachine):
         self.oracle = JoinOracle(limits, 0 if negative else None)
         self.now_ms = 0
 
-    @rule(event_id=IDS, action=ACTIONS)
-    def context(self, event_id: str, action: int) -> None:
-        told = self.driver.context(event_id, self.now_ms, action)
-        assert told == self.oracle.context(event_id, self.now_ms, action)
+    @rule(event_id=IDS, action=ACTIONS, aside=st.booleans())
+    def context(self, event_id: str, action: int, aside: bool) -> None:
+        told = self.driver.context(event_id, self.now_ms, action, aside=aside)
+        assert told == self.oracle.context(event_id, self.now_ms, action, aside=aside)
 
     @rule(event_id=IDS, reward=st.integers(0, 1), action=st.none() | ACTIONS)
     def feedback(self, event_id: str, reward: int, action: int | None) -> None:

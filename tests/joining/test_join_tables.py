@@ -43,7 +43,9 @@ def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
         event_id, action = luck.choice("abcdef"), luck.randrange(2)
         match luck.randrange(5):
             case 0 | 1:
-                assert driver.context(event_id, now_ms, action) == oracle.context(event_id, now_ms, action)
+                aside = luck.randrange(4) == 0
+                told = driver.context(event_id, now_ms, action, aside=aside)
+                assert told == oracle.context(event_id, now_ms, action, aside=aside)
             case 2 | 3:
                 bit, named = luck.randrange(2), luck.choice((None, action))
                 told = driver.feedback(event_id, bit, now_ms, named)

@@ -56,9 +56,10 @@ class JoinOracle:
     gave_way: int = 0
     orphans_gave_way: int = 0
     forgotten_early: int = 0
+    passed_over: int = 0
 
-    def context(self, event_id: str, decided_at_ms: int, action: int = 0) -> list[str]:
-        """A context comes, and would be decided at this time, by this action."""
+    def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
+        """A context comes, and would be decided at this time, by this action; aside: no bit of it can be known."""
         self.contexts += 1
         if self._known(event_id) is not None:
             self.context_duplicates += 1
@@ -66,6 +67,10 @@ class JoinOracle:
         decision = Decided(event_id, decided_at_ms, action)
         self.decisions.append(decision)
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        if aside:
+            self.passed_over += len(waiting)
+            self.orphans = [orphan for orphan in self.orphans if orphan.id != event_id]
+            return self._settle(decision, "unmatched", None)
         refused = []
         if waiting:
             self.orphans.remove(waiting[0])
@@ -87,6 +92,9 @@ class JoinOracle:
         decision = self._known(event_id)
         if decision is None:
             return happened + self._without_decision(event_id, reward, action)
+        if decision.outcome == "unmatched":
+            self.passed_over += 1
+            return happened
         if action not in (None, decision.action):
             return [*happened, self._refuse(event_id, action, decision.action)]
         if decision.outcome == "matched":
@@ -168,6 +176,8 @@ class JoinOracle:
             orphans_waiting=len(self.orphans),
             orphans_dropped=self.dropped,
             mismatched=self.mismatched,
+            unmatched=sum(d.outcome == "unmatched" for d in self.decisions),
+            feedback_unmatched=self.passed_over,
         )
 
     def overflows(self) -> Overflows:

@@ -45,6 +45,7 @@ ENTRIES: list[Entry] = [
     STEP,
     SettingsChange(8, SETTINGS),
     STEP._replace(number=8, settings_from=8),
+    STEP._replace(number=9, settings_from=8, alarms=2),
 ]
 
 
@@ -66,6 +67,11 @@ def test_records_are_the_golden_ones_byte_for_byte() -> None:
     golden = (GOLDEN / "journal.format2").read_bytes().splitlines()
     assert [encode_entry(entry) for entry in ENTRIES] == golden
     assert dict(journal.HEADERS) == {"onebit-version": b"2"}
+
+
+def test_records_of_before_there_was_a_play_are_read_as_of_one_that_looks_at_no_log() -> None:
+    golden = (GOLDEN / "journal.format2.without-play").read_bytes().splitlines()
+    assert [read(value) for value in golden] == ENTRIES[: len(golden)]
 
 
 def test_records_of_format_1_are_read() -> None:

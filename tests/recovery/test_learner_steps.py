@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from consumers.learner import RECOVERY_POLL_MS, REPORT_INTERVAL_MS, LearnerProgram
+from consumers.learner import LearnerProgram
+from consumers.recovering import POLL_INTERVAL_MS, REPORT_INTERVAL_MS, Recovering
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.partitioner import partition_for
 from stream.joining.join import JoinSettings
@@ -281,27 +282,27 @@ def test_input_is_not_read_on_while_as_much_as_may_wait_does_and_is_when_there_i
 
 def test_recovery_is_told_at_its_beginning_its_end_and_now_and_then_and_polls_meanwhile() -> None:
     pipeline = Pipeline(small_task())
-    learner = pipeline.learner()
     said: list[str] = []
-    learner._announce = said.append
-    polled = Polled(learner)
+    polled_ms: list[int] = []
     began_ms = pipeline.now_ms()
-    report = learner._report(7)
+    recovering = Recovering(
+        7, pipeline.now_ms, said.append, lambda: False, lambda: polled_ms.append(pipeline.now_ms() - began_ms)
+    )
 
     def reaches(number: int, at_ms: int) -> list[str]:
         pipeline.clock.advance_to(began_ms + at_ms)
         told = len(said)
-        report(Progress(number, 10, 90, 3 * number))
+        recovering.progress(Progress(number, 10, 90, 3 * number))
         return said[told:]
 
     assert reaches(9, 0) == ["recovering partition 7: step 9 of 10 to 90"]
     assert reaches(10, 0) == []
-    assert reaches(11, RECOVERY_POLL_MS - 1) == []
-    assert polled.waits_ms == []
-    assert reaches(12, RECOVERY_POLL_MS) == []
-    assert polled.waits_ms == [0]
-    assert reaches(13, 2 * RECOVERY_POLL_MS - 1) == []
-    assert polled.waits_ms == [0]
+    assert reaches(11, POLL_INTERVAL_MS - 1) == []
+    assert polled_ms == []
+    assert reaches(12, POLL_INTERVAL_MS) == []
+    assert polled_ms == [POLL_INTERVAL_MS]
+    assert reaches(13, 2 * POLL_INTERVAL_MS - 1) == []
+    assert polled_ms == [POLL_INTERVAL_MS]
     assert reaches(14, REPORT_INTERVAL_MS - 1) == []
     assert reaches(15, REPORT_INTERVAL_MS) == ["recovering partition 7: step 15 of 10 to 90, 9 records/s"]
     assert reaches(16, REPORT_INTERVAL_MS + 1) == []

@@ -1,7 +1,7 @@
 """Recovery with snapshots: the same state, to the bit, as without them, whatever dies when."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import orjson
@@ -73,7 +73,13 @@ def faultless() -> tuple[str, Ledger]:
     return digests(learner.program.tasks[0])
 
 
-@pytest.mark.parametrize("learner", ["soba-diag", "soba", "confidit", "kwik-banditron", "newtron", "halving"])
+@pytest.mark.parametrize(
+    "learner",
+    [
+        "soba-diag", "soba", "confidit", "kwik-banditron", "newtron", "halving", "late-ucb", "igw-logistic",
+        "stack-igw",
+    ],
+)  # fmt: skip
 def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: str) -> None:
     pipeline = Pipeline(small_task(learner))
     program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
@@ -385,7 +391,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     pipeline, program = many_snapshots()
     program.close()
     learner = pipeline.learner("learner-2", snapshot_interval_ms=0)
-    slow = iter(range(0, 1_000_000, 4_000))  # a recovery that takes four seconds a step
+    slow = count(0, 4_000)  # a recovery that takes four seconds a step
     learner._host_ms = lambda: next(slow)
     others: list[LearnerProgram] = []
 

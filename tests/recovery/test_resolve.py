@@ -18,6 +18,7 @@ from stream.recovery.stored_settings import (
     stored_settings,
     task_settings,
 )
+from stream.wire.named_features import Kind, build, to_plain
 
 PLACE = "test.journal/0"
 BEGUN = TaskSettings(
@@ -56,7 +57,8 @@ def test_what_the_user_gave_may_be_what_the_pipeline_has() -> None:
 OTHERS: dict[str, Any] = {
     "learner": "soba-diag", "n_classes": 4, "n_features": 5, "seed": 8, "window_ms": 2_000, "orphan_ms": 501,
     "retain_ms": 9_999, "pending_max": 91, "orphans_max": 81, "retained_max": 71, "on_expiry": "drop",
-    "late": "correct", "parameters.margin": "decision",
+    "late": "correct", "play": "match", "reward": "any", "propensity_min": 0.125, "parameters.margin": "decision",
+    "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
 }  # fmt: skip
 
 

@@ -236,7 +236,9 @@ def test_settings_are_known_although_retention_has_deleted_their_record() -> Non
     step = f'"n":{newest.number},'.encode()
     offset = next(record.offset for record in pipeline.records(TOPICS.journal) if step in (record.value or b""))
     pipeline.broker.delete_records(JOURNAL, offset)
-    assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
+    pulses: list[int] = []
+    assert pipeline_settings(pipeline.broker, TOPICS, 1, lambda: pulses.append(1))["window_ms"] == 300
+    assert len(pulses) > len(pipeline.records(TOPICS.snapshots))  # the snapshot's records, and then its sections
     program.close()
     again = pipeline.learner(settings=BEGUN, given=(), snapshot_interval_ms=50)
     traffic(pipeline, again, range(80, 90))

@@ -187,6 +187,7 @@ def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
     assert set(vars(task)) == {
         "settings", "learner", "join", "updates", "decided_at_ms",
         "_contexts_topic", "_draw_action", "_draw_update",
+        "_draw_log", "_log", "_propensity_min", "_encoder",  # follow from the settings
     }, "a new part of a task's state must go into its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
         "settings", "assumed_reward", "_corrects", "watermark_ms", "pending", "orphans", "retained", "_counts",
@@ -352,7 +353,8 @@ def test_snapshot_of_an_earlier_format_is_migrated(older: int) -> None:
     expected = without_actions(take(task, POSITION._replace(taken_ms=taken_ms)))
     assert expected.overflows == Overflows()
     decoded = decode(found)
-    assert named(decoded.settings) == named(expected.settings)
+    came_later = {"play", "reward", "propensity_min"}
+    assert named(decoded.settings) == {n: v for n, v in named(expected.settings).items() if n not in came_later}
     assert same(decoded._replace(settings=expected.settings), expected)
 
 
@@ -370,6 +372,20 @@ def test_snapshot_of_the_current_format_is_read_as_it_was_written() -> None:
     (chunk,) = encode(snapshot)
     assert chunk == (GOLDEN / f"snapshot.format{FORMAT}").read_bytes()
     assert same(decode(whole(stored(chunk))), snapshot)
+
+
+def test_snapshot_of_before_there_was_a_play_is_read() -> None:
+    snapshot = take(used_task(small_task()), POSITION)
+    snapshot = snapshot._replace(pending=logging(snapshot.pending))
+    decoded = decode(whole(stored((GOLDEN / "snapshot.format3.without-play").read_bytes())))
+    assert not decoded.settings.keys() & {"play", "reward", "propensity_min"}
+    assert same(decoded._replace(settings=snapshot.settings), snapshot)
+
+
+def test_unmatched_id_is_remembered_as_such() -> None:
+    settled = [Retained(outcome, None, 1_000 + n, None, n) for n, outcome in enumerate(Outcome)]
+    ids = ["a", "b", "c"]
+    assert read_retained_block(retained_block(ids, settled)) == (ids, settled)
 
 
 def test_snapshot_of_a_later_format_is_refused_with_what_to_do() -> None:

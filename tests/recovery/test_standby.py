@@ -1,9 +1,16 @@
 """A learner that recovers stops when it is asked to; one without a partition says who holds them."""
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 
-from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram, RecoveryStoppedError
+from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram
+from consumers.recovering import POLL_INTERVAL_MS, RecoveryStoppedError
 from stream.brokers.port import Consumer
+from stream.joining.join import Pending
+from stream.recovery.snapshot_columns import Columns, read_pending_block
+from stream.recovery.snapshot_format import _READERS
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -57,6 +64,72 @@ def test_recovery_ends_soon_when_the_program_is_asked_to_stop(monkeypatch: pytes
     learner.close()
     assert pipeline.ends() == ends
     assert "learner-1" not in pipeline.broker.members("onebit-learner")
+
+
+SNAPSHOT_PARTS = 60
+PART_MS = 500
+
+
+def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """A task whose snapshot has a section for each decision that waits, in small chunks."""
+    monkeypatch.setattr("stream.recovery.snapshot_format.BLOCK_ENTRIES", 1)
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=300)
+    learner.step(0)
+    for number in range(SNAPSHOT_PARTS):
+        pipeline.context(f"event-{number}")
+    while learner.step(0):
+        pass
+    pipeline.clock.advance_to(pipeline.now_ms() + 51)
+    while learner.step(0):
+        pass
+    learner.close()
+    assert len(pipeline.records(TOPICS.snapshots)) > SNAPSHOT_PARTS
+    return pipeline
+
+
+def slow_to_read(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = pipeline.broker.reader
+    monkeypatch.setattr(
+        pipeline.broker,
+        "reader",
+        lambda tps: SlowReader(pipeline, reader(tps), PART_MS) if tps[0].topic == TOPICS.snapshots else reader(tps),
+    )
+
+
+def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_block(columns: Columns) -> tuple[list[str], list[Pending]]:
+        pipeline.clock.advance_to(pipeline.now_ms() + PART_MS)
+        return read_pending_block(columns)
+
+    monkeypatch.setitem(_READERS, "pending", read_block)
+
+
+@pytest.mark.parametrize("slow", [slow_to_read, slow_to_decode])
+def test_stop_is_heard_while_a_large_snapshot_is_read(
+    monkeypatch: pytest.MonkeyPatch, slow: Callable[[Pipeline, pytest.MonkeyPatch], None]
+) -> None:
+    pipeline = with_a_large_snapshot(monkeypatch)
+    slow(pipeline, monkeypatch)
+    began_ms = pipeline.now_ms()
+    asked_ms = began_ms + SNAPSHOT_PARTS // 2 * PART_MS
+    polled_ms: list[int] = []
+    learner = LearnerProgram(
+        pipeline.broker, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms,
+        stop=lambda: pipeline.now_ms() >= asked_ms,
+    )  # fmt: skip
+    poll = learner._consumer.poll
+
+    def polls(timeout_ms: int, records_max: int) -> list[Record]:
+        polled_ms.append(pipeline.now_ms() - began_ms)
+        return poll(timeout_ms, records_max)
+
+    monkeypatch.setattr(learner._consumer, "poll", polls)
+    with pytest.raises(RecoveryStoppedError, match="asked to stop while snapshots were read"):
+        learner.step(0)
+    assert pipeline.now_ms() - asked_ms <= 2_000
+    assert max(then - before for before, then in pairwise(polled_ms)) <= POLL_INTERVAL_MS + PART_MS
+    learner.close()
 
 
 def standing_by() -> tuple[Pipeline, LearnerProgram, list[str]]:

@@ -17,9 +17,20 @@ from stream.wire.codec import (
     ID_BYTES_MAX,
     VALUE_BYTES_MAX,
     VERSION_HEADER,
+    LogReading,
     MalformedError,
 )
-from stream.wire.events import Context, Decision, Example, Features, Feedback, Outcome, Prediction
+from stream.wire.events import (
+    Context,
+    Decision,
+    Example,
+    Features,
+    Feedback,
+    Logged,
+    Outcome,
+    Prediction,
+    Target,
+)
 from stream.wire.records import Headers, Record
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -70,7 +81,7 @@ def test_context_is_read_as_it_was_written_to_the_last_bit(event_id: str, x: Fea
 
 @given(st.lists(FLOATS, min_size=N_FEATURES, max_size=N_FEATURES))
 def test_dense_context_holds_the_nonzeros_of_the_list(dense: list[float]) -> None:
-    _, x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES)
+    x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES).x
     assert x.indices.tolist() == [i for i, value in enumerate(dense) if value != 0.0]
     assert x.values.tolist() == [value for value in dense if value != 0.0]
     assert (x.indices.dtype.str, x.values.dtype.str) == ("<i4", "<f8")
@@ -83,7 +94,7 @@ def test_values_that_are_all_one_are_left_out_and_read_as_ones() -> None:
 
 
 def test_context_without_any_feature_is_a_context() -> None:
-    _, x = codec.decode_context(record(b'{"id":"a","x":{"i":[]}}'), N_FEATURES)
+    x = codec.decode_context(record(b'{"id":"a","x":{"i":[]}}'), N_FEATURES).x
     assert (x.indices.size, x.values.size, x.indices.dtype.str) == (0, 0, "<i4")
 
 
@@ -118,7 +129,7 @@ def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: i
 @given(
     st.builds(
         Example, IDS, st.sampled_from(Outcome), COUNTS, FLOATS, st.none() | st.integers(0, 1),
-        st.none() | st.integers(-(2**62), 2**62), COUNTS,
+        st.none() | st.integers(-(2**62), 2**62), COUNTS, CLASSES | st.just("global"),
     ),
     st.none() | COUNTS,
 )  # fmt: skip
@@ -354,6 +365,85 @@ def test_first_rules_look_at_no_action(action: str) -> None:
     assert codec.decode_feedback(sent, N_CLASSES, rules=FEEDBACK_RULES_1) == Feedback("a", 1)
 
 
+def logged(fields: bytes) -> bytes:
+    return b'{"id":"a","x":{"i":[1]},"logged":' + fields + b"}"
+
+
+ANY_LOG, WEIGHED, UNIFORM = LogReading(4), LogReading(4, needs_propensity=True), LogReading(4, True, True)
+
+BAD_LOGGED = [
+    (ANY_LOG, b'{"id":"a","x":{"i":[1]}}', "logged: expected"),
+    (ANY_LOG, logged(b"null"), "logged: expected"),
+    (ANY_LOG, logged(b"[1, 0.5]"), "logged: expected"),
+    (ANY_LOG, logged(b"{}"), "logged.action: expected a whole number from 0 to 3; got nothing"),
+    (ANY_LOG, logged(b'{"action":4}'), "logged.action: expected a whole number from 0 to 3; got 4"),
+    (ANY_LOG, logged(b'{"action":"1"}'), "logged.action: expected"),
+    (ANY_LOG, logged(b'{"action":1,"propensity":"0.5"}'), "logged.propensity: expected a finite number; got '0.5'"),
+    (ANY_LOG, logged(b'{"action":1,"propensity":0}'), "logged.propensity: expected a probability above 0"),
+    (ANY_LOG, logged(b'{"action":1,"propensity":1.01}'), "logged.propensity: expected a probability above 0"),
+    (WEIGHED, logged(b'{"action":1}'), "logged.propensity: expected the probability with which"),
+    (WEIGHED, logged(b'{"action":1,"propensity":null}'), "logged.propensity: expected the probability with which"),
+    (UNIFORM, logged(b'{"action":1,"propensity":0.3}'), "logged.propensity: expected 0.25, each of 4 classes alike"),
+]
+
+
+@pytest.mark.parametrize(("log", "value", "says"), BAD_LOGGED)
+def test_logged_decision_that_cannot_be_played_is_refused_where_it_is_needed(
+    log: LogReading, value: bytes, says: str
+) -> None:
+    with pytest.raises(MalformedError) as refused:
+        codec.decode_context(record(value), N_FEATURES, log)
+    assert str(refused.value).startswith(says)
+    assert codec.decode_context(record(value), N_FEATURES).logged is None, "nobody asked for it"
+
+
+@pytest.mark.parametrize(
+    ("log", "written"),
+    [
+        (ANY_LOG, Logged(3)),
+        (ANY_LOG, Logged(0, 1e-9)),
+        (WEIGHED, Logged(2, 1.0)),
+        (UNIFORM, Logged(1, 0.25)),
+        (UNIFORM, Logged(1, 0.25001)),
+    ],
+)
+def test_logged_decision_is_read_as_it_was_written(log: LogReading, written: Logged) -> None:
+    value = codec.encode_context("a", Features(np.array([1], dtype=np.int32), np.ones(1)), written)
+    assert codec.decode_context(record(value), N_FEATURES, log).logged == written
+
+
+def test_target_and_a_propensity_that_the_log_does_not_tell_are_read_as_they_were_written() -> None:
+    decision = Decision(1, 0, math.nan, np.array([1.0, 0.5]))
+    written = Prediction("a", decision, 5, 0, Target(0, 0.75))
+    read, _ = codec.decode_prediction(record(codec.encode_prediction(written, 3)))
+    assert (read.target, math.isnan(read.decision.propensity)) == (written.target, True)
+    example = Example("a", Outcome.MATCHED, 1, math.nan, 1, 4, 9)
+    again, _ = codec.decode_example(record(codec.encode_example(example, 3)))
+    assert math.isnan(again.propensity)
+    assert again._replace(propensity=0.0) == example._replace(propensity=0.0)
+
+
+def test_class_of_a_prediction_is_a_text() -> None:
+    with pytest.raises(MalformedError, match=r"^class: expected what the action is called; got 2"):
+        codec.decode_prediction(record(orjson.dumps({**PREDICTION, "class": 2})))
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ([0, 0.5], "target: expected"),
+        ({"action": 2, "propensity": 0.5}, "target.action: expected a whole number from 0 to 1; got 2"),
+        ({"action": 0}, "target.propensity: expected a finite number; got nothing"),
+        ({"action": 0, "propensity": None}, "target.propensity: expected a finite number; got nothing"),
+        ({"action": 0, "propensity": 0.0}, "target.propensity: expected a probability above 0"),
+    ],
+)
+def test_target_that_cannot_be_one_is_refused_by_its_name(target: object, says: str) -> None:
+    with pytest.raises(MalformedError) as refused:
+        codec.decode_prediction(record(orjson.dumps({**PREDICTION, "target": target})))
+    assert str(refused.value).startswith(says)
+
+
 def test_feedback_without_label_is_malformed_only_for_a_learner_that_needs_it() -> None:
     without = record(b'{"id":"a","reward":1}')
     assert codec.decode_feedback(without, N_CLASSES) == Feedback("a", 1)
@@ -392,11 +482,12 @@ def test_prediction_with_one_bad_field_is_refused_by_its_name(field: str, value:
     [
         *[("outcome", value) for value in ("late", None, 1, True, ["matched"], {"matched": 1})],
         *[("action", value) for value in (-1, True, None)],
-        *[("propensity", value) for value in (None, True, "1")],
+        *[("propensity", value) for value in (True, "1", [0.5])],
         *[("reward", value) for value in (2, True, 0.0)],
         *[("delay_ms", value) for value in (0.5, True, "1")],
         *[("settled_at_ms", value) for value in (-1, None)],
         *[("feedback_offset", value) for value in (-1, True)],
+        *[("drift", value) for value in ("class", -1, True, 0.0)],
     ],
 )
 def test_example_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
@@ -445,19 +536,20 @@ def test_unknown_fields_and_headers_and_a_missing_version_are_tolerated(headers:
 
 def test_large_finite_numbers_are_read() -> None:
     dense = [1.7e308, 1.7e308, -1.7e308, 2**64 - 1, -(2**63), 1e-320, 0, 0, 0, 0]
-    _, x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES)
+    x = codec.decode_context(record(json(id="a", x=dense)), N_FEATURES).x
     assert x.values.tolist() == [float(value) for value in dense[:6]]
     assert math.isfinite(x.values.max())
 
 
 def test_integer_beyond_64_bits_is_read_as_the_nearest_float() -> None:
     # JSON knows one kind of number; where a whole number is asked for (an index, a reward) it is refused.
-    _, x = codec.decode_context(record(contexts(b'{"i":[1],"v":[1%s]}' % (b"0" * 30))), N_FEATURES)
+    x = codec.decode_context(record(contexts(b'{"i":[1],"v":[1%s]}' % (b"0" * 30))), N_FEATURES).x
     assert x.values.tolist() == [1e30]
 
 
 DECODERS: dict[str, Any] = {
     "context": lambda given: codec.decode_context(given, N_FEATURES),
+    "logged context": lambda given: codec.decode_context(given, N_FEATURES, LogReading(N_CLASSES)),
     "feedback": lambda given: codec.decode_feedback(given, N_CLASSES),
     "prediction": codec.decode_prediction,
     "answer": codec.decode_answer,
@@ -522,12 +614,34 @@ GOLDEN_VALUES = {
         Prediction("synsep-0-000007", Decision(2, 1, 0.25, np.array([0.0, 1.5, -0.1, 1 / 3])), 1_700_000_000_123, 41),
         9_876_543_210,
     ),
+    "contexts.logged": codec.encode_context(
+        "log-7", Features(np.array([2, 5], dtype=np.int32), np.array([0.5, 2.0])), Logged(3, 0.0125)
+    ),
+    "predictions.logged": codec.encode_prediction(
+        Prediction(
+            "log-7", Decision(3, 1, 0.0125, np.array([0.0, 0.5, 0.25, 0.125])), 1_700_000_000_123, 41, Target(1, 0.9)
+        ),
+        12,
+    ),
+    "predictions.class": codec.encode_prediction(
+        Prediction("log-7", Decision(1, 1, 1.0, np.array([0.0, 0.5])), 1_700_000_000_123, 41, class_name="é-2"),
+        12,
+    ),
     "feedback": codec.encode_feedback(Feedback("synsep-0-000007", 1)),
     "feedback.labelled": codec.encode_feedback(Feedback("synsep-0-000007", 0, 3)),
     "feedback.action": codec.encode_feedback(Feedback("synsep-0-000007", 0, action=2)),
     "examples.matched": codec.encode_example(Example("a", Outcome.MATCHED, 2, 0.25, 1, 10_250, 1_700_000_010_373), 7),
     "examples.expired": codec.encode_example(
         Example("a", Outcome.EXPIRED, 2, 0.25, None, None, 1_700_000_300_124), None
+    ),
+    "examples.drift": codec.encode_example(
+        Example("a", Outcome.MATCHED, 2, 0.25, 0, 10_250, 1_700_000_010_373, "global"), 7
+    ),
+    "examples.drift.class": codec.encode_example(
+        Example("a", Outcome.EXPIRED, 2, 0.25, 0, None, 1_700_000_300_124, 2), None
+    ),
+    "examples.unmatched": codec.encode_example(
+        Example("a", Outcome.UNMATCHED, 2, 0.25, None, None, 1_700_000_000_123), None
     ),
 }
 
@@ -548,7 +662,14 @@ def test_golden_bytes_are_still_read() -> None:
     )  # fmt: skip
     valued = codec.decode_context(golden("contexts.valued"), N_FEATURES)
     assert (valued.id, valued.x.indices.tolist(), valued.x.values.tolist()) == ("é-1", [2, 5], [0.1, -1e300])
+    logged_context = codec.decode_context(golden("contexts.logged"), N_FEATURES, LogReading(N_CLASSES, True))
+    assert (logged_context.logged, valued.logged) == (Logged(3, 0.0125), None)
+    logged_prediction, _ = codec.decode_prediction(golden("predictions.logged"))
+    assert (logged_prediction.target, logged_prediction.decision[:3]) == (Target(1, 0.9), (3, 1, 0.0125))
+    assert codec.decode_prediction(golden("predictions.class"))[0].class_name == "é-2"
     prediction, offset = codec.decode_prediction(golden("predictions"))
+    assert prediction.class_name is None
+    assert prediction.target is None
     assert (prediction.decision[:3], prediction.decision.scores.tolist()) == ((2, 1, 0.25), [0.0, 1.5, -0.1, 1 / 3])
     assert (prediction.decided_at_ms, prediction.model_version, offset) == (1_700_000_000_123, 41, 9_876_543_210)
     assert codec.decode_feedback(golden("feedback"), N_CLASSES) == Feedback("synsep-0-000007", 1)
@@ -559,6 +680,15 @@ def test_golden_bytes_are_still_read() -> None:
     )  # fmt: skip
     assert codec.decode_example(golden("examples.expired")) == (
         Example("a", Outcome.EXPIRED, 2, 0.25, None, None, 1_700_000_300_124), None,
+    )  # fmt: skip
+    assert codec.decode_example(golden("examples.drift")) == (
+        Example("a", Outcome.MATCHED, 2, 0.25, 0, 10_250, 1_700_000_010_373, "global"), 7,
+    )  # fmt: skip
+    assert codec.decode_example(golden("examples.drift.class")) == (
+        Example("a", Outcome.EXPIRED, 2, 0.25, 0, None, 1_700_000_300_124, 2), None,
+    )  # fmt: skip
+    assert codec.decode_example(golden("examples.unmatched")) == (
+        Example("a", Outcome.UNMATCHED, 2, 0.25, None, None, 1_700_000_000_123), None,
     )  # fmt: skip
 
 

@@ -8,11 +8,11 @@ from stream.wire import ledger
 from stream.wire.ledger import Ledger, total_ledger
 
 BALANCED = Ledger(
-    contexts=110,
-    decided=100,
+    contexts=130,
+    decided=120,
     context_duplicates=7,
     context_malformed=3,
-    feedback=103,
+    feedback=112,
     matched=80,
     expired=15,
     pending=5,
@@ -25,9 +25,12 @@ BALANCED = Ledger(
     mismatched=5,
     contexts_misplaced=60,
     feedback_misplaced=50,
+    unmatched=20,
+    feedback_unmatched=9,
+    propensities_floored=30,
 )
 
-BESIDE = ("conflicts", "contexts_misplaced", "feedback_misplaced")
+BESIDE = ("conflicts", "contexts_misplaced", "feedback_misplaced", "propensities_floored")
 """What is counted of records that are counted elsewhere, too."""
 
 
@@ -53,8 +56,8 @@ def test_what_is_counted_beside_the_equations_does_not_change_them(field: str) -
 
 def test_imbalance_names_the_identity_and_its_numbers() -> None:
     assert BALANCED._replace(late=7).imbalances() == (
-        "feedback 103 != 104 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
-        "+ orphans_dropped 3 + feedback_malformed 3",
+        "feedback 112 != 113 = matched 80 + late 7 + feedback_duplicates 4 + mismatched 5 + orphans_waiting 2 "
+        "+ orphans_dropped 3 + feedback_malformed 3 + feedback_unmatched 9",
     )
 
 

@@ -1,0 +1,100 @@
+"""When a learner takes snapshots of its tasks, and how they are written: one at a time, a portion with each step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from consumers.running_task import RunningTask
+from stream.brokers.port import Broker
+from stream.joining.task import Task
+from stream.learners import State
+from stream.recovery.broker_time import BrokerTime
+from stream.recovery.snapshot import take
+from stream.recovery.snapshot_chunks import Message, Writer
+from stream.recovery.snapshot_format import Position
+from stream.wire.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """How often snapshots are taken, and how they are cut; see `LearnerOptions`."""
+
+    interval_ms: int
+    bytes_max: int
+    chunk_bytes: int
+
+
+class SnapshotWriting:
+    """The snapshots of all tasks of one process."""
+
+    def __init__(self, broker: Broker, journal: str, options: SnapshotOptions, time: BrokerTime) -> None:
+        """Write none yet; `journal` is the topic, `time` what the learner knows of the broker's time."""
+        self._broker = broker
+        self._journal = journal
+        self._options = options
+        self._time = time
+        self._spare: State | None = None  # memory for the next snapshot's copy of a learner's state
+        self.writer: tuple[int, Writer] | None = None  # of the snapshot that is being written, and whose it is
+
+    def make_room(self, task: Task) -> None:
+        """Have memory for a copy of its state before the first snapshot is due."""
+        if self._options.interval_ms and self._spare is None:
+            self._spare = task.learner.state()
+
+    def is_writing(self, partition: int) -> bool:
+        """Whether a snapshot of this task is being written."""
+        return self.writer is not None and self.writer[0] == partition
+
+    def give_up(self, partition: int) -> None:
+        """Let a snapshot of this task be, whose rest would be of another state."""
+        if self.is_writing(partition):
+            self.writer = None
+
+    def portion(self, partition: int, running: RunningTask) -> list[Message]:
+        """The next portion of this task's snapshot: of one that is being written, or that is due after this step."""
+        if self.writer is None and self._is_due(running):
+            journal = TopicPartition(self._journal, partition)
+            # This step's record is not in the journal yet: it stands here or later, and the next step after it.
+            journal_offset = self._broker.ends([journal])[journal].high_watermark
+            position = Position(
+                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._time.now_ms,
+                running.settings_from,
+            )  # fmt: skip
+            taken = take(running.task, position, self._spare)
+            self._spare = taken.learner
+            slot = running.snapshots.next_slot
+            chunks_before, chunk_bytes = running.snapshots.chunks_in(slot), self._options.chunk_bytes
+            self.writer = partition, Writer(taken, partition, slot, chunks_before, chunk_bytes)
+        if self.writer is None or self.writer[0] != partition:
+            return []
+        return self.writer[1].portion(self._options.bytes_max)
+
+    def _is_due(self, running: RunningTask) -> bool:
+        snapshots = running.snapshots
+        if not self._options.interval_ms or not self._time.is_known:
+            return False
+        if snapshots.taken_ms < 0:
+            snapshots.taken_ms = self._time.now_ms
+        has_passed = self._time.now_ms - snapshots.taken_ms >= self._options.interval_ms
+        return has_passed and running.task.join.ledger() != snapshots.ledger
+
+    def waits(self, running: RunningTask) -> bool:
+        """Whether a step without records is needed for a snapshot, or to learn whether it is time for one.
+
+        A task that is idle takes it, too: retention deletes its inputs some time, and then only a snapshot of after
+        the last of them can be recovered.
+        """
+        if self.writer is None and self._is_due(running):
+            return True
+        interval_ms = self._options.interval_ms
+        is_idle = interval_ms > 0 and self._time.silent_ms >= interval_ms
+        return is_idle and running.task.join.ledger() != running.snapshots.ledger
+
+    def finish(self, tasks: Mapping[int, RunningTask]) -> None:
+        """Take note of a snapshot whose last portion is committed."""
+        if self.writer is None or not self.writer[1].done:
+            return
+        partition, writer = self.writer
+        snapshots = tasks[partition].snapshots
+        snapshots.written(writer.slot, writer.count)
+        snapshots.taken_ms, snapshots.ledger = writer.position.taken_ms, writer.ledger
+        self.writer = None

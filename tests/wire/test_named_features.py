@@ -1,0 +1,136 @@
+"""Named features as indices and values."""
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from stream.wire.named_features import (
+    FeatureEncoder,
+    Kind,
+    NamedFeaturesError,
+    build,
+    from_plain,
+    hash_of,
+    sharing,
+    to_plain,
+)
+
+NAMES: dict[str, Any] = {
+    "price": (Kind.NUMERIC, None),
+    "country": (Kind.CATEGORICAL, ["de", "fr", "3"]),
+    "title": (Kind.TEXT, ["red", "blue"]),
+    "user": (Kind.CATEGORICAL, None),
+}
+OWN = build({name: one for name, one in NAMES.items() if name != "user"}, None)
+HASHED = build(NAMES, 10)
+
+
+def entries(encoder: FeatureEncoder, x: dict[str, Any]) -> dict[int, float]:
+    found = encoder.encode(x)
+    assert (found.indices.dtype.name, found.values.dtype.name) == ("int32", "float64")
+    assert found.indices.tolist() == sorted(set(found.indices.tolist()))
+    return dict(zip(found.indices.tolist(), found.values.tolist(), strict=True))
+
+
+ENCODED: list[tuple[dict[str, Any], dict[int, float]]] = [
+    ({}, {}),
+    ({"price": 3, "country": "de"}, {0: 3.0, 1: 1.0}),
+    ({"price": 0, "country": None}, {}),
+    ({"price": True, "country": 3}, {0: 1.0, 3: 1.0}),
+    ({"country": 3.0, "title": "Red, red BLUE green"}, {3: 1.0, 4: 2.0, 5: 1.0}),
+    ({"country": "it", "title": ""}, {}),
+]
+
+
+@pytest.mark.parametrize(("x", "expected"), ENCODED)
+def test_numbers_are_values_categories_one_hot_and_texts_words(x: dict[str, Any], expected: dict[int, float]) -> None:
+    assert entries(OWN, x) == expected
+    assert OWN.n_features == 6
+
+
+def test_hashes_stand_behind_all_others() -> None:
+    index = 6 + (hash_of("user", "u1") & 1_023)
+    assert HASHED.n_features == 6 + 1_024
+    assert entries(HASHED, {"user": "u1", "price": -2.5}) == {0: -2.5, index: 1.0}
+
+
+def test_what_is_in_no_vocabulary_is_hashed_where_anything_is() -> None:
+    assert entries(HASHED, {"country": "it"}) == {6 + (hash_of("country", "it") & 1_023): 1.0}
+
+
+def test_values_that_share_an_index_are_added_up() -> None:
+    narrow = build({"a": (Kind.TEXT, None)}, 1)
+    assert sum(entries(narrow, {"a": "one two three four"}).values()) == 4.0
+
+
+def test_hashes_are_the_same_in_every_version() -> None:
+    assert [hash_of("user", "u1"), hash_of("", "é\ud800")] == [12836274488596726787, 8070977805385675112]
+
+
+def test_an_encoder_without_names_hashes_them_all() -> None:
+    anything = build({}, 20, unknown=True)
+    assert anything.n_features == 1 << 20
+    found = entries(anything, {"price": 2.5, "country": "de"})
+    assert sorted(found.values()) == [1.0, 2.5]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"prise": 3}, "no feature is called 'prise'; did you mean price?"),
+    ({"zzz": 3}, "no feature is called 'zzz'; the names are price, country, title"),
+    ({"price": "3"}, "price: expected a finite number; got '3'"),
+    ({"price": math.nan}, "price: expected a finite number; got nan"),
+    ({"price": 10**400}, "price: expected a finite number; got 1000"),
+    ({"country": ["de"]}, "country: expected a text, a number or a truth value; got ['de']"),
+    ({"title": {}}, "title: expected a text, a number or a truth value; got {}"),
+]
+
+
+@pytest.mark.parametrize(("x", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(x: dict[str, Any], message: str) -> None:
+    with pytest.raises(NamedFeaturesError) as caught:
+        OWN.encode(x)
+    assert str(caught.value).startswith(message)
+
+
+def test_numbers_that_share_an_index_and_are_too_large_together_are_refused() -> None:
+    with pytest.raises(NamedFeaturesError, match="finite sum"):
+        build({}, 1, unknown=True).encode({str(n): 1e308 for n in range(6)})
+
+
+@pytest.mark.parametrize("encoder", [OWN, HASHED, build({}, 5, unknown=True)])
+def test_an_encoder_comes_back_from_json(encoder: FeatureEncoder) -> None:
+    assert from_plain(json.loads(json.dumps(to_plain(encoder)))) == encoder
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {**to_plain(OWN), "version": 2},
+        {**to_plain(OWN), "names": [{"name": "x"}]},
+        {**to_plain(HASHED), "hash_bits": 40},
+        {**to_plain(HASHED), "hash_bits": "10"},
+        {**to_plain(HASHED), "hash_bits": True},
+        {name: value for name, value in to_plain(HASHED).items() if name != "hash_bits"},
+        {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": "abc"}]},
+        {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": ["a", "a"]}]},
+        {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": [1]}]},
+        {**to_plain(OWN), "names": [{"name": "x", "kind": "categorical", "values": 5}]},
+        [],
+    ],
+)
+def test_what_is_no_encoder_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(NamedFeaturesError):
+        from_plain(fields)
+
+
+@pytest.mark.parametrize(("distinct", "bits"), [(2, 4), (30, 8), (300, 8), (300, 10)])
+def test_sharing_is_how_many_values_have_company(distinct: int, bits: int) -> None:
+    shared = 0
+    for trial in range(100):
+        taken = Counter(hash_of(f"{trial}", str(n)) & ((1 << bits) - 1) for n in range(distinct))
+        shared += sum(count for count in taken.values() if count > 1)
+    assert shared / 100 == pytest.approx(sharing(distinct, bits), abs=0.3, rel=0.05)
