@@ -1,6 +1,7 @@
 """Seeds by the thousand: each is run and checked; what failed is cut down to what it takes to fail."""
 
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from stream.simulation.checks import check
 from stream.simulation.dates import OUTDATED
 from stream.simulation.faultless import equal_faultless
 from stream.simulation.processes import MakeLearner, UnexpectedError
-from stream.simulation.schedule import EVENTS, IN_COMMIT, TIMED_FAULTS, Kind, Schedule, draw_schedule
+from stream.simulation.schedule import EVENTS, IN_COMMIT, LEARNERS, TIMED_FAULTS, Kind, Schedule, draw_schedule
 from stream.simulation.tracing import GIVEN_UP_FOR_ITS_DATES, Happened
 from stream.simulation.world import World
 
@@ -50,6 +51,7 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
     except Exception as error:  # it is this seed's finding, and ends no campaign
         return [f"{type(error).__name__}: {error}"], world.trace.fired
     coverage = world.trace.fired
+    coverage[schedule.taught] += 1
     if schedule.clock_stands:
         coverage[CLOCK_STANDS] += 1
     for oracle in checked.oracles:
@@ -70,7 +72,7 @@ def row_name(state: State, happened: Input) -> str:
 
 
 def expected_coverage() -> list[str]:
-    """All that must occur in a campaign that is long enough: every fault, and every row of the join's table."""
+    """All that must occur in a campaign that is long enough: every fault, row of the join's table, and learner."""
     outside = [
         str(kind) for kind in Kind
         if kind not in TIMED_FAULTS
@@ -83,7 +85,8 @@ def expected_coverage() -> list[str]:
         "held up by a transaction", "stale member gives up its step", "transaction time-out",
         GIVEN_UP_FOR_ITS_DATES, OUTDATED, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
-    return [*outside, *faults, *others, *(row_name(state, happened) for state, happened in TRANSITIONS)]
+    rows = [row_name(state, happened) for state, happened in TRANSITIONS]
+    return [*outside, *faults, *others, *rows, *(taught.name for taught in LEARNERS)]
 
 
 COVERED_FROM_SEEDS = 2_000
@@ -127,7 +130,8 @@ def run_seeds(make_learner: MakeLearner, seeds: Sequence[int], events: int = EVE
     if jobs == 1:
         yield from map(run, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    # Ctrl-C goes to every process of a terminal; this one alone hears it, and ends the others.
+    with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
 
 

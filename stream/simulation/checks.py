@@ -4,6 +4,7 @@ Each check returns what is wrong, in words. They read the topics, and know from 
 transactions were committed; they ask the learners only for their final state.
 """
 
+from math import nan
 from typing import Any, NamedTuple
 
 from stream.brokers.reading import read_partition
@@ -21,7 +22,7 @@ from stream.simulation.schedule import NEVER_MS, Kind
 from stream.simulation.world import World
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
-from stream.wire.events import Decision, Features, Outcome, Prediction
+from stream.wire.events import Decision, Features, Logged, Outcome, Prediction
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 
@@ -133,8 +134,11 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
             wrong += _ask_about(partition, oracle, pupil, record)
         oracle.time(step.feedback_end_ms)
         pupil.learn(oracle)
-        if (oracle.ledger(), pupil.updates) != (step.ledger, step.updates):
+        alarms = sum(pupil.learner.alarms)
+        if (oracle.ledger(), pupil.updates, alarms) != (step.ledger, step.updates, step.alarms):
             differing = _differing(oracle.ledger(), step.ledger)
+            if alarms != step.alarms:
+                differing.append(f"drift alarms {alarms}; got {step.alarms}")
             if pupil.updates != step.updates:
                 differing.append(f"updates {pupil.updates}; got {step.updates}")
             wrong.append(f"step {step.number}: expected {', '.join(differing)}")
@@ -158,25 +162,58 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
 
 def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil", record: Record) -> list[str]:
     is_context = record.topic == TOPICS.contexts
-    event_id, bit, action = partition.world.outside.sent[record.topic, partition.number, record.offset]
+    event_id, bit, action, logged = partition.world.outside.sent[record.topic, partition.number, record.offset]
+    task = partition.world.schedule.task
     if not is_context:
         oracle.time(record.append_ms)
         pupil.learn(oracle)
-    if event_id is None:
+    if event_id is None or (is_context and not _can_play(task, logged)):
         oracle.poison(contexts=is_context, offset=record.offset)
     elif is_context:
         prediction = partition.decided.get(record.offset)
         decides = None if prediction is None else (prediction.decided_at_ms, prediction.decision.action)
-        fault = oracle.context(event_id, decides)
+        aside = decides is not None and _is_aside(task, event_id, decides[1], logged)
+        fault = oracle.context(event_id, decides, aside=aside)
         if fault is not None:
             return [f"context at offset {record.offset}: {fault}"]
-        if prediction is not None and not pupil.decides(event_id, record, prediction):
+        if decides is not None:
+            oracle.counts["propensities_floored"] += _is_floored(task, logged)
+        if prediction is not None and not pupil.decides(event_id, record, prediction, logged, aside=aside):
             return [f"prediction of {event_id}: a learner that was told the same decides otherwise"]
         pupil.learn(oracle)
     else:
         oracle.feedback(event_id, bit, record.append_ms, record.offset, action)
         pupil.learn(oracle)
     return []
+
+
+WEIGHING = ("banditron", "soba-diag")
+"""Of the learners here, those that weigh a bit by the propensity."""
+
+
+def _can_play(task: TaskSettings, logged: Logged | None) -> bool:
+    """Whether a context says of its log what must be known."""
+    if task.play == "own":
+        return True
+    if logged is None:
+        return False
+    return logged.propensity is not None or (task.play == "logged" and task.learner not in WEIGHING)
+
+
+def _is_aside(task: TaskSettings, event_id: str, action: int, logged: Logged | None) -> bool:
+    """Whether the log cannot tell the bit of an action."""
+    if task.play != "match" or logged is None or logged.propensity is None:
+        return False
+    is_taken = not task.propensity_min or (
+        uniform(task.seed, Purpose.LOG, event_id) * logged.propensity < task.propensity_min
+    )
+    return action != logged.action or not is_taken
+
+
+def _is_floored(task: TaskSettings, logged: Logged | None) -> bool:
+    if task.play == "own" or logged is None or logged.propensity is None:
+        return False
+    return (task.play == "match" or task.learner in WEIGHING) and logged.propensity < task.propensity_min
 
 
 class _Pupil:
@@ -188,14 +225,27 @@ class _Pupil:
         self._task = task
         self._open: dict[str, tuple[Features, Decision]] = {}
 
-    def decides(self, event_id: str, record: Record, prediction: Prediction) -> bool:
-        """Decide, and whether the prediction says the same."""
-        x = codec.decode_context(record, self._task.n_features).x
-        decision = self.learner.predict(x, uniform(self._task.seed, Purpose.ACTION, event_id))
-        self.learner.observe(x, decision)
-        self._open[event_id] = x, decision
-        mine, published = decision, prediction.decision
-        same = (mine.action, mine.greedy, mine.propensity) == (published.action, published.greedy, published.propensity)
+    def decides(
+        self, event_id: str, record: Record, prediction: Prediction, logged: Logged | None, *, aside: bool
+    ) -> bool:
+        """Decide, or play what the log says, and whether the prediction says the same."""
+        task = self._task
+        x = codec.decode_context(record, task.n_features).x
+        own = mine = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id))
+        target = None if task.play == "own" else (own.action, own.propensity)
+        taught = own
+        if task.play == "logged" and logged is not None:
+            known = logged.propensity
+            mine = self.learner.as_played(x, own, logged.action, nan if known is None else known)
+            least = task.propensity_min if task.learner in WEIGHING else 0.0
+            taught = mine._replace(propensity=1.0 if known is None else max(known, least))
+        if not aside:
+            self.learner.observe(x, taught)
+        self._open[event_id] = x, taught
+        published = prediction.decision
+        same = (mine.action, mine.greedy, repr(mine.propensity), target) == (
+            published.action, published.greedy, repr(published.propensity), prediction.target,
+        )  # fmt: skip
         return same and mine.scores.tolist() == published.scores.tolist() and prediction.model_version == self.updates
 
     def learn(self, oracle: Oracle) -> None:
@@ -285,13 +335,18 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
     action_of = {prediction.id: prediction.decision.action for prediction in partition.decided.values()}
     of_id: dict[str, list[Record]] = {}
     for record in partition.feedback:
-        event_id, _, action = partition.world.outside.sent[record.topic, partition.number, record.offset]
+        event_id, _, action, _ = partition.world.outside.sent[record.topic, partition.number, record.offset]
         if event_id is not None and action in (None, action_of.get(event_id)):
             of_id.setdefault(event_id, []).append(record)
     settled = {example.id: (example.outcome, offset) for example, offset in partition.examples}
     wrong: list[str] = []
     for offset, prediction in partition.decided.items():
         answers = of_id.get(prediction.id, [])
+        logged = partition.world.outside.sent[TOPICS.contexts, partition.number, offset].logged
+        if _is_aside(partition.world.schedule.task, prediction.id, prediction.decision.action, logged):
+            if settled.get(prediction.id, (None, None))[0] is not Outcome.UNMATCHED:
+                wrong.append(f"{prediction.id}: expected unmatched, by its log; got {settled.get(prediction.id)}")
+            continue
         # A context that stood in, or behind, a transaction of another producer came when that had ended.
         shown_ms = prediction.decided_at_ms if waited else came_ms.get(offset, 0)
         if any(record.append_ms <= shown_ms for record in answers):

@@ -48,6 +48,13 @@ class _Decision:
     reward: int | None = None
     settled_at_ms: int = -1
     corrected: bool = False
+    aside: bool = False
+
+    @property
+    def state(self) -> State:
+        if self.aside:
+            return State.UNMATCHED
+        return State.MATCHED if self.matched else State.EXPIRED
 
 
 class _Waiting(NamedTuple):
@@ -81,11 +88,14 @@ class Oracle:
         self.counts["context_malformed" if contexts else "feedback_malformed"] += 1
         self.dead_letters.append(ExpectedDeadLetter(contexts, offset, "malformed"))
 
-    def context(self, event_id: str, decided: tuple[int, int] | None) -> str | None:
-        """A context came, and was decided at this time by this action, or not at all; what is wrong with that."""
+    def context(self, event_id: str, decided: tuple[int, int] | None, *, aside: bool = False) -> str | None:
+        """A context came, and was decided at this time by this action, or not at all; what is wrong with that.
+
+        Aside: the log cannot tell the bit of this action.
+        """
         state = self._state(event_id)
         self.counts["contexts"] += 1
-        if state in (State.PENDING, State.MATCHED, State.EXPIRED):
+        if state in (State.PENDING, State.MATCHED, State.EXPIRED, State.UNMATCHED):
             self.rows[state, Input.CONTEXT] += 1
             self.counts["context_duplicates"] += 1
             return None if decided is None else f"{event_id} is {state.name}, and was decided once more"
@@ -94,6 +104,16 @@ class Oracle:
         self.counts["decided"] += 1
         decision = _Decision(event_id, *decided)
         waiting = [orphan for orphan in self.orphans if orphan.id == event_id]
+        if aside:
+            self.rows[state, Input.ASIDE] += 1
+            self.counts["unmatched"] += 1
+            self.counts["feedback_unmatched"] += len(waiting)
+            self.orphans = [orphan for orphan in self.orphans if orphan.id != event_id]
+            passed = waiting[0].offset if waiting else None
+            self.examples.append(ExpectedExample(event_id, "unmatched", None, None, self.time_ms, passed))
+            decision.aside = True
+            self._keep(decision)
+            return None
         differs = bool(waiting) and waiting[0].action not in (None, decision.action)
         self.rows[state, Input.MISMATCH if differs else Input.CONTEXT] += 1
         for orphan in waiting:
@@ -116,7 +136,9 @@ class Oracle:
         differs = bool(decided) and action not in (None, decided[0])
         self.rows[state, Input.MISMATCH if differs else Input.FEEDBACK] += 1
         self.counts["feedback"] += 1
-        if differs:
+        if state is State.UNMATCHED:
+            self.counts["feedback_unmatched"] += 1
+        elif differs:
             self._refuse(offset)
         elif state is State.PENDING:
             decision = next(decision for decision in self.pending if decision.id == event_id)
@@ -156,7 +178,7 @@ class Oracle:
             self.orphans.remove(orphan)
             self._drop(orphan)
         for decision in [d for d in self.settled if now_ms > d.settled_at_ms + self.limits.retain_ms]:
-            self.rows[State.MATCHED if decision.matched else State.EXPIRED, Input.DEADLINE] += 1
+            self.rows[decision.state, Input.DEADLINE] += 1
             self.settled.remove(decision)
 
     def ledger(self) -> Ledger:
@@ -169,7 +191,7 @@ class Oracle:
             return State.PENDING
         for decision in self.settled:
             if decision.id == event_id:
-                return State.MATCHED if decision.matched else State.EXPIRED
+                return decision.state
         return State.ORPHAN if any(orphan.id == event_id for orphan in self.orphans) else State.UNSEEN
 
     def _match(self, decision: _Decision, bit: int, append_ms: int, offset: int) -> None:

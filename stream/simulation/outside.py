@@ -1,5 +1,6 @@
 """The world outside: contexts, feedback and what other clients write, as a schedule says."""
 
+import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from stream.brokers.port import Producer, TransactionalProducer
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import Trace
 from stream.wire.codec import HEADERS
+from stream.wire.events import Logged
 from stream.wire.records import Headers, TopicPartition
 from stream.wire.topics import Topics
 
@@ -52,6 +54,7 @@ class Sent(NamedTuple):
     event_id: str | None  # None: poison
     bit: int
     action: int | None = None  # the one that feedback names
+    logged: Logged | None = None  # what a log says was done for a context
 
 
 Place = tuple[TopicPartition, int]
@@ -117,9 +120,10 @@ class Outside:
 
     def _send_context(self, item: Item) -> None:
         key = item.id.encode()
-        value = b'{"id":"%s","x":%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)])
+        logged = b"" if item.logged is None else b',"logged":' + json.dumps(item.logged._asdict()).encode()
+        value = b'{"id":"%s","x":%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], logged)
         partition = partition_for(key, self._partitions)
-        self._note_sent(TOPICS.contexts, partition, Sent(item.id, 0))
+        self._note_sent(TOPICS.contexts, partition, Sent(item.id, 0, logged=item.logged))
         self._producer_of(item).send(TOPICS.contexts, partition, key, value, HEADERS)
 
     def _send_feedback(self, item: Item) -> None:

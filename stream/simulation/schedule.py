@@ -5,13 +5,16 @@ something happens. Such a run must equal the one without faults, bit for bit (se
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from stream.joining.join import JoinSettings
+from stream.joining.play import Play
 from stream.joining.task import LatePolicy, OnExpiry, TaskSettings
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.luck import Luck
+from stream.wire.events import Logged
 
 EVENTS = 20
 """Contexts of a run: enough for everything to meet everything, and few enough to be read."""
@@ -97,6 +100,7 @@ class Item(NamedTuple):
     for_ms: int = 0  # how long the fault lasts, or the process is away
     polls: bool = True  # whether the learners poll before the next thing happens
     action: int | None = None  # the class that feedback says it judges; None: it does not say
+    logged: Logged | None = None  # what a log says was done for a context
 
     def text(self) -> str:
         """For people."""
@@ -123,6 +127,7 @@ class Schedule(NamedTuple):
     timeless: bool
     partitions: int
     members: int
+    taught: str  # which of LEARNERS
     task: TaskSettings
     records_max: int  # of one transaction
     poll_max: int  # records that one poll gives at most
@@ -155,14 +160,39 @@ START_MS = 1_000
 NEVER_MS = 10**9
 """Longer than any run."""
 
-LEARNERS: tuple[tuple[str, OnExpiry, LatePolicy], ...] = (
-    ("banditron", "drop", "ignore"),
-    ("soba-diag", "drop", "ignore"),
-    ("banditron", "negative", "ignore"),
-    ("banditron", "negative", "correct"),
-    ("perceptron", "drop", "ignore"),
+
+class Taught(NamedTuple):
+    """A learner, and what it is taught of decisions without their feedback."""
+
+    learner: str
+    parameters: dict[str, float | str]
+    on_expiry: OnExpiry = "drop"
+    late: LatePolicy = "ignore"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.learner} ({self.on_expiry}, {self.late})"
+
+
+LEARNERS = (
+    Taught("banditron", {"gamma": 0.4}),
+    Taught("soba-diag", {"gamma": 0.4}),
+    Taught("banditron", {"gamma": 0.4}, "negative"),
+    Taught("banditron", {"gamma": 0.4}, "negative", "correct"),
+    Taught("perceptron", {}),
+    Taught("late-ucb", {"drift": "class"}),
+    Taught("late-ucb", {"floor": 0.3, "drift": "off"}, "negative", "correct"),
+    Taught("igw-logistic", {"drift": "class"}),
+    Taught("stack-igw", {"drift": "global"}, "negative"),
 )
+"""No run is long enough for a drift alarm: those are the business of `tests/recovery/test_drift_alarms.py`."""
+
 N_CLASSES, N_FEATURES = 3, 8
+
+PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
+LOG_LEARNERS = ("late-ucb", "stack-igw")
+"""Those that carry with a decision what must be of the log's action; they take part where a log is replayed."""
 
 
 def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
@@ -172,13 +202,16 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
     clock_stands = luck.chance(10)
     partitions = luck.choice((1, 1, 2, 3))
     limits = _draw_limits(luck, timeless=timeless)
-    learner, on_expiry, late = luck.choice(LEARNERS)
-    parameters = {} if learner == "perceptron" else {"gamma": 0.4}
-    task = TaskSettings(learner, N_CLASSES, N_FEATURES, parameters, luck.below(1_000), limits, on_expiry, late)
+    taught = luck.choice(LEARNERS)
+    task = TaskSettings(
+        taught.learner, N_CLASSES, N_FEATURES, taught.parameters, luck.below(1_000), limits, taught.on_expiry,
+        taught.late,
+    )  # fmt: skip
     items = _draw_events(luck, events, limits, timeless=timeless)
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
     items = _with_actions(Luck(~seed), items)
+    task, items = _with_logs(Luck(seed ^ _LOG_DICE), task, items)
     if clock_stands:
         items = [item._replace(at_ms=START_MS) for item in items]
     return Schedule(
@@ -186,6 +219,7 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
         timeless,
         partitions,
         members=luck.choice((1, 1, 2, 3)),
+        taught=taught.name,
         task=task,
         records_max=luck.choice((1, 3, 100)),
         poll_max=luck.choice((1, 2, 100, 100)),
@@ -261,6 +295,31 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
         item._replace(action=luck.below(N_CLASSES)) if item.kind in feedback and luck.chance(percent) else item
         for item in items
     ]
+
+
+_LOG_DICE = 0x5DEECE66D
+"""Makes the dice of logs others than a run's own, so that what was drawn before there were logs stays as it was."""
+
+
+def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
+    """Let half of the runs replay a log, uniform or not, of which some contexts say too little."""
+    play = luck.choice(PLAYS)
+    if play == "own" and luck.chance(50):
+        return task, items
+    least = luck.choice((0.0, 0.3))
+    task = replace(task, play=play, propensity_min=least)
+    if task.late == "ignore" and luck.chance(40):
+        task = replace(task, learner=luck.choice(LOG_LEARNERS), parameters={}, on_expiry="drop")
+        if luck.chance(50):
+            task = replace(task, reward="any")
+    logs: dict[str, Logged | None] = {}
+    for item in items:
+        if item.kind in (Kind.CONTEXT, Kind.FOREIGN_CONTEXT):
+            propensity = 1 / N_CLASSES if least == 0.0 else luck.choice((0.2, 0.3, 0.5, 1.0))
+            said = luck.below(20)
+            logged = Logged(luck.below(N_CLASSES), None if said == 1 else propensity)
+            logs[item.id] = None if said == 0 else logged
+    return task, [item._replace(logged=logs.get(item.id)) for item in items]
 
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:

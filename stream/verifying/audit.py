@@ -9,6 +9,7 @@ every offset of the inputs that the journal says were applied:
 Topics are read record by record, and judged id by id (`evidence`, `lives`), so that memory does not grow with them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,14 +17,16 @@ from typing import NamedTuple
 from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
+from stream.joining.task import TaskSettings
 from stream.learners import registered
-from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, decode_step
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
+from stream.recovery.journal_reading import read_journal
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire import codec
 from stream.wire.codec import DEAD_LETTER_MALFORMED, MalformedError
-from stream.wire.events import Example
+from stream.wire.events import Example, Logged
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -105,6 +108,8 @@ class _Books:
     last: JournalStep = _NO_STEP
     begun_at: tuple[int, int] | None = None  # the offsets at which the first step began; None: there is none
     feedback_end_ms: int = -1  # the latest time at which all feedback had been applied
+    alarms: dict[int, tuple[int, int]] = field(default_factory=dict)  # drift alarms of a step: at least, at most
+    told_alarms: Counter[int] = field(default_factory=Counter)  # examples that tell of one, by step
     evidence: Evidence = field(default_factory=Evidence)
     faults: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
@@ -137,8 +142,11 @@ def _gone(broker: Broker, topics: Topics, partition: int, books: _Books) -> tupl
 
 def _read_journal(broker: Broker, tp: TopicPartition, books: _Books) -> None:
     """The settings that a journal holds, and its steps."""
-    for record in read_partition(broker, tp, open_ms=OPEN_MS):
-        entry = decode_step(record)
+
+    def pass_over(record: Record) -> None:
+        books.is_foreign(place_of(record), "it has no header of a journal's record, and nothing that looks like one")
+
+    for record, entry in read_journal(broker, tp, open_ms=OPEN_MS, pass_over=pass_over):
         if isinstance(entry, Opening):
             books.settings = SettingsByStep(entry.settings)
         elif books.settings is None:
@@ -169,6 +177,12 @@ def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place
             f"{place}: step {step.number} was made under the settings of step {step.settings_from}; the journal holds "
             f"those of step {settings.settings_from} before it, 0 being the opening's"
         )
+    if step.alarms > last.alarms:
+        raised = step.alarms - last.alarms
+        # The first count may hold those of an imported model, or of a version that did not tell them.
+        books.alarms[step.number] = (raised if last.alarms else 0, raised)
+    elif 0 < step.alarms < last.alarms:
+        books.fault(f"{place}: step {step.number} counts {step.alarms} drift alarms, after {last.alarms} before it")
     books.begun_at = books.begun_at or (step.contexts[0], step.feedback[0])
     books.last = step
     books.evidence.add_step(step.contexts[1], step.feedback[1], step.reading)
@@ -201,11 +215,12 @@ class _Audit:
         """The finding where a learner has begun."""
         topics, evidence, latest = self.topics, self.books.evidence, settings.latest
         evidence.add_predictions(self._predictions())
-        evidence.add_contexts(self._contexts(latest.n_features))
+        evidence.add_contexts(self._contexts(latest))
         evidence.add_feedback(self._feedback(settings))
         evidence.add_examples(self._examples())
         evidence.add_dead_letters(self._dead_letters())
         self._check_journal_is_whole()
+        self._check_alarms()
         judge = Judge(evidence, settings, max(self.watermark_ms, self.books.feedback_end_ms), self.books.fault)
         self.progress("judging each event id")
         if evidence.examples > settings.retained_max:
@@ -218,7 +233,7 @@ class _Audit:
         counts["contexts"] += counts["context_malformed"]
         counts["feedback"] += counts["feedback_malformed"]
         counts["contexts_misplaced"], counts["feedback_misplaced"] = self.misplaced
-        counts["pending"] = counts["decided"] - counts["matched"] - counts["expired"]
+        counts["pending"] = counts["decided"] - counts["matched"] - counts["expired"] - counts["unmatched"]
         for offset in evidence.dead_letters_again():
             self.books.fault(f"{topics.dead_letter} at offset {offset}: a second dead letter of the same record")
         return self._finding(Ledger(**counts))
@@ -262,18 +277,20 @@ class _Audit:
             except MalformedError as error:
                 self._cannot_read("prediction", record, step, error)
                 continue
-            event_id, (action, _, propensity, *_), decided_at_ms, _ = prediction
-            yield PredictionSeen(event_id, record.offset, context_offset, action, propensity, decided_at_ms), step
+            event_id, (action, _, propensity, *_), decided_at_ms, _, target, _ = prediction
+            seen = PredictionSeen(event_id, record.offset, context_offset, action, propensity, decided_at_ms, target)
+            yield seen, step
 
-    def _contexts(self, n_features: int) -> Iterator[tuple[int, int, str | None]]:
+    def _contexts(self, settings: TaskSettings) -> Iterator[tuple[int, int, str | None, Logged | None]]:
+        log, encoder = settings.log_reading, settings.feature_encoder()
         for record in self._applied(CONTEXTS, self.topics.contexts, self.books.last.contexts[1]):
             event_id: str | None
             try:
-                event_id = codec.decode_context(record, n_features).id
+                event_id, _, logged = codec.decode_context(record, settings.n_features, log, encoder)
             except MalformedError:
-                event_id = None
+                event_id, logged = None, None
             self._look_at_place(record, CONTEXTS, event_id)
-            yield record.offset, record.append_ms, event_id
+            yield record.offset, record.append_ms, event_id, logged
 
     def _feedback(self, settings: SettingsByStep) -> Iterator[tuple[int, int, str | None, int | None, int | None]]:
         n_classes, needs_label = settings.latest.n_classes, registered()[settings.latest.learner].needs_label
@@ -313,6 +330,8 @@ class _Audit:
             except MalformedError as error:
                 self._cannot_read("example", record, step, error)
             else:
+                if example.drift is not None:
+                    self.books.told_alarms[step] += 1
                 yield record.offset, step, example, feedback_offset
 
     def _dead_letters(self) -> Iterator[tuple[int, int, int, str, int]]:
@@ -348,6 +367,17 @@ class _Audit:
             self.books.fault(
                 f"step {self.latest_step} has published, and the journal ends with step {again.last.number}"
             )
+
+    def _check_alarms(self) -> None:
+        """See that as many examples tell of a drift alarm as their step has counted."""
+        books = self.books
+        for step in sorted(books.alarms.keys() | books.told_alarms.keys()):
+            least, most = books.alarms.get(step, (0, 0))
+            if not least <= books.told_alarms[step] <= most:
+                books.fault(
+                    f"step {step} raised {most} drift alarms by its journal; {books.told_alarms[step]} of its examples "
+                    "tell of one"
+                )
 
     def _unreadable(self, of_input: int, name: str) -> int:
         count = 0

@@ -16,19 +16,21 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from stream.joining.task import Reading
-from stream.wire.events import Example, Outcome
+from stream.wire.events import Example, Logged, Outcome, Target
 
 _CACHE_KIB = 32_000  # of pages that SQLite keeps in memory, for each of its sorts too
 
 _TABLES = """
-CREATE TABLE context (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT);
+CREATE TABLE context (
+    offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT, logged_action INTEGER, logged_propensity REAL
+);
 CREATE TABLE feedback (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT, reward INTEGER, action INTEGER);
 CREATE TABLE prediction (
     offset INTEGER PRIMARY KEY, id TEXT, context_offset INTEGER, action INTEGER, propensity REAL, decided_at_ms INTEGER,
-    number INTEGER
+    target_action INTEGER, target_propensity REAL, number INTEGER
 );
 CREATE TABLE example (
-    offset INTEGER PRIMARY KEY, id TEXT, step INTEGER, number INTEGER, matched INTEGER, action INTEGER, propensity REAL,
+    offset INTEGER PRIMARY KEY, id TEXT, step INTEGER, number INTEGER, outcome TEXT, action INTEGER, propensity REAL,
     reward INTEGER, delay_ms INTEGER, settled_at_ms INTEGER, feedback_offset INTEGER
 );
 CREATE TABLE dead (offset INTEGER PRIMARY KEY, input INTEGER, of INTEGER, kind TEXT, step INTEGER);
@@ -44,6 +46,7 @@ class ContextSeen(NamedTuple):
     id: str
     offset: int
     append_ms: int
+    logged: Logged | None  # what a log says, where it is looked at
     dead_letter: str | None  # the kind of its dead letter, if it has one
 
 
@@ -66,8 +69,9 @@ class PredictionSeen(NamedTuple):
     offset: int
     context_offset: int
     action: int
-    propensity: float
+    propensity: float | None  # None: a log's action, of which it is not known
     decided_at_ms: int
+    target: Target | None
 
 
 class ExampleSeen(NamedTuple):
@@ -79,7 +83,7 @@ class ExampleSeen(NamedTuple):
     number: int  # of examples up to this one: they stand in the order in which decisions were settled
     outcome: Outcome
     action: int
-    propensity: float
+    propensity: float | None
     reward: int | None
     delay_ms: int | None
     settled_at_ms: int
@@ -114,10 +118,11 @@ class Settlement(NamedTuple):
     """How a decision was settled."""
 
     step: int
+    outcome: Outcome
     settled_at_ms: int
     decided_at_ms: int
     context: Place | None
-    feedback: Place | None  # None: expired
+    feedback: Place | None  # None: expired, or unmatched
 
 
 class Unused(NamedTuple):
@@ -155,9 +160,9 @@ class Evidence:
         """When a record was applied: in which step, and where in it."""
         return Place(bisect_right(self._steps[of_input], offset), append_ms, of_input, offset)
 
-    def add_contexts(self, seen: Iterable[tuple[int, int, str | None]]) -> None:
-        """Take in offsets, append times and ids of contexts; None for one that cannot be read."""
-        self._insert("context", 3, seen)
+    def add_contexts(self, seen: Iterable[tuple[int, int, str | None, Logged | None]]) -> None:
+        """Take in offsets, append times, ids and logged decisions of contexts; None for one that cannot be read."""
+        self._insert("context", 5, ((*rest, *(logged or (None, None))) for *rest, logged in seen))
 
     def add_feedback(self, seen: Iterable[tuple[int, int, str | None, int | None, int | None]]) -> None:
         """Take in offsets, append times, ids, bits and actions of feedback; None for one that cannot be read."""
@@ -167,13 +172,13 @@ class Evidence:
         """Take in predictions, each with the step that published it; steps never go down."""
 
         def rows() -> Iterator[tuple[Any, ...]]:
-            for number, ((event_id, offset, *rest), step) in enumerate(seen, start=1):
+            for number, ((event_id, offset, *rest, target), step) in enumerate(seen, start=1):
                 if len(self._predictions_of) <= step:
                     self._predictions_of.extend([0] * (step + 1 - len(self._predictions_of)))
                 self._predictions_of[step] += 1
-                yield offset, event_id, *rest, number
+                yield offset, event_id, *rest, *(target or (None, None)), number
 
-        self._insert("prediction", 7, rows())
+        self._insert("prediction", 9, rows())
         self._predicted_up_to = array("q", accumulate(self._predictions_of))
 
     def predictions_up_to(self, step: int) -> int:
@@ -187,8 +192,8 @@ class Evidence:
         def rows() -> Iterator[tuple[Any, ...]]:
             for offset, step, example, feedback_offset in seen:
                 self.examples += 1
-                event_id, outcome, *rest = example
-                yield (offset, event_id, step, self.examples, outcome is Outcome.MATCHED, *rest, feedback_offset)
+                event_id, outcome, *rest, _ = example
+                yield (offset, event_id, step, self.examples, outcome, *rest, feedback_offset)
 
         self._insert("example", 11, rows())
 
@@ -232,18 +237,18 @@ class Evidence:
     def settlement(self, number: int) -> Settlement:
         """How a decision was settled, given by the number of its example; see `index_settlements`."""
         query = """
-            SELECT e.step, e.settled_at_ms, e.id, f.offset, f.append_ms,
+            SELECT e.step, e.outcome, e.settled_at_ms, e.id, f.offset, f.append_ms,
                 (SELECT count(*) FROM example AS before WHERE before.id = e.id AND before.number < e.number)
             FROM example AS e LEFT JOIN feedback AS f ON f.offset = e.feedback_offset WHERE e.number = ?
         """
-        step, settled_at_ms, event_id, *feedback, nth = self._rows.execute(query, (number,)).fetchone()
+        step, outcome, settled_at_ms, event_id, *feedback, nth = self._rows.execute(query, (number,)).fetchone()
         query = """
             SELECT p.decided_at_ms, c.offset, c.append_ms FROM prediction AS p
             LEFT JOIN context AS c ON c.offset = p.context_offset WHERE p.id = ? ORDER BY p.offset LIMIT 1 OFFSET ?
         """
         decided_at_ms, *context = self._rows.execute(query, (event_id, nth)).fetchone() or (0, None, None)
         return Settlement(
-            step, settled_at_ms, decided_at_ms,
+            step, Outcome(outcome), settled_at_ms, decided_at_ms,
             None if context[0] is None else self.place(CONTEXTS, *context),
             None if feedback[0] is None else self.place(FEEDBACK, *feedback),
         )  # fmt: skip
@@ -260,10 +265,8 @@ class Evidence:
     def lives(self) -> Iterator[Life]:
         """The life of each event id, in the order of the ids."""
         streams: list[Iterator[tuple[str, int, Any]]] = [
-            self._sorted(0, ContextSeen, f"t.id, t.offset, t.append_ms, {_DEAD}", "context", (CONTEXTS,)),
-            self._sorted(
-                1, PredictionSeen, "t.id, t.offset, context_offset, action, propensity, decided_at_ms", "prediction"
-            ),
+            self._sorted(0, _context, _CONTEXT_COLUMNS, "context", (CONTEXTS,)),
+            self._sorted(1, _prediction, _PREDICTION_COLUMNS, "prediction"),
             self._sorted(2, _example, "*", "example"),
             self._sorted(
                 3,
@@ -298,8 +301,32 @@ class Evidence:
 
 _DEAD = "(SELECT kind FROM dead WHERE input = ? AND of = t.offset ORDER BY dead.offset LIMIT 1)"
 _DEAD_IN = "(SELECT step FROM dead WHERE input = ? AND of = t.offset ORDER BY dead.offset LIMIT 1)"
+_CONTEXT_COLUMNS = f"t.id, t.offset, t.append_ms, logged_action, logged_propensity, {_DEAD}"
+_PREDICTION_COLUMNS = (
+    "t.id, t.offset, context_offset, action, propensity, decided_at_ms, target_action, target_propensity"
+)
 _FEEDBACK_COLUMNS = f"t.id, t.offset, t.append_ms, t.reward, t.action, {_DEAD}, {_DEAD_IN}"
 
 
-def _example(offset: int, event_id: str, step: int, number: int, matched: int, *rest: Any) -> ExampleSeen:
-    return ExampleSeen(event_id, offset, step, number, Outcome.MATCHED if matched else Outcome.EXPIRED, *rest)
+def _context(
+    event_id: str, offset: int, append_ms: int, action: int | None, propensity: float | None, dead_letter: str | None
+) -> ContextSeen:
+    return ContextSeen(event_id, offset, append_ms, None if action is None else Logged(action, propensity), dead_letter)
+
+
+def _prediction(
+    event_id: str,
+    offset: int,
+    context_offset: int,
+    action: int,
+    propensity: float | None,
+    decided_at_ms: int,
+    target_action: int | None,
+    target_propensity: float,
+) -> PredictionSeen:
+    target = None if target_action is None else Target(target_action, target_propensity)
+    return PredictionSeen(event_id, offset, context_offset, action, propensity, decided_at_ms, target)
+
+
+def _example(offset: int, event_id: str, step: int, number: int, outcome: str, *rest: Any) -> ExampleSeen:
+    return ExampleSeen(event_id, offset, step, number, Outcome(outcome), *rest)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stream.joining.task import TaskSettings
+from stream.randomness.draws import Purpose, uniform
 from stream.verifying.evidence import (
     CONTEXTS,
     FEEDBACK,
+    ContextSeen,
     Evidence,
     ExampleSeen,
     FeedbackSeen,
@@ -24,7 +26,7 @@ from stream.verifying.evidence import (
 )
 from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire.codec import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN, FEEDBACK_RULES_1
-from stream.wire.events import Outcome
+from stream.wire.events import Logged, Outcome
 
 
 class _Settled(NamedTuple):
@@ -41,6 +43,7 @@ class _Orphan(NamedTuple):
     decisions: int  # of its id, before it came
     append_ms: int
     reward: int
+    ended_in: int | None  # the step that wrote its dead letter
 
 
 @dataclass(slots=True)
@@ -55,8 +58,9 @@ class Judge:
 
     def judge(self, life: Life) -> None:
         """Take in one life."""
+        aside = {c.offset for c in life.contexts if c.logged is not None and self._is_aside(life, c, c.logged)}
         decided_as = self._contexts(life)
-        settled = self._examples(life)
+        settled = self._examples(life, aside)
         self._feedback(life, decided_as, settled)
         self._overdue(life)
 
@@ -76,7 +80,8 @@ class Judge:
             place = f"context at offset {context.offset}"
             if context.dead_letter is not None:
                 self.fault(f"{place} has a dead letter, and can be read")
-            if answers.pop(context.offset, None) is not None:
+            if (answer := answers.pop(context.offset, None)) is not None:
+                self._check_played(context, answer)
                 decided_as.append(self.evidence.place(CONTEXTS, context.offset, context.append_ms))
             elif decided_as:
                 self.counts["context_duplicates"] += 1
@@ -92,25 +97,63 @@ class Judge:
             )
         return decided_as
 
-    def _examples(self, life: Life) -> list[_Settled]:
-        """Judge the examples, each beside the decision that it settles."""
+    def _check_played(self, context: ContextSeen, prediction: PredictionSeen) -> None:
+        """Whether a decision is the log's where that is to be played, and counts a propensity below the least."""
+        place, logged, settings = f"prediction at offset {prediction.offset}", context.logged, self.settings.latest
+        if logged is None:
+            if prediction.target is not None:
+                self.fault(f"{place} has a target, and no decision of a log was looked at")
+            return
+        own = (prediction.action, prediction.propensity)
+        if prediction.target is None:
+            self.fault(f"{place} has no target, and its context has a decision of a log")
+        elif settings.play == "logged" and own != logged:
+            self.fault(f"{place}: action {own[0]} with propensity {own[1]}; the log has {logged[0]} with {logged[1]}")
+        elif settings.play == "match" and own != prediction.target:
+            self.fault(f"{place}: action {own[0]} with propensity {own[1]} is not its target")
+        least = settings.propensity_min if settings.play == "match" else settings.learned_propensity_min
+        self.counts["propensities_floored"] += logged.propensity is not None and logged.propensity < least
+
+    def _is_aside(self, life: Life, context: ContextSeen, logged: Logged) -> bool:
+        """Whether the log cannot tell the bit of the decision that was made for a context."""
+        settings = self.settings.latest
+        actions = [one.action for one in life.predictions if one.context_offset == context.offset]
+        if settings.play != "match" or not actions:
+            return False
+        least, propensity = settings.propensity_min, logged.propensity or 0.0
+        is_taken = least == 0.0 or uniform(settings.seed, Purpose.LOG, life.id) * propensity < least
+        return actions[0] != logged.action or not is_taken
+
+    def _examples(self, life: Life, aside: set[int]) -> list[_Settled]:
+        """Judge the examples, each beside the decision that it settles.
+
+        Args:
+            life: theirs.
+            aside: the offsets of the contexts whose decisions do not count.
+        """
         settled = []
         for number, example in enumerate(life.examples):
             place = f"example at offset {example.offset}"
-            action, propensity, decided_at_ms = example.action, example.propensity, 0
+            action, propensity, decided_at_ms, is_aside = example.action, example.propensity, 0, False
             if number >= len(life.predictions):
                 self.fault(f"{place} settles {life.id!r} once more than it has predictions, {len(life.predictions)}")
             else:
-                _, _, _, action, propensity, decided_at_ms = life.predictions[number]
+                _, _, context_offset, action, propensity, decided_at_ms, _ = life.predictions[number]
+                is_aside = context_offset in aside
             if (example.action, example.propensity) != (action, propensity):
                 self.fault(
                     f"{place}: action {example.action} with propensity {example.propensity} is not that of the "
                     f"prediction, {action} with {propensity}"
                 )
+            if (example.outcome is Outcome.UNMATCHED) is not is_aside:
+                what = "cannot" if is_aside else "can"
+                self.fault(f"{place}: {life.id!r} is {example.outcome}, and the log {what} tell its bit")
             settings = self.settings.at(example.step)
             settled.append(_Settled(example, decided_at_ms, decided_at_ms + settings.join.window_ms))
             if example.outcome is Outcome.EXPIRED:
                 self._expired(settled[-1], place, settings)
+            elif example.outcome is Outcome.UNMATCHED:
+                self._unmatched(example, place)
             else:
                 self._matched(example, place, settings.join.window_ms)
         return settled
@@ -127,6 +170,11 @@ class Judge:
         if (example.reward, example.delay_ms, example.feedback_offset) != (assumed, None, None):
             self.fault(f"{place}: expired with reward {example.reward}; expected {assumed} and no feedback")
 
+    def _unmatched(self, example: ExampleSeen, place: str) -> None:
+        self.counts["unmatched"] += 1
+        if (example.reward, example.delay_ms) != (None, None):
+            self.fault(f"{place}: unmatched with reward {example.reward}; expected none")
+
     def _matched(self, example: ExampleSeen, place: str, window_ms: int) -> None:
         self.counts["matched"] += 1
         if example.delay_ms is None or example.delay_ms > window_ms:
@@ -136,7 +184,7 @@ class Judge:
         settled_by: dict[int, tuple[int, _Settled]] = {}  # by feedback offset, with the number of the decision
         for number, one in enumerate(settled):
             offset = one.example.feedback_offset
-            if one.example.outcome is Outcome.MATCHED:
+            if one.example.outcome is Outcome.MATCHED or offset is not None:
                 if offset is None or offset in settled_by:
                     example_place = f"example at offset {one.example.offset}"
                     self.fault(f"{example_place}: feedback offset {offset} missing or used twice")
@@ -147,7 +195,7 @@ class Judge:
             self.counts["feedback"] += 1
             place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
             decisions = bisect_right(decided_as, place)  # before this feedback
-            waited = _Orphan(decisions, feedback.append_ms, feedback.reward)
+            waited = _Orphan(decisions, feedback.append_ms, feedback.reward, feedback.dead_in)
             if feedback.dead_letter == DEAD_LETTER_ORPHAN:
                 self.counts["orphans_dropped"] += 1
                 if decisions and not (
@@ -163,7 +211,10 @@ class Judge:
                     latest = waited
             elif feedback.offset in settled_by:
                 number, one = settled_by.pop(feedback.offset)
-                self._check_example(one, feedback)
+                if one.example.outcome is Outcome.UNMATCHED:
+                    self._check_passed(one.example, feedback, has_waited=number == decisions)
+                else:
+                    self._check_example(one, feedback)
                 if number == decisions:
                     latest = waited
             elif self._is_orphan(feedback, decisions, settled, latest):
@@ -172,6 +223,15 @@ class Judge:
                 self.fault(f"feedback at offset {feedback.offset} has a dead letter, and can be read")
         for offset, (_, one) in settled_by.items():
             self._check_example(one, self.evidence.feedback_at(offset))
+
+    def _check_passed(self, example: ExampleSeen, feedback: FeedbackSeen, *, has_waited: bool) -> None:
+        """Count feedback that waited for a decision of which the log cannot tell the bit."""
+        self.counts["feedback_unmatched"] += 1
+        if not has_waited:
+            self.fault(
+                f"example at offset {example.offset}: {example.id!r} is unmatched, and feedback offset "
+                f"{feedback.offset}, which it names, did not wait for it"
+            )
 
     def _was_refused_as_orphan(
         self, life: Life, feedback: FeedbackSeen, decisions: int, settled: list[_Settled]
@@ -243,12 +303,15 @@ class Judge:
     def _settlement_place(self, number: int) -> Place:
         """When the decision of an example, given by its number, was settled.
 
-        One with feedback was, when the later of its two records was applied. One that expired was, when time had
-        passed; or, before its time, when a decision was made that needed its room, or when the limits had changed.
+        One with feedback was, when the later of its two records was applied; an unmatched one, when its context was.
+        One that expired was, when time had passed; or, before its time, when a decision was made that needed its room,
+        or when the limits had changed.
         """
-        step, settled_at_ms, decided_at_ms, context, feedback = self.evidence.settlement(number)
+        step, outcome, settled_at_ms, decided_at_ms, context, feedback = self.evidence.settlement(number)
         if feedback is not None:
             return feedback if context is None else max(feedback, context)
+        if outcome is Outcome.UNMATCHED and context is not None:
+            return context
         limits = self.settings.at(step).join
         if settled_at_ms > decided_at_ms + limits.window_ms:
             return Place(step - 1, settled_at_ms, CONTEXTS, -1)
@@ -274,6 +337,9 @@ class Judge:
                     f"{example.feedback_offset} did"
                 )
             if not self._is_forgotten(settled[decisions - 1], feedback):
+                if example.outcome is Outcome.UNMATCHED:
+                    self.counts["feedback_unmatched"] += 1
+                    return False
                 self._check_not_refused(feedback, example)
                 if example.outcome is Outcome.EXPIRED:
                     self.counts["late"] += 1
@@ -285,6 +351,10 @@ class Judge:
             self.counts["conflicts"] += first_bit != feedback.reward
             return False
         self.counts["orphans_waiting"] += 1
+        if decisions < len(settled) and settled[decisions].example.outcome is Outcome.UNMATCHED:
+            self.fault(
+                f"feedback at offset {feedback.offset} waited for {feedback.id!r}, whose example does not name it"
+            )
         return True
 
     def _check_not_refused(self, feedback: FeedbackSeen, example: ExampleSeen) -> None:
@@ -299,6 +369,8 @@ class Judge:
     def _was_dropped(self, orphan: _Orphan, feedback: FeedbackSeen) -> bool:
         """Whether feedback that waited had been dropped when another of its id came."""
         place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
+        if orphan.ended_in is not None and orphan.ended_in < place.number:
+            return True
         return self.settings.orphan_passed(orphan.append_ms, place.number, feedback.append_ms)
 
     def _check_late(self, feedback: FeedbackSeen, example: ExampleSeen, deadline_ms: int) -> None:

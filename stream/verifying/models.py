@@ -13,8 +13,8 @@ from stream.brokers.reading import read_partition, read_towards
 from stream.joining.join import Overflows
 from stream.learners import ParameterError, create
 from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalStep, decode_step
-from stream.recovery.journal_reading import last_step
+from stream.recovery.journal import JournalStep, decode_step, is_foreign
+from stream.recovery.journal_reading import last_step, read_journal
 from stream.recovery.recover import Progress, Recovered, rebuild
 from stream.recovery.snapshot_chunks import IMPORT_SLOT, Stored, Writer
 from stream.recovery.snapshot_format import Position, Snapshot, SnapshotError
@@ -23,6 +23,17 @@ from stream.wire import codec
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
+
+
+class TooEarlyError(ModelError):
+    """No step of the journal had been made at the time that was asked for."""
+
+    def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
+        """The journal, the time, and that of the first step that it holds."""
+        super().__init__(f"{place}: no step had been made at {at_ms} ms; the first one was made at {first_ms} ms")
+        self.place = place
+        self.first_ms = first_ms
+
 
 IMPORT_BYTES_MAX = 4_000_000  # queued at once
 
@@ -41,16 +52,16 @@ def export_model(
     """The model of a task as it is, as it was after a step of its journal, or as it was at a time of the broker.
 
     Raises:
-        ModelError: there was no model then.
+        ModelError: there was no model then; TooEarlyError: not yet.
         JournalError: records that are needed are gone.
     """
     journal = TopicPartition(topics.journal, partition)
-    if at_ms is not None:
-        number = _step_at(broker, journal, at_ms)
     last = last_step(broker, journal)
     place = f"{journal.topic}/{journal.partition}"
     if last is None:
         raise ModelError(f"{place} is empty: no step has been made, and so there is no model yet")
+    if at_ms is not None:
+        number = _step_at(broker, journal, at_ms)
     if number is not None and not 1 <= number <= last.number:
         raise ModelError(f"{place} has steps 1 to {last.number}; got {number}")
     return _model_of(topics, partition, rebuild(broker, topics, partition, None, progress, until=number))
@@ -82,7 +93,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
     """The last step that was in the journal at a time of the broker, by bisection.
 
     Raises:
-        ModelError: there was none.
+        TooEarlyError: there was none.
         BrokerUnavailableError: the broker went away meanwhile.
     """
     low, high = broker.beginnings([journal])[journal], broker.ends([journal])[journal].stable
@@ -97,13 +108,14 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
                 high = middle
                 continue
             low = record.offset + 1
-            entry = decode_step(record)
+            entry = None if is_foreign(record) else decode_step(record)
             if isinstance(entry, JournalStep):
                 found = entry.number
     finally:
         consumer.close()
     if found is None:
-        raise ModelError(f"{journal.topic}/{journal.partition}: no step had been made at {at_ms} ms; give a later time")
+        steps = (record for record, entry in read_journal(broker, journal) if isinstance(entry, JournalStep))
+        raise TooEarlyError(f"{journal.topic}/{journal.partition}", at_ms, next(steps).append_ms)
     return found
 
 

@@ -13,12 +13,14 @@ from unittest.mock import patch
 import pytest
 
 from consumers import learner as learner_module
+from consumers import snapshots as snapshots_module
 from consumers.learner import LearnerProgram
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Ends
 from stream.cli.simulate import make_learner
 from stream.joining import task as task_module
 from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
+from stream.joining.play import Played, play_match
 from stream.joining.task import Task
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
@@ -27,7 +29,9 @@ from stream.recovery.broker_time import BrokerTime
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
+from stream.simulation.schedule import Schedule, draw_schedule
 from stream.wire import codec
+from stream.wire.events import Decision, Logged, Target
 from stream.wire.records import TopicPartition
 
 SEEDS_MAX = 2_000
@@ -38,10 +42,13 @@ class Mutation(NamedTuple):
 
     name: str
     make: Callable[[], AbstractContextManager[Any]]
+    shows_in: Callable[[Schedule], bool] | None = None  # runs that may notice it, and come first; None: all alike
 
 
-def replaced(name: str, owner: Any, attribute: str, change: Any) -> Mutation:
-    return Mutation(name, lambda: patch.object(owner, attribute, change))
+def replaced(
+    name: str, owner: Any, attribute: str, change: Any, shows_in: Callable[[Schedule], bool] | None = None
+) -> Mutation:
+    return Mutation(name, lambda: patch.object(owner, attribute, change), shows_in)
 
 
 def table(name: str, row: tuple[State, Input], outcome: tuple[Move, State]) -> Mutation:
@@ -221,7 +228,7 @@ def snapshot_without(attribute: str) -> Mutation:
         changes: dict[str, Any] = {attribute: ([], [])}
         return snapshot_module.take(*arguments)._replace(**changes)
 
-    return replaced(f"snapshots leave out the {attribute}", learner_module, "take", take)
+    return replaced(f"snapshots leave out the {attribute}", snapshots_module, "take", take)
 
 
 def snapshot_of_the_next_step(*arguments: Any) -> Any:
@@ -232,6 +239,21 @@ def snapshot_of_the_next_step(*arguments: Any) -> Any:
 def snapshot_that_shares_the_model(task: Task, position: Any, spare: Any = None) -> Any:
     """What is written later is the model as it is then."""
     return snapshot_module.take(task, position)._replace(learner=vars(task.learner)["arrays"])
+
+
+def writes_snapshots_bit_by_bit(schedule: Schedule) -> bool:
+    """So that the model goes on while its snapshot is written."""
+    return (
+        schedule.snapshot_interval_ms > 0 and schedule.snapshot_bytes_max == 1 and schedule.snapshot_chunk_bytes < 1_000
+    )
+
+
+def plays_its_own(learner: Any, x: Any, own: Decision, logged: Logged, propensity_min: float) -> Played:
+    return Played(own, Target(own.action, own.propensity))
+
+
+def matches_whatever_was_drawn(own: Decision, logged: Logged, propensity_min: float, u: float) -> Played:
+    return play_match(own, logged, propensity_min, 0.0)
 
 
 MUTATIONS = [
@@ -252,6 +274,11 @@ MUTATIONS = [
     ),
     table("feedback of another action matched", (State.PENDING, Input.MISMATCH), (Move.MATCH, State.MATCHED)),
     table("orphan of another action matched", (State.ORPHAN, Input.MISMATCH), (Move.DECIDE_AND_MATCH, State.MATCHED)),
+    table("unmatched decisions wait", (State.UNSEEN, Input.ASIDE), (Move.DECIDE, State.PENDING)),
+    table("feedback of unmatched refused", (State.UNMATCHED, Input.MISMATCH), (Move.REFUSE, State.UNMATCHED)),
+    replaced("logged actions are not played", task_module, "play_logged", plays_its_own),
+    replaced("logs that were not uniform taken for uniform", task_module, "play_match", matches_whatever_was_drawn),
+    replaced("propensities without a floor", Task, "_taught", lambda self, decision: decision),
     replaced("actions of feedback ignored", task_module, "decode_feedback", ignores_actions),
     counted("duplicate contexts counted twice", Move.IGNORE_CONTEXT, ("context_duplicates",) * 2),
     counted("matches counted twice", Move.MATCH, ("matched", "matched")),
@@ -271,8 +298,9 @@ MUTATIONS = [
     snapshot_without("pending"),
     snapshot_without("orphans"),
     snapshot_without("retained"),
-    replaced("snapshots share the model", learner_module, "take", snapshot_that_shares_the_model),
-    replaced("snapshots named by the next step", learner_module, "take", snapshot_of_the_next_step),
+    replaced("snapshots share the model", snapshots_module, "take", snapshot_that_shares_the_model,
+             shows_in=writes_snapshots_bit_by_bit),
+    replaced("snapshots named by the next step", snapshots_module, "take", snapshot_of_the_next_step),
     replaced("members commit whatever the group says", EmbeddedBroker, "check_member", lambda self, who: who.group),
     Mutation(
         "zombies not fenced by their transactional id",
@@ -283,8 +311,11 @@ MUTATIONS = [
 
 def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
     """The first seed that catches a mutation, and what it says."""
+    seeds: Sequence[int] = range(seeds_max)
+    if (shows_in := mutation.shows_in) is not None:
+        seeds = sorted(seeds, key=lambda seed: not shows_in(draw_schedule(seed)))
     with mutation.make():
-        for seed in range(seeds_max):
+        for seed in seeds:
             wrong = run_seed(make_learner, seed).wrong
             if wrong:
                 return seed, wrong[0]

@@ -7,11 +7,12 @@ import pytest
 
 from stream.joining.join import JoinSettings
 from stream.joining.task import READING, READING_1, Reading, TaskSettings
+from stream.randomness.draws import Purpose, uniform
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, Place, PredictionSeen, Settlement
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire.codec import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
-from stream.wire.events import Example, Outcome
+from stream.wire.events import Example, Logged, Outcome, Target
 from tests.pipeline import small_task
 
 WINDOW_MS, ORPHAN_MS, RETAIN_MS = 1_000, 500, 10_000  # of small_task
@@ -25,16 +26,24 @@ class Story:
     settings: TaskSettings = field(default_factory=small_task)
     steps: list[tuple[int, int]] = field(default_factory=list)  # where each ended in the contexts and the feedback
     reading: Reading = READING
-    contexts: list[tuple[int, int, str | None]] = field(default_factory=list)
+    contexts: list[tuple[int, int, str | None, Logged | None]] = field(default_factory=list)
     feedback: list[tuple[int, int, str | None, int | None, int | None]] = field(default_factory=list)
     predictions: list[tuple[PredictionSeen, int]] = field(default_factory=list)
     examples: list[tuple[int, int, Example, int | None]] = field(default_factory=list)
     dead: list[tuple[int, int, int, str, int]] = field(default_factory=list)
 
-    def decided(self, event_id: str, at_ms: int, action: int = 1, step: int = 1) -> None:
+    def decided(
+        self,
+        event_id: str,
+        at_ms: int,
+        action: int = 1,
+        step: int = 1,
+        logged: Logged | None = None,
+        target: Target | None = None,
+    ) -> None:
         offset = len(self.contexts)
-        self.contexts.append((offset, at_ms, event_id))
-        self.predictions.append((PredictionSeen(event_id, offset, offset, action, 0.5, at_ms), step))
+        self.contexts.append((offset, at_ms, event_id, logged))
+        self.predictions.append((PredictionSeen(event_id, offset, offset, action, 0.5, at_ms, target), step))
 
     def answered(self, event_id: str, at_ms: int, reward: int = 1, action: int | None = None) -> int:
         self.feedback.append((len(self.feedback), at_ms, event_id, reward, action))
@@ -48,6 +57,10 @@ class Story:
     def expired(self, event_id: str, settled_at_ms: int, step: int = 1, **other: Any) -> None:
         example = Example(event_id, Outcome.EXPIRED, 1, 0.5, None, None, settled_at_ms)._replace(**other)
         self.examples.append((len(self.examples), step, example, None))
+
+    def unmatched(self, event_id: str, settled_at_ms: int, passed: int | None = None, **other: Any) -> None:
+        example = Example(event_id, Outcome.UNMATCHED, 1, 0.5, None, None, settled_at_ms)._replace(**other)
+        self.examples.append((len(self.examples), 1, example, passed))
 
     def refused(self, of_feedback: int, kind: str, step: int = 1) -> None:
         self.dead.append((len(self.dead), FEEDBACK, of_feedback, kind, step))
@@ -272,6 +285,118 @@ def test_place_of_a_record_is_the_step_that_ends_behind_it_and_how_that_was_read
     evidence.close()
 
 
+MATCH, LOGGED = small_task(play="match"), small_task("late-ucb", play="logged")
+THIRD = 1 / 3
+
+
+@pytest.mark.parametrize(("logged", "is_told"), [(2, "unmatched"), (1, "expired")])
+@pytest.mark.parametrize("settled_as", ["unmatched", "expired"])
+def test_decision_is_unmatched_where_the_log_has_another_action_and_nowhere_else(
+    logged: int, is_told: str, settled_as: str
+) -> None:
+    story = Story(MATCH)
+    story.decided("a", 1_000, logged=Logged(logged, THIRD), target=Target(1, 0.5))
+    (story.unmatched if settled_as == "unmatched" else story.expired)("a", 2_001)
+    counts, faults = story.judged()
+    assert counts == {"contexts": 1, "decided": 1, settled_as: 1}
+    tells = "cannot" if is_told == "unmatched" else "can"
+    wrong = [f"example at offset 0: 'a' is {settled_as}, and the log {tells} tell its bit"]
+    assert faults == ([] if is_told == settled_as else wrong)
+
+
+@pytest.mark.parametrize("event_id", [f"e{number}" for number in range(8)])
+def test_decision_of_a_log_that_was_not_uniform_counts_by_the_draw_of_its_id(event_id: str) -> None:
+    story = Story(small_task(play="match", propensity_min=0.3))
+    story.decided(event_id, 1_000, logged=Logged(1, 0.6), target=Target(1, 0.5))
+    story.unmatched(event_id, 1_000)
+    assert bool(story.judged()[1]) == (uniform(0, Purpose.LOG, event_id) < 0.5)
+
+
+def test_feedback_before_and_after_an_unmatched_decision_is_counted_as_its() -> None:
+    story = Story(MATCH)
+    waited = story.answered("a", 900)
+    story.answered("a", 950, 0)
+    story.decided("a", 1_000, logged=Logged(2, THIRD), target=Target(1, 0.5))
+    story.unmatched("a", 950, waited)
+    story.answered("a", 1_001, 1, action=2)
+    counts, faults = story.judged()
+    assert (counts, faults) == (
+        {"contexts": 1, "decided": 1, "unmatched": 1, "feedback": 3, "feedback_unmatched": 2, "feedback_duplicates": 1,
+         "conflicts": 1},
+        [],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("dropped_in", "counted"), [(1, "feedback_unmatched"), (2, "feedback_duplicates")])
+def test_feedback_waits_anew_where_an_earlier_one_had_made_room_and_the_example_names_it(
+    dropped_in: int, counted: str
+) -> None:
+    story = Story(MATCH)
+    first = story.answered("a", 900)
+    second = story.answered("a", 950)
+    story.steps = [(0, 1), (1, 2)]
+    story.refused(first, DEAD_LETTER_ORPHAN, dropped_in)
+    story.decided("a", 1_000, logged=Logged(2, THIRD), target=Target(1, 0.5))
+    story.unmatched("a", 1_000, second if dropped_in == 1 else None)
+    counts, faults = story.judged()
+    assert (counts["orphans_dropped"], counts[counted], faults) == (1, 1, [])
+
+
+def test_feedback_that_waited_for_an_unmatched_decision_is_the_one_that_its_example_names() -> None:
+    unnamed, later = Story(MATCH), Story(MATCH)
+    unnamed.answered("a", 900)
+    for story in (unnamed, later):
+        story.decided("a", 1_000, logged=Logged(2, THIRD), target=Target(1, 0.5))
+    unnamed.unmatched("a", 1_000)
+    later.unmatched("a", 1_000, later.answered("a", 1_100))
+    (one,), (other,) = unnamed.judged()[1], later.judged()[1]
+    assert one == "feedback at offset 0 waited for 'a', whose example does not name it"
+    assert other.endswith("'a' is unmatched, and feedback offset 0, which it names, did not wait for it")
+
+
+def test_unmatched_decision_has_no_reward() -> None:
+    story = Story(MATCH)
+    story.decided("a", 1_000, logged=Logged(2, THIRD), target=Target(1, 0.5))
+    story.unmatched("a", 1_000, reward=0)
+    assert story.judged()[1] == ["example at offset 0: unmatched with reward 0; expected none"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged", "target", "says"),
+    [
+        (LOGGED, Logged(1, 0.5), Target(2, 1.0), None),
+        (LOGGED, Logged(2, 0.5), Target(2, 1.0), "action 1 with propensity 0.5; the log has 2 with 0.5"),
+        (LOGGED, Logged(1, 0.4), Target(2, 1.0), "action 1 with propensity 0.5; the log has 1 with 0.4"),
+        (LOGGED, Logged(1, 0.5), None, "has no target, and its context has a decision of a log"),
+        (small_task(), None, Target(2, 1.0), "has a target, and no decision of a log was looked at"),
+        (MATCH, Logged(1, THIRD), Target(2, 0.5), "action 1 with propensity 0.5 is not its target"),
+    ],
+)
+def test_prediction_is_what_is_to_be_played(
+    settings: TaskSettings, logged: Logged | None, target: Target | None, says: str | None
+) -> None:
+    story = Story(settings)
+    story.decided("a", 1_000, logged=logged, target=target)
+    counts, faults = story.judged()
+    assert counts == {"contexts": 1, "decided": 1}
+    assert [says in fault for fault in faults if says is not None] == [True] * (says is not None)
+    assert len(faults) == (says is not None)
+
+
+def test_propensity_below_the_least_is_counted_where_the_learner_weighs_by_it() -> None:
+    for learner, floored in (("banditron", {"propensities_floored": 1}), ("late-ucb", {})):
+        story = Story(small_task(learner, play="logged", propensity_min=0.6))
+        story.decided("a", 1_000, logged=Logged(1, 0.5), target=Target(2, 1.0))
+        assert story.judged() == ({"contexts": 1, "decided": 1} | floored, [])
+
+
+def test_unmatched_decision_was_settled_when_its_context_was_applied() -> None:
+    story = Story(MATCH)
+    story.decided("a", 1_000, logged=Logged(2, THIRD), target=Target(1, 0.5))
+    story.unmatched("a", 900)
+    assert Judge(story.evidence(), SettingsByStep(MATCH), 0, print)._settlement_place(1) == Place(0, 1_000, CONTEXTS, 0)
+
+
 def test_settlement_is_that_of_the_decision_with_as_many_of_its_id_before_it() -> None:
     story = Story()
     story.decided("a", 1_000)
@@ -282,10 +407,10 @@ def test_settlement_is_that_of_the_decision_with_as_many_of_its_id_before_it() -
     story.expired("a", 2_011)
     found = story.evidence()
     assert found.settlement(1) == Settlement(
-        1, 1_007, 1_000, Place(0, 1_000, CONTEXTS, 0), Place(0, 1_007, FEEDBACK, 0)
+        1, Outcome.MATCHED, 1_007, 1_000, Place(0, 1_000, CONTEXTS, 0), Place(0, 1_007, FEEDBACK, 0)
     )
-    assert found.settlement(2) == Settlement(1, 2_006, 1_005, Place(0, 1_005, CONTEXTS, 1), None)
-    assert found.settlement(3) == Settlement(1, 2_011, 1_010, Place(0, 1_010, CONTEXTS, 2), None)
+    assert found.settlement(2) == Settlement(1, Outcome.EXPIRED, 2_006, 1_005, Place(0, 1_005, CONTEXTS, 1), None)
+    assert found.settlement(3) == Settlement(1, Outcome.EXPIRED, 2_011, 1_010, Place(0, 1_010, CONTEXTS, 2), None)
     assert [found.decision_place(number) for number in (1, 3)] == [
         Place(0, 1_000, CONTEXTS, 0),
         Place(0, 1_010, CONTEXTS, 2),

@@ -18,7 +18,7 @@ from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalError
 from stream.recovery.recover import rebuild
 from stream.verifying.model_files import Difference, Model, ModelError, compare_models, read_model, write_model
-from stream.verifying.models import export_model, import_model
+from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -66,8 +66,9 @@ def test_model_at_a_time_is_that_of_the_last_step_in_the_journal_then(run: Pipel
     for at_ms in (times[0], times[7], times[20] + 1, times[-1], times[-1] + 1_000_000):
         expected = sum(time <= at_ms for time in times) - 1  # the first record holds the settings
         assert export_model(run.broker, TOPICS, 0, at_ms=at_ms).meta["position"]["journal"] == expected
-    with pytest.raises(ModelError, match="no step had been made at 999 ms"):
+    with pytest.raises(TooEarlyError, match="no step had been made at 999 ms") as early:
         export_model(run.broker, TOPICS, 0, at_ms=999)
+    assert (early.value.place, early.value.first_ms) == (f"{TOPICS.journal}/0", times[1])
 
 
 def test_model_of_a_step_that_was_not_made_is_refused(run: Pipeline) -> None:
