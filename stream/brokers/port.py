@@ -100,6 +100,10 @@ class Consumer(Protocol):
         """Records from the assigned partitions, in offset order within each; empty when none came in time.
 
         Rebalance callbacks run in here and nowhere else.
+
+        Raises:
+            TopicSettingsError: a topic was altered so that its records have their senders' times; the consumer must be
+                closed.
         """
 
     def position(self, tp: TopicPartition) -> int:

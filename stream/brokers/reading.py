@@ -1,6 +1,7 @@
 """Reading a partition up to where it ends at the moment of asking."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from stream.brokers.port import Broker, BrokerUnavailableError, Consumer
 from stream.wire.records import Record, TopicPartition
@@ -50,7 +51,10 @@ def read_partition(
                 if record.offset < end:
                     yield record
     finally:
-        consumer.close()
+        # All that was wanted has been read, or is given up. An abandoned generator is closed by the garbage collector
+        # at any moment, and what it raises is printed amid whatever is going on.
+        with suppress(BrokerUnavailableError):
+            consumer.close()
 
 
 def read_towards(

@@ -79,7 +79,7 @@ class KafkaBroker:
         """See Broker."""
         beginnings = self.beginnings(tps)
         client = make_consumer(self._connection)
-        consumer = self._connection.opened(Reader(self._connection, client))
+        consumer = self._connection.opened(Reader(self._connection, self.admin, client))
         client.assign([KafkaTopicPartition(*tp) for tp in tps])
         for tp, offset in beginnings.items():
             consumer.seek(tp, offset)

@@ -6,6 +6,7 @@ What kafka-python leaves to its caller:
 - What was fetched of a partition that is then paused in the middle is put aside, and is not looked at again after it is
   resumed, nor is more of it fetched, once records of another partition have been read to their end. `poll` lets it go
   on (`_make_room`).
+- A record says whether its time is the broker's or its sender's; nobody else looks at that (`_check_times`).
 - Records of other clients, and batches that cannot be read: see `foreign`.
 """
 
@@ -18,10 +19,14 @@ from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from stream.brokers.kafka_python.admin import Admin
 from stream.brokers.kafka_python.connection import CLOSE_S, RETRY_S, TRANSIENT, Connection
 from stream.brokers.kafka_python.foreign import PartitionRecords, UnreadableError, headers_read
-from stream.brokers.port import BrokerError, BrokerUnavailableError
+from stream.brokers.port import BrokerError, BrokerUnavailableError, TopicSettingsError
 from stream.wire.records import Record, TopicPartition
+
+_CREATE_TIME = 0
+"""The timestamp type of a record that its sender dated."""
 
 
 def make_consumer(connection: Connection, **settings: Any) -> Any:
@@ -44,8 +49,9 @@ def make_consumer(connection: Connection, **settings: Any) -> Any:
 class Reader:
     """See Consumer; without a group."""
 
-    def __init__(self, connection: Connection, client: Any) -> None:
+    def __init__(self, connection: Connection, admin: Admin, client: Any) -> None:
         self._connection = connection
+        self._admin = admin
         self._client = client
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -68,6 +74,7 @@ class Reader:
             raise BrokerError(str(error)) from error
         except kafka_errors.KafkaError as error:
             self._connection.refuse("read", error)
+        self._check_times(polled)
         return [
             Record(
                 r.topic,
@@ -81,6 +88,23 @@ class Reader:
             for records in polled.values()
             for r in records
         ]
+
+    def _check_times(self, polled: Mapping[Any, Any]) -> None:
+        """Refuse what was appended since its topic was altered to its senders' times, as long as it is.
+
+        The last record of a partition tells. What stands there from a time when the topic was so is read when it is not
+        any more: else the partition could never be read again.
+        """
+        dated_by_sender = {
+            records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
+        }
+        for topic, found in self._admin.describe_topics(list(dated_by_sender)).items():
+            if not found.append_time:
+                record = dated_by_sender[topic]
+                raise TopicSettingsError(
+                    f"topic {topic}: expected message.timestamp.type LogAppendTime; got CreateTime: the record at "
+                    f"offset {record.offset} of partition {record.partition} is dated by its sender"
+                )
 
     def _make_room(self) -> None:
         """Take what is used up of the last fetch out of the place that records put aside come back to.

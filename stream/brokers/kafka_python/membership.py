@@ -142,8 +142,7 @@ class GroupConsumer(Reader):
         self, connection: Connection, admin: Admin, client: Any, group: str, member: str, topics: Sequence[str],
         listener: RebalanceListener, *, rejoins: bool,
     ) -> None:  # fmt: skip
-        super().__init__(connection, client)
-        self._admin = admin
+        super().__init__(connection, admin, client)
         self._group = group
         self._member = member
         self._listener = listener

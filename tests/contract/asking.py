@@ -1,0 +1,99 @@
+"""What the tests of the contract share: topics, records, and claims that are asked until they hold.
+
+A broker may take a moment until something shows: a commit's marker, a rebalance.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+from stream.brokers.port import Broker, Consumer
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import TopicSpec
+
+PATIENCE_S = 30.0
+
+
+class Heard:
+    """A listener that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, frozenset[TopicPartition]]] = []
+
+    def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
+        self.events.append(("revoked", tps))
+
+    def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+        self.events.append(("assigned", tps))
+
+
+def until(claim: Callable[[], bool]) -> None:
+    """Ask until it holds."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not claim():
+        assert time.monotonic() < deadline_s, "this did not come to hold in time"
+
+
+def topic(broker: Broker, prefix: str, partitions: int = 1, name: str = "topic") -> str:
+    broker.create_topics([TopicSpec(prefix + name, partitions)])
+    return prefix + name
+
+
+def write(broker: Broker, name: str, values: Iterable[str], partition: int = 0) -> int:
+    producer = broker.producer()
+    for value in values:
+        producer.send(name, partition, b"key", value.encode())
+    append_ms = producer.flush()
+    producer.close()
+    return append_ms
+
+
+def read(consumer: Consumer, count: int, records_max: int = 100) -> list[Record]:
+    """So many records; more than these is an error."""
+    records: list[Record] = []
+
+    def enough() -> bool:
+        records.extend(consumer.poll(100, records_max))
+        return len(records) >= count
+
+    until(enough)
+    records += consumer.poll(0, records_max)
+    assert len(records) == count, [record.value for record in records]
+    return records
+
+
+def values(records: Iterable[Record]) -> list[str]:
+    return [record.value.decode() for record in records if record.value is not None]
+
+
+def read_to_end(broker: Broker, tp: TopicPartition) -> list[str]:
+    """What a new reader is given from the beginning to the stable end."""
+    reader = broker.reader([tp])
+    end = broker.ends([tp])[tp].stable
+    records: list[Record] = []
+
+    def at_end() -> bool:
+        records.extend(reader.poll(100, 100))
+        return reader.position(tp) >= end
+
+    until(at_end)
+    reader.close()
+    return values(records)
+
+
+def settled(broker: Broker, tp: TopicPartition) -> None:
+    """Wait until no transaction is open in a partition."""
+    until(lambda: len(set(broker.ends([tp])[tp])) == 1)
+
+
+def joined(*consumers: Consumer, partitions: int) -> list[Record]:
+    """Poll the members of a group until all partitions are dealt; what was read meanwhile."""
+    records: list[Record] = []
+
+    def dealt() -> bool:
+        for consumer in consumers:
+            records.extend(consumer.poll(50, 100))
+        assignments = [consumer.assignment() for consumer in consumers]
+        return all(assignments) and sum(map(len, assignments)) == partitions
+
+    until(dealt)
+    return records

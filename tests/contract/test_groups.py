@@ -1,0 +1,388 @@
+"""The contract of the Broker port, what every broker does: groups, their rebalances, and who is a member."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import MemberToRemove
+
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.port import Broker, BrokerError, FencedError, StaleMemberError
+from stream.wire.records import TopicPartition
+from tests.contract.asking import Heard, joined, read, topic, until, values, write
+
+Expel = Callable[[str, str], None]
+
+
+@pytest.fixture
+def expel(request: pytest.FixtureRequest, broker: Broker) -> Expel:
+    """Throws a member out of its group, as happens when its session has ended; not by the broker that is tested."""
+
+    def throw_out(group: str, member: str) -> None:
+        if isinstance(broker, EmbeddedBroker):
+            broker.expel(group, member)
+            return
+        running: LocalKafka = request.getfixturevalue("kafka")
+        admin = KafkaAdminClient(bootstrap_servers=running.bootstrap)
+        admin.remove_group_members(group, [MemberToRemove(member_id="", group_instance_id=member, reason="expelled")])
+        admin.close()
+
+    return throw_out
+
+
+def test_offsets_are_committed_with_the_transaction_alone(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "ab")
+    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    read(consumer, 2)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send_offsets({tp: 1}, consumer)
+    producer.abort()
+    assert broker.committed(prefix, [tp]) == {}
+    producer.begin()
+    producer.send_offsets({tp: 2}, consumer)
+    producer.commit()
+    assert broker.committed(prefix, [tp]) == {tp: 2}
+    producer.close()
+    consumer.close()
+
+
+def test_offsets_can_be_committed_without_a_transaction(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "ab")
+    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    read(consumer, 2)
+    consumer.commit({tp: 1})
+    assert broker.committed(prefix, [tp]) == {tp: 1}
+    consumer.close()
+    with pytest.raises(BrokerError, match="no group"):
+        broker.reader([tp]).commit({tp: 1})
+
+
+def test_a_restarted_member_goes_on_at_the_committed_offset(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    write(broker, name, "abc")
+    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    assert values(read(consumer, 3)) == list("abc")
+    consumer.commit({TopicPartition(name, 0): 1})
+    consumer.close()
+    again = broker.group_consumer(prefix, "m", [name], Heard())
+    assert values(read(again, 2)) == list("bc")
+    again.close()
+
+
+def test_equal_partition_numbers_go_to_the_same_member_and_every_record_to_one(broker: Broker, prefix: str) -> None:
+    left, right = topic(broker, prefix, 4, "left"), topic(broker, prefix, 4, "right")
+    for name in (left, right):
+        for partition in range(4):
+            write(broker, name, [f"{name}/{partition}"], partition)
+    members = [broker.group_consumer(prefix, member, [left, right], Heard()) for member in ("m0", "m1")]
+    joined(*members, partitions=8)
+    assert [{tp.partition for tp in member.assignment()} for member in members] == [{0, 1}, {2, 3}]
+    assert all({tp.topic for tp in member.assignment()} == {left, right} for member in members)
+    for member in members:
+        for tp in member.assignment():
+            member.seek(tp, 0)
+    read_by = [sorted(values(read(member, 4))) for member in members]
+    assert read_by == [sorted(f"{name}/{p}" for name in (left, right) for p in part) for part in ((0, 1), (2, 3))]
+    for member in members:
+        member.close()
+
+
+def test_members_of_a_group_are_told_with_what_they_hold(broker: Broker, prefix: str) -> None:
+    left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 2, "right")
+    assert broker.members(prefix) == {}
+    members = [broker.group_consumer(prefix, member, [left, right], Heard()) for member in ("m0", "m1", "m2")]
+
+    def dealt() -> bool:
+        for member in members:
+            member.poll(50, 100)
+        holds = {f"m{number}": member.assignment() for number, member in enumerate(members)}
+        return sorted(map(len, holds.values())) == [0, 2, 2] and broker.members(prefix) == holds
+
+    until(dealt)
+    for member in members:
+        member.close()
+    until(lambda: broker.members(prefix) == {})
+
+
+def test_topics_with_unequal_partitions_are_refused_to_a_group(broker: Broker, prefix: str) -> None:
+    left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 3, "right")
+    with pytest.raises(BrokerError, match="equal numbers of partitions"):
+        broker.group_consumer(prefix, "m", [left, right], Heard())
+
+
+def test_a_member_hears_what_is_revoked_before_what_is_assigned(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
+    heard, heard_by_other = Heard(), Heard()
+    first = broker.group_consumer(prefix, "m0", [name], heard)
+    joined(first, partitions=2)
+    second = broker.group_consumer(prefix, "m1", [name], heard_by_other)
+    joined(first, second, partitions=2)
+    assert heard.events == [
+        ("assigned", frozenset({zero, one})),
+        ("revoked", frozenset({zero, one})),
+        ("assigned", frozenset({zero})),
+    ]
+    assert heard_by_other.events == [("assigned", frozenset({one}))]
+    second.close()
+    joined(first, partitions=2)
+    first.close()
+    assert heard.events[3:] == [("revoked", frozenset({zero})), ("assigned", frozenset({zero, one}))]
+    assert heard_by_other.events[1:] == []
+
+
+def test_members_that_poll_seldom_and_shortly_join_all_the_same(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    heard = Heard(), Heard()
+    members = [broker.group_consumer(prefix, f"m{number}", [name], heard[number]) for number in range(2)]
+
+    def dealt() -> bool:
+        for member in members:
+            member.poll(3, 100)
+            time.sleep(0.2)  # long enough for a join to be done between two polls
+        return all(len(member.assignment()) == 1 for member in members)
+
+    until(dealt)
+    assert [kind for one in heard for kind, _ in one.events].count("assigned") <= 3  # the first one's, then both anew
+    for member in members:
+        member.close()
+
+
+def test_after_a_rebalance_reading_starts_at_the_committed_offset_again(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    write(broker, name, "abc", partition=0)
+    first = broker.group_consumer(prefix, "m0", [name], Heard())
+    read(first, 3)
+    first.commit({TopicPartition(name, 0): 1})
+    second = broker.group_consumer(prefix, "m1", [name], Heard())
+    records = joined(first, second, partitions=2)
+    if len(records) < 2:
+        records += read(first, 2 - len(records))
+    assert values(records) == ["b", "c"]
+    first.close()
+    second.close()
+
+
+def test_a_listener_may_seek_where_reading_is_to_start(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    write(broker, name, "abc")
+
+    class Seeks(Heard):
+        def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+            assert {tp: consumer.position(tp) for tp in tps} == dict.fromkeys(tps, 0)
+            for tp in tps:
+                consumer.seek(tp, 2)
+
+    consumer = broker.group_consumer(prefix, "m", [name], Seeks())
+    assert values(read(consumer, 1)) == ["c"]
+    consumer.close()
+
+
+def test_what_is_about_to_be_revoked_is_still_there(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "abc")
+    seen: list[tuple[frozenset[TopicPartition], int]] = []
+
+    class Looks(Heard):
+        def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
+            seen.append((first.assignment(), first.position(tp)))
+
+    first = broker.group_consumer(prefix, "m1", [name], Looks())
+    read(first, 3)
+    second = broker.group_consumer(prefix, "m0", [name], Heard())
+    until(lambda: bool(first.poll(50, 100) or second.poll(50, 100)))
+    assert seen == [(frozenset({tp}), 3)]
+    assert first.assignment() == frozenset()
+    first.close()
+    second.close()
+
+
+def test_what_a_listener_raises_comes_out_of_poll(broker: Broker, prefix: str) -> None:
+    class Fails(Heard):
+        def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+            raise LookupError("no state for these")
+
+    consumer = broker.group_consumer(prefix, "m", [topic(broker, prefix)], Fails())
+    with pytest.raises(LookupError, match="no state"):
+        joined(consumer, partitions=2)
+    consumer.close()
+
+
+def test_a_paused_partition_of_a_group_stays_paused_until_it_is_resumed(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    write(broker, name, "a", partition=0)
+    write(broker, name, "b", partition=1)
+
+    class Pauses(Heard):
+        def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
+            consumer.pause([TopicPartition(name, 0)])
+
+    consumer = broker.group_consumer(prefix, "m", [name], Pauses())
+    assert values(read(consumer, 1)) == ["b"]
+    consumer.resume([TopicPartition(name, 0)])
+    assert values(read(consumer, 1)) == ["a"]
+    consumer.close()
+
+
+def test_a_restarted_member_takes_its_place_at_once_and_fences_the_one_before(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "a")
+    zombie = broker.group_consumer(prefix, "m", [name], Heard())
+    read(zombie, 1)
+    started_s = time.monotonic()
+    successor = broker.group_consumer(prefix, "m", [name], Heard())
+    assert values(read(successor, 1)) == ["a"]
+    assert time.monotonic() - started_s < 5  # not a session time-out later
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    with pytest.raises(FencedError):
+        producer.send_offsets({tp: 1}, zombie)
+    producer.abort()
+    with pytest.raises(FencedError):
+        zombie.commit({tp: 1})
+    with pytest.raises(FencedError):
+        until(lambda: bool(zombie.poll(100, 10)))
+    zombie.close()
+    producer.begin()
+    producer.send_offsets({tp: 1}, successor)  # the zombie's end has not thrown it out
+    producer.commit()
+    assert broker.committed(prefix, [tp]) == {tp: 1}
+    producer.close()
+    successor.close()
+
+
+def test_a_replaced_member_leaves_the_others_undisturbed(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    heard = Heard()
+    first = broker.group_consumer(prefix, "m0", [name], Heard())
+    second = broker.group_consumer(prefix, "m1", [name], heard)
+    joined(first, second, partitions=2)
+    before = list(heard.events)
+    successor = broker.group_consumer(prefix, "m0", [name], Heard())
+    joined(successor, second, partitions=2)
+    assert heard.events == before
+    for consumer in (first, successor, second):
+        consumer.close()
+
+
+def test_offsets_of_a_member_that_was_thrown_out_are_refused(broker: Broker, prefix: str, expel: Expel) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "a")
+    heard = Heard()
+    consumer = broker.group_consumer(prefix, "m0", [name], heard)
+    read(consumer, 1)
+    expel(prefix, "m0")
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    with pytest.raises(StaleMemberError):
+        producer.send_offsets({tp: 1}, consumer)
+    producer.abort()
+    with pytest.raises(StaleMemberError):
+        consumer.commit({tp: 1})
+    assert broker.committed(prefix, [tp]) == {}
+    until(lambda: bool(consumer.poll(100, 10)))  # it joins again, and reads from the committed offset
+    assert [event for event, _ in heard.events] == ["assigned", "revoked", "assigned"]
+    producer.begin()
+    producer.send_offsets({tp: 1}, consumer)
+    producer.commit()
+    assert broker.committed(prefix, [tp]) == {tp: 1}
+    producer.close()
+    consumer.close()
+
+
+def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(
+    broker: Broker, prefix: str, expel: Expel
+) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "a")
+    consumer = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
+    read(consumer, 1)
+    consumer.check_place()
+    expel(prefix, "m0")
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    with pytest.raises(FencedError, match="was thrown out"):
+        producer.send_offsets({tp: 1}, consumer)
+    producer.abort()
+    for refused in (lambda: consumer.poll(100, 10), lambda: consumer.commit({tp: 1}), consumer.check_place):
+        with pytest.raises(FencedError, match="was thrown out"):
+            refused()
+    assert broker.committed(prefix, [tp]) == {}
+    successor = broker.group_consumer(prefix, "m0", [name], Heard(), rejoins=False)
+    assert values(read(successor, 1)) == ["a"]
+    consumer.close()
+    producer.begin()
+    producer.send_offsets({tp: 1}, successor)  # the end of the one that was thrown out has not taken its place
+    producer.commit()
+    assert broker.committed(prefix, [tp]) == {tp: 1}
+    producer.close()
+    successor.close()
+
+
+@pytest.mark.parametrize("rejoins", [True, False])
+def test_a_member_hears_that_it_was_thrown_out_without_being_told_by_a_commit(
+    broker: Broker, prefix: str, expel: Expel, *, rejoins: bool
+) -> None:
+    name = topic(broker, prefix, 2)
+    heard = Heard()
+    first = broker.group_consumer(prefix, "m0", [name], heard, rejoins=rejoins)
+    second = broker.group_consumer(prefix, "m1", [name], Heard(), rejoins=False)
+    joined(first, second, partitions=2)
+    expel(prefix, "m0")
+    if rejoins:
+        first.check_place()
+        joined(first, second, partitions=2)
+        assert [event for event, _ in heard.events][-2:] == ["revoked", "assigned"]
+    else:
+        with pytest.raises(FencedError, match="was thrown out"):
+            until(lambda: bool(first.poll(100, 10) or second.poll(100, 10)))
+        joined(second, partitions=2)  # an ordinary rebalance does not fence those that stay
+    first.close()
+    second.close()
+
+
+def test_a_replaced_member_that_does_not_poll_hears_of_it_when_it_asks(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    write(broker, name, "a")
+    zombie = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)
+    read(zombie, 1)
+    successor = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)
+    read(successor, 1)
+    with pytest.raises(FencedError, match="was replaced"):
+        zombie.check_place()
+    zombie.close()
+    successor.close()
+
+
+def test_offsets_of_a_member_that_has_not_joined_yet_are_refused(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    with pytest.raises(StaleMemberError):
+        producer.send_offsets({TopicPartition(name, 0): 1}, consumer)
+    producer.close()
+    consumer.close()
+
+
+def test_a_partition_of_a_member_that_leaves_goes_to_the_others_at_once(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    first = broker.group_consumer(prefix, "m0", [name], Heard())
+    second = broker.group_consumer(prefix, "m1", [name], Heard())
+    joined(first, second, partitions=2)
+    started_s = time.monotonic()
+    first.close()
+    joined(second, partitions=2)
+    assert time.monotonic() - started_s < 8  # the session would have lasted 10 s
+    second.close()

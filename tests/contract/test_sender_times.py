@@ -1,0 +1,89 @@
+"""A topic altered to its senders' times: readers refuse it at its first record, and only as long as it is so."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import admin as confluent_admin
+
+from stream.brokers.connecting import ADAPTERS, connect
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.port import Broker, Consumer, TopicSettingsError
+from stream.brokers.reading import read_partition
+from stream.wire.records import TopicPartition
+from stream.wire.topics import TopicSpec
+from tests.contract.asking import Heard, until
+
+confluent: Any = confluent_admin  # its names are exported, but not so that mypy sees it
+
+OLD_MS = 1_000
+
+
+@pytest.fixture(params=ADAPTERS)
+def adapted(request: pytest.FixtureRequest, kafka: LocalKafka) -> Iterator[Broker]:
+    """A real Kafka by each of the clients."""
+    made = connect(kafka.bootstrap, client=request.param)
+    yield made
+    made.close()
+
+
+def set_times(kafka: LocalKafka, topic: str, kind: str) -> None:
+    admin = confluent.AdminClient({"bootstrap.servers": kafka.bootstrap})
+    entry = confluent.ConfigEntry("message.timestamp.type", kind, incremental_operation=confluent.AlterConfigOpType.SET)
+    resource = confluent.ConfigResource(confluent.ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(20)
+
+
+def write(kafka: LocalKafka, topic: str, value: bytes) -> None:
+    """A record that its sender dates long ago."""
+    producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(topic, value, b"key", 0, timestamp=OLD_MS)
+    assert producer.flush(30) == 0
+
+
+def reader_of(broker: Broker, topic: str) -> Consumer:
+    return broker.reader([TopicPartition(topic, 0)])
+
+
+def member_of(broker: Broker, topic: str) -> Consumer:
+    consumer = broker.group_consumer(f"{topic}.group", "m", [topic], Heard())
+
+    def begins() -> bool:
+        consumer.poll(50, 1)
+        return bool(consumer.assignment())
+
+    until(begins)
+    consumer.seek(TopicPartition(topic, 0), 0)
+    return consumer
+
+
+@pytest.mark.parametrize("consumer_of", [reader_of, member_of])
+def test_record_that_its_sender_dated_is_refused_as_long_as_its_topic_has_such_times(
+    adapted: Broker, kafka: LocalKafka, prefix: str, consumer_of: Callable[[Broker, str], Consumer]
+) -> None:
+    topic = prefix + "topic"
+    adapted.create_topics([TopicSpec(topic, 1)])
+    write(kafka, topic, b"before")
+    consumer = consumer_of(adapted, topic)
+    found: list[bytes | None] = []
+
+    def reads(count: int) -> bool:
+        found.extend(record.value for record in consumer.poll(100, 10))
+        return len(found) >= count
+
+    until(lambda: reads(1))
+    set_times(kafka, topic, "CreateTime")
+    write(kafka, topic, b"dated by its sender")
+    with pytest.raises(
+        TopicSettingsError, match=rf"^topic {topic}: expected .* got CreateTime: the record at offset 1 of partition 0 "
+    ):
+        until(lambda: reads(2))
+    consumer.close()
+    set_times(kafka, topic, "LogAppendTime")
+    assert found == [b"before"]
+    write(kafka, topic, b"after")
+    records = list(read_partition(adapted, TopicPartition(topic, 0)))
+    assert [record.value for record in records] == [b"before", b"dated by its sender", b"after"]
+    assert [record.append_ms == OLD_MS for record in records] == [False, True, False]

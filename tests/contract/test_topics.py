@@ -1,0 +1,195 @@
+"""The contract of the Broker port, what every broker does: topics, records, and reading them."""
+
+import pytest
+
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.port import RECORD_BYTES_MAX, Broker, BrokerError, Ends, TopicSettingsError
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import TopicDescription, TopicSpec
+from tests.contract.asking import Heard, joined, read, read_to_end, topic, until, values, write
+
+# Topics
+
+
+def test_topics_are_what_was_asked_for(broker: Broker, prefix: str) -> None:
+    kept, compacted = prefix + "kept", prefix + "compacted"
+    broker.create_topics([TopicSpec(kept, 3, retention_ms=86_400_000), TopicSpec(compacted, 1, compacted=True)])
+    assert broker.describe_topics([kept, compacted, prefix + "none"]) == {
+        kept: TopicDescription(kept, 3, append_time=True, compacted=False, retention_ms=86_400_000, replication=1),
+        compacted: TopicDescription(compacted, 1, append_time=True, compacted=True, retention_ms=-1, replication=1),
+    }
+
+
+def test_creating_a_topic_again_changes_nothing(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    write(broker, name, ["a"])
+    broker.create_topics([TopicSpec(name, 1)])
+    assert read_to_end(broker, TopicPartition(name, 0)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "setting"),
+    [
+        (TopicSpec("", 2), "partitions is 1, expected 2"),
+        (TopicSpec("", 1, compacted=True), "compacted is False, expected True"),
+        (TopicSpec("", 1, retention_ms=5000), "retention_ms is -1, expected 5000"),
+    ],
+)
+def test_a_topic_with_other_settings_is_refused_by_name_and_setting(
+    broker: Broker, prefix: str, wrong: TopicSpec, setting: str
+) -> None:
+    name = topic(broker, prefix)
+    spec = wrong._replace(name=name)
+    with pytest.raises(TopicSettingsError, match=f"topic {name}: {setting}"):
+        broker.create_topics([TopicSpec(prefix + "other", 1), spec])
+    assert broker.describe_topics([prefix + "other"]) == {}
+
+
+def test_a_deleted_topic_is_gone_with_its_records_and_offsets(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, ["a", "b"])
+    consumer = broker.group_consumer(prefix, "m", [name], Heard())
+    joined(consumer, partitions=1)
+    consumer.commit({tp: 2})
+    consumer.close()
+    broker.delete_topics([name, prefix + "none"])
+    assert broker.describe_topics([name]) == {}
+    topic(broker, prefix)
+    assert broker.ends([tp]) == {tp: Ends(0, 0)}
+    until(lambda: broker.committed(prefix, [tp]) == {})
+
+
+def test_what_does_not_exist_is_an_error(broker: Broker, prefix: str) -> None:
+    tp = TopicPartition(prefix + "none", 0)
+    with pytest.raises(BrokerError):
+        broker.ends([tp])
+    with pytest.raises(BrokerError):
+        broker.reader([tp])
+    with pytest.raises(BrokerError, match="create them first"):
+        broker.group_consumer(prefix, "m", [tp.topic], Heard())
+
+
+# Records
+
+
+def test_records_come_in_the_order_of_their_offsets_with_all_they_had(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, partitions=2)
+    producer = broker.producer()
+    headers = (("version", b"1"), ("reason", b""))
+    producer.send(name, 1, b"k", b"first", headers)
+    producer.send(name, 1, None, b"second")
+    producer.send(name, 1, b"tombstone", None)
+    append_ms = producer.flush()
+    producer.close()
+    records = read(broker.reader([TopicPartition(name, 1)]), 3)
+    assert [record._replace(append_ms=append_ms) for record in records] == [
+        Record(name, 1, 0, append_ms, b"k", b"first", headers),
+        Record(name, 1, 1, append_ms, None, b"second", ()),
+        Record(name, 1, 2, append_ms, b"tombstone", None, ()),
+    ]
+
+
+def test_time_is_the_brokers_and_never_goes_back(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    acknowledged = [write(broker, name, [str(i)]) for i in range(5)]
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(2_000)
+        acknowledged.append(write(broker, name, ["5"]))
+    records = read(broker.reader([TopicPartition(name, 0)]), len(acknowledged))
+    assert [record.append_ms for record in records] == acknowledged == sorted(acknowledged)
+
+
+def test_flush_of_nothing_is_no_time(broker: Broker, prefix: str) -> None:
+    producer = broker.producer()
+    assert producer.flush() == -1
+    producer.close()
+
+
+def test_many_records_keep_their_order(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    write(broker, name, map(str, range(30_000)))
+    records = read(broker.reader([TopicPartition(name, 0)]), 30_000, records_max=1_000)
+    assert values(records) == [str(i) for i in range(30_000)]
+
+
+def test_a_record_that_is_too_large_is_an_error_and_no_record(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    producer = broker.producer()
+    producer.send(name, 0, b"key", b"x" * RECORD_BYTES_MAX)
+    with pytest.raises(BrokerError, match="could not send a record of 1100000 bytes"):
+        producer.send(name, 0, b"key", b"x" * 1_100_000)
+    producer.flush()
+    producer.close()
+    assert len(read(broker.reader([TopicPartition(name, 0)]), 1)) == 1
+
+
+def test_a_record_for_a_partition_that_is_not_there_is_an_error(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, partitions=2)
+    producer = broker.producer()
+    with pytest.raises(BrokerError):
+        producer.send(name, 2, b"key", b"value")
+    producer.close()
+
+
+# Reading
+
+
+def test_a_reader_seeks_to_any_offset(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "abcde")
+    reader = broker.reader([tp])
+    assert values(read(reader, 5)) == list("abcde")
+    assert reader.position(tp) == 5
+    reader.seek(tp, 3)
+    assert reader.position(tp) == 3
+    assert values(read(reader, 2)) == list("de")
+    reader.seek(tp, 0)
+    assert values(reader.poll(5_000, 2) + reader.poll(5_000, 1)) == list("abc")
+    assert reader.position(tp) == 3
+
+
+def test_a_paused_partition_waits_where_it_is(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, partitions=2)
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+    write(broker, name, "ab", partition=0)
+    write(broker, name, "cd", partition=1)
+    reader = broker.reader([first, second])
+    reader.pause([first])
+    assert values(read(reader, 2)) == list("cd")
+    assert (reader.position(first), reader.position(second)) == (0, 2)
+    reader.resume([first])
+    assert values(read(reader, 2)) == list("ab")
+
+
+def test_a_partition_that_was_paused_in_the_middle_is_read_on_though_another_was_read_to_its_end(
+    broker: Broker, prefix: str
+) -> None:
+    name = topic(broker, prefix, partitions=2)
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+    write(broker, name, "abcd", partition=0)
+    reader = broker.reader([first, second])
+    until(lambda: values(reader.poll(100, 2)) == list("ab"))
+    reader.pause([first])
+    assert reader.poll(100, 2) == []
+    write(broker, name, "ef", partition=1)
+    assert values(read(reader, 2)) == list("ef")
+    reader.resume([first])
+    assert values(read(reader, 2)) == list("cd")
+
+
+def test_seeking_in_a_partition_of_somebody_else_is_an_error(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, partitions=2)
+    reader = broker.reader([TopicPartition(name, 0)])
+    with pytest.raises(BrokerError):
+        reader.seek(TopicPartition(name, 1), 0)
+
+
+def test_beginnings_and_ends_of_an_empty_partition_are_zero(broker: Broker, prefix: str) -> None:
+    tp = TopicPartition(topic(broker, prefix), 0)
+    assert broker.beginnings([tp]) == {tp: 0}
+    assert broker.ends([tp]) == {tp: Ends(0, 0)}
+    reader = broker.reader([tp])
+    assert reader.poll(0, 10) == []
+    assert reader.position(tp) == 0

@@ -1,0 +1,208 @@
+"""The contract of the Broker port, what every broker does: transactions, and who may write."""
+
+import pytest
+
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.port import Broker, BrokerError, Ends, FencedError
+from stream.wire.records import TopicPartition
+from tests.contract.asking import read, read_to_end, settled, topic, until, values, write
+
+
+def test_an_open_transaction_is_in_the_log_and_not_to_be_read(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    write(broker, name, "a")
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"open")
+    producer.flush()
+    write(broker, name, "b")  # outside, but behind the open one
+    reader = broker.reader([tp])
+    assert values(read(reader, 1)) == ["a"]
+    assert broker.ends([tp])[tp] == Ends(high_watermark=3, stable=1)
+    producer.commit()
+    assert values(read(reader, 2)) == ["open", "b"]
+    settled(broker, tp)
+    producer.close()
+
+
+def test_an_aborted_transaction_is_never_to_be_read_and_is_passed(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"aborted")
+    producer.flush()
+    producer.abort()
+    producer.abort()  # none is open: nothing happens
+    settled(broker, tp)
+    reader = broker.reader([tp])
+    until(lambda: reader.poll(100, 10) == [] and reader.position(tp) == broker.ends([tp])[tp].stable)
+    producer.begin()
+    producer.send(name, 0, b"key", b"committed")
+    producer.commit()
+    assert values(read(reader, 1)) == ["committed"]
+    producer.close()
+
+
+def test_the_position_passes_commit_markers(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    tp = TopicPartition(name, 0)
+    producer = broker.transactional_producer(prefix)
+    for value in (b"a", b"b"):
+        producer.begin()
+        producer.send(name, 0, b"key", value)
+        producer.commit()
+    producer.close()
+    settled(broker, tp)
+    reader = broker.reader([tp])
+    assert values(read(reader, 2)) == ["a", "b"]
+    until(lambda: reader.poll(100, 10) == [] and reader.position(tp) == broker.ends([tp])[tp].stable)
+
+
+def test_a_commit_tells_the_append_time_of_its_last_record(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"a")
+    producer.flush()
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(5_000)
+    append_ms = producer.commit()
+    (record,) = read(broker.reader([TopicPartition(name, 0)]), 1)
+    assert record.append_ms == append_ms
+    producer.begin()
+    assert producer.commit() == -1
+    producer.close()
+
+
+def test_a_flush_tells_the_latest_append_time_of_each_partition_written_to(broker: Broker, prefix: str) -> None:
+    names = topic(broker, prefix, 2, "a"), topic(broker, prefix, 1, "b")
+    tps = [TopicPartition(names[0], 0), TopicPartition(names[0], 1), TopicPartition(names[1], 0)]
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    assert producer.flush() == {}
+    producer.send(*tps[0], b"key", b"1")
+    producer.send(*tps[1], b"key", b"2")
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(2_000)
+    producer.send(*tps[1], b"key", b"3")
+    first = producer.flush()
+    if isinstance(broker, EmbeddedBroker):
+        broker.clock.advance_to(3_000)
+    producer.send(*tps[2], b"key", b"4")
+    second = producer.flush()
+    assert producer.flush() == {}
+    latest_ms = producer.commit()
+    reader = broker.reader(tps)
+    append_ms = {(record.topic, record.partition): record.append_ms for record in read(reader, 4)}
+    assert first == {tp: append_ms[tp] for tp in tps[:2]}
+    assert second == {tps[2]: append_ms[tps[2]]}
+    assert latest_ms == append_ms[tps[2]]
+    producer.begin()
+    producer.send(*tps[0], b"key", b"aborted")
+    producer.abort()
+    producer.begin()
+    assert producer.flush() == {}
+    producer.close()
+
+
+def test_a_flush_of_more_records_than_are_queued_at_once_tells_of_all_partitions(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, 2)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"first")
+    for _ in range(21_000):  # the adapter waits for its queue on the way
+        producer.send(name, 1, b"key", b"")
+    assert producer.flush().keys() == {TopicPartition(name, 0), TopicPartition(name, 1)}
+    producer.close()
+
+
+def test_a_second_begin_is_an_error(broker: Broker, prefix: str) -> None:
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    with pytest.raises(BrokerError):
+        producer.begin()
+    producer.close()
+
+
+def test_outside_of_a_transaction_nothing_can_be_sent_or_committed(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    producer = broker.transactional_producer(prefix)
+    with pytest.raises(BrokerError, match="begin"):
+        producer.send(name, 0, b"key", b"value")
+    with pytest.raises(BrokerError, match="begin"):
+        producer.commit()
+    producer.close()
+
+
+def test_a_transaction_of_which_a_record_was_refused_can_be_aborted_and_the_next_one_committed(
+    broker: Broker, prefix: str
+) -> None:
+    name = topic(broker, prefix)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"a")
+    with pytest.raises(BrokerError):
+        producer.send(name, 0, b"key", b"x" * 1_100_000)
+    producer.abort()
+    producer.begin()
+    producer.send(name, 0, b"key", b"b")
+    producer.commit()
+    producer.close()
+    settled(broker, TopicPartition(name, 0))
+    assert read_to_end(broker, TopicPartition(name, 0)) == ["b"]
+
+
+def test_closing_a_producer_aborts_its_open_transaction(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    producer = broker.transactional_producer(prefix)
+    producer.begin()
+    producer.send(name, 0, b"key", b"open")
+    producer.flush()
+    producer.close()
+    settled(broker, TopicPartition(name, 0))
+    assert read_to_end(broker, TopicPartition(name, 0)) == []
+
+
+def test_a_second_producer_of_an_id_fences_the_first_and_aborts_what_it_had_open(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    zombie = broker.transactional_producer(prefix)
+    zombie.begin()
+    zombie.send(name, 0, b"key", b"zombie")
+    zombie.flush()
+    successor = broker.transactional_producer(prefix)
+    successor.begin()
+    successor.send(name, 0, b"key", b"successor")
+    with pytest.raises(FencedError):
+        zombie.commit()
+    successor.commit()  # the zombie's attempt has not fenced it in its turn
+    with pytest.raises(FencedError):
+        zombie.abort()
+    zombie.close()
+    successor.close()
+    settled(broker, TopicPartition(name, 0))
+    assert read_to_end(broker, TopicPartition(name, 0)) == ["successor"]
+
+
+def test_a_fenced_producer_cannot_write_any_more(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    zombie = broker.transactional_producer(prefix)
+    zombie.begin()
+    zombie.send(name, 0, b"key", b"zombie")
+    zombie.flush()
+    successor = broker.transactional_producer(prefix)
+
+    def write_on() -> None:
+        zombie.send(name, 0, b"key", b"more")
+        zombie.flush()
+
+    with pytest.raises(FencedError):
+        write_on()
+    successor.begin()
+    successor.send(name, 0, b"key", b"successor")
+    successor.commit()
+    zombie.close()
+    successor.close()
+    settled(broker, TopicPartition(name, 0))
+    assert read_to_end(broker, TopicPartition(name, 0)) == ["successor"]
