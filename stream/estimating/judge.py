@@ -1,0 +1,343 @@
+"""One policy, judged row by row: sums, moments, confidence sequences, and what they come to.
+
+Of a row with the weight w = π(a|x)/μ(a|x), the bit r and the reward model q̂; n rows; q̂_π(x) = Σ_a π(a|x) q̂(x, a):
+
+    replay       mean of r over accepted rows, each accepted with probability w/w_max
+                 (Li, Chu, Langford, Wang, WSDM 2011, and rejection for logs that are not uniform)
+    dm           Σ q̂_π/n
+    ips          Σ w r/n                       (Horvitz, Thompson 1952)
+    snips        Σ w r/Σ w                     (Swaminathan, Joachims, NeurIPS 2015)
+    clipped-ips  Σ min(w, M) r/n               (Ionides 2008; Bottou et al., JMLR 2013)
+    dr           Σ (q̂_π + w (r − q̂(x, a)))/n   (Dudík, Langford, Li, ICML 2011), q̂ out of fold
+
+What each needs beside propensities that are right and contexts that come independently of what was played:
+
+- dm: a reward model that is right. Its intervals know nothing of the model's error.
+- replay, and all empirical Bernstein intervals: weights of at most w_max, which follows from the least propensity that
+  the logging policy gives any class. Where that is taken from the log, it is a guess.
+- empirical Bernstein intervals: independent rows, so a policy that does not change. None for snips, which is a ratio.
+- clipped-ips: its bootstrap interval is about the clipped mean, which is at most the value; its empirical Bernstein
+  interval holds for the value, because what clipping takes off 1 − r raises the upper end.
+- ips' sequence: weights that are not negative, and nothing else. dr's, with the running reward model: w_max; to keep
+  w q̂ at k at most, q̂(x, a) is cut to k over the largest weight that a can have.
+- dr's intervals: a log that may play whatever the policy does. There are none where the weights' mean is not 1 and no
+  least propensity was given. Its terms share the folds' reward models, so that its empirical Bernstein interval is
+  exact only as far as these are the same for other rows.
+"""
+
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.estimating.bootstrap import ResampledSums, percentile_interval
+from stream.estimating.intervals import Interval, Sequence01, bernstein_low, within_01
+from stream.estimating.policies import Policy
+from stream.estimating.rows import Chunk
+from stream.estimating.survey import P_VALUE_MIN, Flag, effective_sample_size, mean_of_weights
+from stream.wire.events import FloatArray
+
+ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
+
+DR_BELOW_MAX = 4.0
+"""k of the sequence of dr: a larger one cuts q̂ less, and takes longer before the rows count."""
+
+ESS_MIN = 100.0
+"""A smaller effective sample size is flagged: intervals from so few rows are no better than a guess."""
+
+WEIGHTS_OFF_ONE = "weights-off-one"
+
+# The columns of what is summed for the bootstrap.
+ROWS, Q, WEIGHTED, WEIGHT, IPS, CLIPPED, DR, ACCEPTED, REPLAY = range(9)
+COLUMNS = 9
+
+WEIGHT_EDGES: FloatArray = np.concatenate(([0.0], 2.0 ** np.arange(-6.0, 21.0)))
+"""The distribution of weights is told in bins between these; in the first one are the weights of 0."""
+
+
+class Options(NamedTuple):
+    """How a log is judged."""
+
+    seed: int = 0
+    confidence: float = 0.95
+    resamples: int = 500
+    clip: float | None = None  # M; None: √n
+    propensity_min: float | None = None  # what the logging policy gives any class at least; None: the least in the log
+    path_points: int = 200
+
+
+class Estimate(NamedTuple):
+    """One estimate of a policy's value, with its intervals. None: there is none."""
+
+    estimator: str
+    n: int  # rows that it is over
+    value: float | None
+    bootstrap: Interval | None
+    bernstein: Interval | None
+    anytime: Interval | None
+
+
+class PathPoint(NamedTuple):
+    """The estimates after so many rows with a weight."""
+
+    n: int
+    ips: float
+    ips_interval: Interval
+    dr: float  # with the running reward model
+    dr_interval: Interval
+
+
+class Judged(NamedTuple):
+    """A policy, judged."""
+
+    policy: str
+    changes: bool  # whether it learned on the way: its value is then the mean over its changes
+    ess: float
+    weight_max: float
+    flags: tuple[Flag, ...]
+    estimates: tuple[Estimate, ...]
+    path: tuple[PathPoint, ...]
+    weight_counts: NDArray[np.int64]  # rows by their weight, between WEIGHT_EDGES
+
+
+class Limits(NamedTuple):
+    """What bounds the weights of a log."""
+
+    propensity_min: float
+    clip: float
+    path_stride: int  # a point of the path every so many rows with a weight
+
+
+class Moments:
+    """Count, mean and variance of terms."""
+
+    def __init__(self) -> None:
+        self.n, self._sum, self.square_sum, self.largest = 0, 0.0, 0.0, 0.0
+
+    def add(self, terms: FloatArray) -> None:
+        """Take in terms, float64[m]."""
+        self.n += terms.size
+        self._sum += float(terms.sum())
+        self.square_sum += float(terms @ terms)
+        self.largest = float(terms.max(initial=self.largest))
+
+    @property
+    def mean(self) -> float:
+        """Of at least one term."""
+        return self._sum / self.n
+
+    @property
+    def variance(self) -> float:
+        """Of at least two terms, with n − 1."""
+        return max(self.square_sum - self._sum * self._sum / self.n, 0.0) / (self.n - 1)
+
+    @property
+    def ess(self) -> float:
+        """The effective sample size, of terms that are weights."""
+        return effective_sample_size(self._sum, self.square_sum)
+
+    def low(self, span: float, delta: float) -> float:
+        """The lower end of Maurer and Pontil, of terms whose range is that wide."""
+        return bernstein_low(self.n, self.mean, self.variance, span, delta)
+
+    def mirrored_low(self, span: float, delta: float) -> float:
+        """Of the negated terms."""
+        return bernstein_low(self.n, -self.mean, self.variance, span, delta)
+
+
+class Judge:
+    """What is known of one policy after some rows."""
+
+    def __init__(self, policy: Policy, options: Options, limits: Limits) -> None:
+        self.policy = policy
+        self._options = options
+        self._limits = limits
+        self._weight_max = policy.weight_max(limits.propensity_min)
+        self._below = min(self._weight_max, DR_BELOW_MAX)
+        self._sums = ResampledSums(COLUMNS, options.resamples)
+        self._moments = {name: Moments() for name in ("w", "wr", "wf", "cr", "cf", "q", "dr", "replay")}
+        delta = 1.0 - options.confidence
+        self._ips_sequence = Sequence01(0.0, delta)
+        self._dr_sequence = Sequence01(self._below, delta)
+        self._running_dr_sum = 0.0
+        self._path: list[PathPoint] = []
+        self._weight_counts = np.zeros(WEIGHT_EDGES.size, np.int64)
+
+    def add(self, chunk: Chunk, q: FloatArray, running_q: FloatArray, counts: NDArray[np.float32]) -> None:
+        """Take in the next rows of the log.
+
+        Args:
+            chunk: the rows.
+            q: the reward model out of fold, float64[m, K], of the rows with an action and an outcome.
+            running_q: the reward model of the rows before each, of the same rows.
+            counts: how often each of the same rows counts in each resample, [m, resamples].
+        """
+        p = self.policy.probabilities(chunk)[chunk.judged]
+        rows = chunk.weighted[chunk.judged]
+        terms = np.zeros((rows.size, COLUMNS))
+        terms[:, ROWS] = 1.0
+        terms[:, Q] = (p * q).sum(axis=1)
+        self._moments["q"].add(terms[:, Q])
+        weighted = np.flatnonzero(chunk.weighted)
+        if weighted.size:
+            actions, rewards = chunk.actions[weighted], chunk.rewards[weighted].astype(np.float64)
+            propensities = np.maximum(chunk.propensities[weighted], self._limits.propensity_min)
+            weights = self.policy.weights(p[rows], actions, propensities)
+            accepted = chunk.accept_uniforms()[weighted] < weights / self._weight_max
+            self._add_weighted(terms, rows, actions, rewards, weights, accepted, q[rows])
+            self._add_to_sequences(p[rows], actions, rewards, weights, running_q[rows])
+        self._sums.add(terms, counts)
+
+    def _add_weighted(
+        self,
+        terms: FloatArray,
+        rows: NDArray[np.bool_],
+        actions: NDArray[np.int64],
+        rewards: FloatArray,
+        weights: FloatArray,
+        accepted: NDArray[np.bool_],
+        q: FloatArray,
+    ) -> None:
+        clipped = np.minimum(weights, self._limits.clip)
+        dr = terms[rows, Q] + weights * (rewards - q[np.arange(actions.size), actions])
+        columns = {
+            WEIGHTED: np.ones(actions.size), WEIGHT: weights, IPS: weights * rewards, CLIPPED: clipped * rewards,
+            DR: dr, ACCEPTED: accepted.astype(np.float64), REPLAY: accepted * rewards,
+        }  # fmt: skip
+        for column, values in columns.items():
+            terms[rows, column] = values
+        for name, values in {
+            "w": weights, "wr": weights * rewards, "wf": weights * (1.0 - rewards), "cr": clipped * rewards,
+            "cf": clipped * (1.0 - rewards), "dr": dr, "replay": rewards[accepted],
+        }.items():  # fmt: skip
+            self._moments[name].add(values)
+        places = np.searchsorted(WEIGHT_EDGES, weights, side="left")
+        self._weight_counts += np.bincount(np.minimum(places, WEIGHT_EDGES.size - 1), minlength=WEIGHT_EDGES.size)
+
+    def _add_to_sequences(
+        self, p: FloatArray, actions: NDArray[np.int64], rewards: FloatArray, weights: FloatArray, q: FloatArray
+    ) -> None:
+        seen = self._moments["w"].n - actions.size
+        stride = self._limits.path_stride
+        at = list(range(stride - 1 - seen % stride, actions.size, stride))
+        ips_sum = self._moments["wr"].mean * self._moments["wr"].n
+        ips_sums = ips_sum - (weights * rewards).sum() + np.cumsum(weights * rewards)
+        row = np.arange(actions.size)
+        running_dr = self._running_dr_sum + np.cumsum((p * q).sum(axis=1) + weights * (rewards - q[row, actions]))
+        self._running_dr_sum = float(running_dr[-1])
+        with np.errstate(divide="ignore"):  # a class that is never played may have any q̂
+            cut = self._below / self.policy.weight_bounds(p, self._limits.propensity_min)
+        of_reward, of_failure = (
+            (p * side_q).sum(axis=1) + weights * (side_rewards - side_q[row, actions])
+            for side_rewards, side_q in ((rewards, np.minimum(q, cut)), (1.0 - rewards, np.minimum(1.0 - q, cut)))
+        )
+        of_ips = self._ips_sequence.extend(weights * rewards, weights * (1.0 - rewards), at)
+        of_dr = self._dr_sequence.extend(of_reward, of_failure, at)
+        for place, ips_interval, dr_interval in zip(at, of_ips, of_dr, strict=True):
+            n = seen + place + 1
+            self._path.append(
+                PathPoint(n, float(ips_sums[place] / n), ips_interval, float(running_dr[place] / n), dr_interval)
+            )
+
+    def result(self, flags: tuple[Flag, ...]) -> Judged:
+        """What it comes to; the log's own flags stand before the policy's."""
+        weights = self._moments["w"]
+        own = weight_flags(weights)
+        ess = weights.ess
+        # Where the log never plays what the policy does, dr is the reward model's word alone. A least propensity that
+        # was given rules that out; one that the log shows does not.
+        without_overlap = self._options.propensity_min is None and any(flag.name == WEIGHTS_OFF_ONE for flag in own)
+        return Judged(
+            policy=self.policy.name,
+            changes=self.policy.changes,
+            ess=ess,
+            weight_max=weights.largest,
+            flags=(*flags, *own),
+            estimates=tuple(
+                one._replace(bootstrap=None, bernstein=None, anytime=None)
+                if without_overlap and one.estimator == "dr"
+                else one
+                for one in self._estimates()
+            ),
+            path=tuple(self._path),
+            weight_counts=self._weight_counts,
+        )
+
+    def _estimates(self) -> tuple[Estimate, ...]:
+        values, resampled = values_of(self._sums.sums), values_of(self._sums.resampled)
+        n = {
+            name: int(self._sums.sums[ROWS if name == "dm" else ACCEPTED if name == "replay" else WEIGHTED])
+            for name in ESTIMATORS
+        }
+        anytime = {"ips": self._ips_sequence, "dr": self._dr_sequence} if n["ips"] else {}
+        bernstein = {} if self.policy.changes else self._bernstein()
+        return tuple(
+            Estimate(
+                estimator=name,
+                n=n[name],
+                value=float(values[name]) if n[name] and np.isfinite(values[name]) else None,
+                bootstrap=percentile_interval(resampled[name], self._options.confidence) if n[name] else None,
+                bernstein=bernstein.get(name) if n[name] > 1 else None,
+                anytime=anytime[name].now() if name in anytime else None,
+            )
+            for name in ESTIMATORS
+        )
+
+    def _bernstein(self) -> dict[str, Interval]:
+        """Those of a policy that does not change; each side has half of the error."""
+        moments, half = self._moments, (1.0 - self._options.confidence) / 2.0
+        clipped_max = min(self._weight_max, self._limits.clip)
+        intervals = {}
+        for name, of_reward, of_failure, span in (
+            ("ips", "wr", "wf", self._weight_max),
+            ("clipped-ips", "cr", "cf", clipped_max),
+        ):
+            if moments[of_reward].n > 1:
+                high = 1.0 - moments[of_failure].low(span, half)
+                intervals[name] = within_01(moments[of_reward].low(span, half), high)
+        for name, terms, span in (
+            ("dm", "q", 1.0),
+            ("dr", "dr", 2.0 * self._weight_max + 1.0),
+            ("replay", "replay", 1.0),
+        ):
+            if moments[terms].n > 1:
+                intervals[name] = within_01(moments[terms].low(span, half), -moments[terms].mirrored_low(span, half))
+        return intervals
+
+
+def weight_flags(weights: Moments) -> list[Flag]:
+    """What the weights of a policy say against its estimates."""
+    flags = list[Flag]()
+    if weights.n and weights.ess < ESS_MIN:
+        text = f"{weights.n:,} rows count for {weights.ess:,.1f}, less than {ESS_MIN:g}: too few to tell"
+        flags.append(Flag("ess-low", text))
+    if weights.n > 1:
+        p_value = mean_of_weights(weights.n, weights.mean, weights.variance)
+        if p_value < P_VALUE_MIN:
+            flags.append(
+                Flag(
+                    WEIGHTS_OFF_ONE,
+                    f"the weights' mean is {weights.mean:.3f}, not 1 (p = {p_value:.2g}): the propensities are not "
+                    "those that were played with, or the policy plays what the log never does",
+                )
+            )
+    return flags
+
+
+def values_of(sums: FloatArray) -> dict[str, FloatArray]:
+    """The estimates, of sums [..., COLUMNS] over all rows or over a resample; not finite where there is none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "replay": sums[..., REPLAY] / sums[..., ACCEPTED],
+            "dm": sums[..., Q] / sums[..., ROWS],
+            "ips": sums[..., IPS] / sums[..., WEIGHTED],
+            "snips": sums[..., IPS] / sums[..., WEIGHT],
+            "clipped-ips": sums[..., CLIPPED] / sums[..., WEIGHTED],
+            "dr": sums[..., DR] / sums[..., WEIGHTED],
+        }
+
+
+def clip_of(options: Options, weighted: int) -> float:
+    """M: as given, or √n (Ionides, "Truncated importance sampling", 2008)."""
+    return options.clip if options.clip is not None else sqrt(max(weighted, 1))

@@ -1,0 +1,273 @@
+"""The policies that can be judged: with which probability each would have played each class.
+
+A policy is asked for the decisions of a log in their order, once. One that learns is trained on the way, on the logged
+actions and the bits whose feedback time lies before the decision; what is estimated is then the mean value of the
+policy as it changes, over the decisions of the log, having learned from what the log played.
+"""
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.estimating.rows import Chunk, usable
+from stream.joining.play import Reward
+from stream.learners import FromLogs, Learner, check_parameters, create, registered
+from stream.randomness.delays import DelayModel
+from stream.randomness.draws import Draws, Purpose
+from stream.wire.events import Decision, Features, FloatArray
+
+UNUSED_PROPENSITY = 1.0
+"""What stands for an unknown propensity in a decision of a learner that does not look at it."""
+
+_UNSOUND = {
+    FromLogs.UNSOUND: "its updates take for granted that it chose the actions itself",
+    FromLogs.LABEL: "it is told the true class, and a log of decisions says one bit",
+}
+
+
+class EstimateError(ValueError):
+    """A log or a policy that cannot be judged; the message says why, and what to do."""
+
+
+class Policy(ABC):
+    """What is judged."""
+
+    name: str
+    changes: bool = False  # it learns from the log
+    probability_max: float = 1.0  # no class is ever played with a larger one
+
+    @abstractmethod
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """The probability of every class for the next rows of the log, float64[n, K]; 0 in rows that do not count."""
+
+    def weight_max(self, propensity_min: float) -> float:
+        """What an importance weight cannot exceed where no logged propensity is less than this."""
+        return self.probability_max / propensity_min
+
+    def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
+        """The same for each class of each row, float64[n, K]."""
+        return p / propensity_min
+
+    def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
+        """The importance weights π(a|x)/μ(a|x) of n rows, of their p [n, K] and what the log says of them."""
+        weights: FloatArray = p[np.arange(actions.size), actions] / propensities
+        return weights
+
+
+class Uniform(Policy):
+    """Every class with the same probability."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.name = "uniform"
+        self.probability_max = 1.0 / n_classes
+        self._n_classes = n_classes
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """The same for all."""
+        return np.full((len(chunk.ids), self._n_classes), self.probability_max)
+
+
+class Constant(Policy):
+    """Always the same class."""
+
+    def __init__(self, n_classes: int, action: int, name: str) -> None:
+        self.name = f"constant:{name}"
+        self._n_classes = n_classes
+        self._action = action
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """1 for the class."""
+        p = np.zeros((len(chunk.ids), self._n_classes))
+        p[:, self._action] = 1.0
+        return p
+
+
+class Logged(Policy):
+    """The policy that wrote the log: all weights are 1, and the class that it drew stands for its probabilities."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.name = "logged"
+        self._n_classes = n_classes
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """1 for the class that was played: its mean over the rows is what the unknown probabilities' is."""
+        p = np.zeros((len(chunk.ids), self._n_classes))
+        known = np.flatnonzero(chunk.actions >= 0)
+        p[known, chunk.actions[known]] = 1.0
+        return p
+
+    def weight_max(self, propensity_min: float) -> float:
+        """The weight of every row."""
+        return 1.0
+
+    def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
+        """1 for every class."""
+        return np.ones_like(p)
+
+    def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
+        """All 1."""
+        return np.ones(actions.size)
+
+
+class Model(Policy):
+    """A learner as it is, that learns nothing more."""
+
+    def __init__(self, name: str, learner: Learner) -> None:
+        self.name = name
+        self._learner = learner
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """Those of its decisions."""
+        p = np.zeros((len(chunk.ids), self._learner.n_classes))
+        for j in np.flatnonzero(chunk.judged):
+            p[j] = self._learner.distribution(chunk.features(int(j)))
+        return p
+
+
+class Training(NamedTuple):
+    """When the feedback of a logged decision is known, and with which luck it is learned."""
+
+    seed: int = 0
+    delay: DelayModel | None = None  # for rows that say no delay; None: at once
+    reward: Reward = "exclusive"
+
+
+class _Waiting(NamedTuple):
+    """A decision whose bit has not come; in the order of its time, then of the log."""
+
+    due_ms: int
+    number: int
+    id: str
+    x: Features
+    decision: Decision
+    reward: int
+
+
+class Trained(Policy):
+    """A learner that begins untrained and learns from the log.
+
+    One that weighs by propensities does not learn from a row whose propensity cannot be used.
+    """
+
+    changes = True
+
+    def __init__(self, name: str, learner: Learner, training: Training) -> None:
+        if reason := _UNSOUND.get(learner.from_logs):
+            raise EstimateError(f"{name}: cannot be judged: {reason}; take one of {', '.join(judgeable())}")
+        if training.reward == "any" and learner.one_right_class:
+            fitting = [one for one in judgeable() if not registered()[one].one_right_class]
+            raise EstimateError(
+                f"{name}: cannot be judged where several classes may be right: it takes a right answer to say that all "
+                f"others are wrong; take one of {', '.join(fitting)}"
+            )
+        self.name = name
+        self._is_weighing = learner.from_logs is FromLogs.PROPENSITY
+        self._learner = learner
+        self._training = training
+        self._delay_draws = Draws(training.seed, Purpose.DELAY)
+        self._update_draws = Draws(training.seed, Purpose.UPDATE)
+        self._waiting: list[_Waiting] = []
+        self._number = 0
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """Those of its decisions, each by what it has learned before."""
+        p = np.zeros((len(chunk.ids), self._learner.n_classes))
+        judged, learned, known = chunk.judged, chunk.actions >= 0, usable(chunk.propensities)
+        if self._is_weighing:
+            learned &= known
+        for j in range(len(chunk.ids)):
+            self._learn_before(int(chunk.decided_at_ms[j]))
+            x = chunk.features(j)
+            if judged[j]:
+                p[j] = self._learner.distribution(x)
+            if learned[j]:
+                propensity = float(chunk.propensities[j]) if known[j] else UNUSED_PROPENSITY
+                own = self._learner.predict(x, 0.0)
+                decision = self._learner.as_played(x, own, int(chunk.actions[j]), propensity)
+                self._learner.observe(x, decision)
+                if chunk.rewards[j] >= 0:
+                    self._hold(chunk, j, x, decision)
+        return p
+
+    def _learn_before(self, now_ms: int) -> None:
+        while self._waiting and self._waiting[0].due_ms < now_ms:
+            self._learn(heapq.heappop(self._waiting))
+
+    def _hold(self, chunk: Chunk, j: int, x: Features, decision: Decision) -> None:
+        """Keep a decision until its bit comes, or learn the bit at once."""
+        delay_ms = self._delay_ms(chunk, j)
+        decided_at_ms = int(chunk.decided_at_ms[j])
+        if delay_ms and decided_at_ms < 0:
+            raise EstimateError(
+                f"{self.name}: event {chunk.ids[j]} has a delay of {delay_ms} ms and no time of its decision; map the "
+                "column of the timestamps, or let feedback come at once"
+            )
+        row = _Waiting(
+            decided_at_ms + delay_ms, self._number, chunk.ids[j], x, decision, int(chunk.rewards[j])
+        )  # fmt: skip
+        self._number += 1
+        if delay_ms:
+            heapq.heappush(self._waiting, row)
+        else:
+            self._learn(row)
+
+    def _delay_ms(self, chunk: Chunk, j: int) -> int:
+        if chunk.delays_ms[j] >= 0:
+            return int(chunk.delays_ms[j])
+        if self._training.delay is None:
+            return 0
+        return self._training.delay.draw_ms(int(chunk.labels[j]), self._delay_draws(chunk.ids[j]))
+
+    def _learn(self, row: _Waiting) -> None:
+        v = self._update_draws(row.id) if self._learner.randomised_update else 0.0
+        self._learner.update(row.x, row.decision, row.reward, v)
+
+
+def judgeable() -> list[str]:
+    """The learners that can be judged on a log."""
+    return [name for name, cls in registered().items() if cls.from_logs not in _UNSOUND]
+
+
+def parse_policy(spec: str, class_names: Sequence[str], n_features: int, training: Training) -> Policy:
+    """The policy that people name so: logged, uniform, constant:ACTION, or a learner, NAME:PARAMETER=VALUE,...
+
+    A model in a file is read by whoever may read files, see `Model`.
+
+    Raises:
+        EstimateError: nothing is called so.
+        ParameterError: the learner does not take these parameters.
+    """
+    n_classes = len(class_names)
+    name, _, rest = spec.partition(":")
+    if spec == "logged":
+        return Logged(n_classes)
+    if spec == "uniform":
+        return Uniform(n_classes)
+    if name == "constant":
+        if rest not in class_names:
+            shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
+            raise EstimateError(
+                f"policy {spec}: constant:ACTION takes a class of the log, one of {shown}; got {rest!r}"
+            )
+        return Constant(n_classes, class_names.index(rest), rest)
+    if name not in registered():
+        raise EstimateError(
+            f"policy {spec}: expected logged, uniform, constant:ACTION, model:FILE, or a learner of "
+            f"{', '.join(judgeable())}"
+        )
+    parameters = check_parameters(name, _parameters(spec, rest), any_right=training.reward == "any")
+    return Trained(spec, create(name, n_classes, n_features, **parameters), training)
+
+
+def _parameters(spec: str, text: str) -> dict[str, Any]:
+    parameters = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not name:
+            raise EstimateError(f"policy {spec}: parameters are written NAME=VALUE, with commas between; got {part!r}")
+        parameters[name] = value
+    return parameters

@@ -1,0 +1,113 @@
+"""Logs in memory: made by a known policy in a world whose truth is known."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.datasets.log import MISSING, LogBatch
+from stream.wire.events import FloatArray
+
+N_CLASSES, N_FEATURES = 4, 5
+
+
+class MemoryLog(NamedTuple):
+    """A log in memory, read in batches of a given size."""
+
+    rows: LogBatch
+    n_features: int = N_FEATURES
+    class_names: tuple[str, ...] = tuple("abcd")
+    batch_rows: int = 700
+    name: str = "memory"
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        return {}
+
+    @property
+    def first_skipped(self) -> dict[str, str]:
+        return {}
+
+    def batches(self) -> Iterator[LogBatch]:
+        rows = self.rows
+        for start in range(0, len(rows.ids), self.batch_rows):
+            stop = min(start + self.batch_rows, len(rows.ids))
+            first, last = rows.offsets[start], rows.offsets[stop]
+            yield LogBatch(
+                rows.ids[start:stop],
+                rows.offsets[start : stop + 1] - first,
+                rows.indices[first:last],
+                rows.values[first:last],
+                decided_at_ms=rows.decided_at_ms[start:stop],
+                labels=rows.labels[start:stop],
+                actions=rows.actions[start:stop],
+                propensities=rows.propensities[start:stop],
+                rewards=rows.rewards[start:stop],
+                delays_ms=rows.delays_ms[start:stop],
+            )
+
+
+class World(NamedTuple):
+    """Contexts x ~ N(0, I), a logistic chance of the bit for each class, and a softmax with a floor that logs."""
+
+    of_reward: FloatArray  # [d, K]
+    of_logging: FloatArray  # [d, K]
+    floor: float = 0.4  # share that is played uniformly
+
+    def rewards(self, x: FloatArray) -> FloatArray:
+        """The chance of a 1 for every class, float64[n, K]."""
+        chances: FloatArray = 1.0 / (1.0 + np.exp(1.0 - x @ self.of_reward))
+        return chances
+
+    def propensities(self, x: FloatArray) -> FloatArray:
+        """With which probability each class is played, float64[n, K]."""
+        exponents = np.exp(x @ self.of_logging)
+        shares = exponents / exponents.sum(axis=1, keepdims=True)
+        played: FloatArray = (1.0 - self.floor) * shares + self.floor / shares.shape[1]
+        return played
+
+    def value(self, policy: str, n: int = 400_000) -> float:
+        """The true value of uniform, of logged, or of a class by its name, to .001."""
+        x = np.random.default_rng(99).normal(size=(n, N_FEATURES))
+        chances = self.rewards(x)
+        if policy == "logged":
+            return float((self.propensities(x) * chances).sum(axis=1).mean())
+        if policy == "uniform":
+            return float(chances.mean())
+        return float(chances[:, "abcd".index(policy)].mean())
+
+
+def a_world(floor: float = 0.4) -> World:
+    rng = np.random.default_rng(7)
+    return World(rng.normal(size=(N_FEATURES, N_CLASSES)), rng.normal(size=(N_FEATURES, N_CLASSES)), floor)
+
+
+def rows_of(
+    x: FloatArray, actions: NDArray[np.int64], propensities: FloatArray, rewards: NDArray[np.int64]
+) -> LogBatch:
+    """Dense contexts and what became of them, a second apart, with no delays."""
+    n, d = x.shape
+    return LogBatch(
+        ids=[f"event-{j}" for j in range(n)],
+        offsets=np.arange(n + 1, dtype=np.int64) * d,
+        indices=np.tile(np.arange(d, dtype=np.int32), n),
+        values=x.reshape(-1).copy(),
+        decided_at_ms=np.arange(n, dtype=np.int64) * 1_000,
+        labels=np.full(n, MISSING, np.int64),
+        actions=actions,
+        propensities=propensities,
+        rewards=rewards,
+        delays_ms=np.full(n, MISSING, np.int64),
+    )
+
+
+def a_log(n: int, seed: int = 0, world: World | None = None) -> LogBatch:
+    """What the world's logging policy did, and what came of it."""
+    world = world or a_world()
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, N_FEATURES))
+    played = world.propensities(x)
+    actions = (rng.random((n, 1)) >= played.cumsum(axis=1)[:, :-1]).sum(axis=1)
+    rewards = (rng.random(n) < world.rewards(x)[np.arange(n), actions]).astype(np.int64)
+    return rows_of(x, actions, played[np.arange(n), actions], rewards)

@@ -1,0 +1,242 @@
+"""The estimates: against naive sums, against another package, and against the truth."""
+
+import numpy as np
+import pytest
+from estimators.bandits import gaussian, ips, snips
+
+from producers.datasets.log import MISSING, LogBatch
+from stream.estimating.estimate import Estimates, estimate
+from stream.estimating.judge import ESTIMATORS, Estimate, Judged, Options
+from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
+from stream.learners import create
+from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log, a_world
+
+NAMES = tuple("abcd")
+
+
+def judged(rows: LogBatch, *policies: str | Policy, options: Options | None = None, batch_rows: int = 700) -> Estimates:
+    made = [parse_policy(one, NAMES, N_FEATURES, Training()) if isinstance(one, str) else one for one in policies]
+    return estimate(MemoryLog(rows, batch_rows=batch_rows), made, options)
+
+
+def by_name(policy: Judged) -> dict[str, Estimate]:
+    return {one.estimator: one for one in policy.estimates}
+
+
+def value(policy: Judged, estimator: str) -> float:
+    found = by_name(policy)[estimator].value
+    assert found is not None
+    return found
+
+
+def test_estimates_are_the_naive_sums() -> None:
+    rows = a_log(900)
+    policy = judged(rows, "uniform", options=Options(clip=1.2)).policies[0]
+    w, r = 0.25 / rows.propensities, rows.rewards
+    assert value(policy, "ips") == pytest.approx((w * r).mean())
+    assert value(policy, "snips") == pytest.approx((w * r).sum() / w.sum())
+    assert value(policy, "clipped-ips") == pytest.approx((np.minimum(w, 1.2) * r).mean())
+    assert policy.ess == pytest.approx(w.sum() ** 2 / (w @ w))
+    assert policy.weight_max == w.max()
+    assert [one.n for one in policy.estimates if one.estimator != "replay"] == [900] * 5
+    assert tuple(by_name(policy)) == ESTIMATORS
+
+
+def test_estimates_and_interval_are_those_of_vw_estimators() -> None:
+    rows = a_log(2_000)
+    learner = create("igw-logistic", N_CLASSES, N_FEATURES)
+    policy = judged(rows, Model("model", learner)).policies[0]
+    theirs = {"ips": ips.Estimator(), "snips": snips.Estimator()}
+    normal = gaussian.Interval()
+    x = rows.values.reshape(-1, N_FEATURES)
+    for j, (p_log, r) in enumerate(zip(rows.propensities, rows.rewards, strict=True)):
+        row = {"p_log": float(p_log), "r": float(r), "p_pred": float(learner.distribution(x[j])[rows.actions[j]])}
+        for one in theirs.values():
+            one.add_example(**row)
+        normal.add_example(**row)
+    assert {name: value(policy, name) for name in theirs} == {
+        name: pytest.approx(one.get()) for name, one in theirs.items()
+    }
+    assert by_name(policy)["ips"].bootstrap == pytest.approx(tuple(normal.get(0.05)), abs=0.005)
+
+
+def test_logged_policy_earns_what_the_log_says() -> None:
+    rows = a_log(800)
+    policy = judged(rows, "logged").policies[0]
+    mean = rows.rewards.mean()
+    for name in ("replay", "ips", "snips", "clipped-ips", "dr"):
+        assert value(policy, name) == pytest.approx(mean)
+    assert (policy.ess, policy.weight_max) == (800, 1.0)
+
+
+def test_replay_of_a_uniform_log_counts_the_rows_in_which_both_agree() -> None:
+    rows = a_log(2_000, world=a_world(floor=1.0))
+    policy = judged(rows, "constant:b").policies[0]
+    agree = rows.actions == 1
+    assert by_name(policy)["replay"].n == agree.sum()
+    assert value(policy, "replay") == pytest.approx(rows.rewards[agree].mean())
+
+
+def test_doubly_robust_is_right_with_a_wrong_model_and_the_direct_method_is_not() -> None:
+    """Contexts that are all one class to the model: what it knows is the mean reward of each action."""
+    world = a_world(floor=0.2)
+    rows = a_log(20_000, world=world)
+    blind = rows._replace(values=np.zeros_like(rows.values))
+    policy = judged(blind, "constant:a", options=Options(resamples=50)).policies[0]
+    truth = world.value("a")
+    assert abs(value(policy, "dr") - truth) < 0.02
+    assert abs(value(policy, "dm") - truth) > 0.03
+
+
+def test_a_learner_is_worth_more_than_what_it_learned_from() -> None:
+    rows = a_log(4_000, world=a_world(floor=1.0))
+    found = judged(rows, "late-ucb", "logged", options=Options(resamples=50)).policies
+    assert found[0].changes
+    assert not found[1].changes
+    learned, logged = (one["dr"] for one in map(by_name, found))
+    assert learned.anytime is not None
+    assert logged.value is not None
+    assert learned.anytime.low > logged.value
+    assert all(one.bernstein is None for one in found[0].estimates)
+
+
+def test_intervals_stand_where_they_are_promised() -> None:
+    estimates = by_name(judged(a_log(1_500), "uniform").policies[0])
+    assert {name for name, one in estimates.items() if one.anytime} == {"ips", "dr"}
+    assert {name for name, one in estimates.items() if one.bernstein} == set(ESTIMATORS) - {"snips"}
+    assert {name for name, one in estimates.items() if one.bootstrap} == set(ESTIMATORS)
+
+
+def test_result_depends_on_the_seed_and_not_on_how_the_log_is_cut() -> None:
+    rows = a_log(1_300)
+    whole = judged(rows, "uniform", "late-ucb").policies
+    cut = judged(rows, "uniform", "late-ucb", batch_rows=129).policies
+    other = judged(rows, "uniform", options=Options(seed=1)).policies
+    for first, second in zip(whole, cut, strict=True):
+        for one, two in zip(first.estimates, second.estimates, strict=True):
+            for interval, again in ((one.bootstrap, two.bootstrap), (one.anytime, two.anytime)):
+                assert (interval is None) == (again is None)
+                assert interval is None or again == pytest.approx(interval, abs=1e-9)
+        assert [point.n for point in first.path] == [point.n for point in second.path]
+    assert by_name(other[0])["ips"].bootstrap != by_name(whole[0])["ips"].bootstrap
+    assert value(other[0], "ips") == value(whole[0], "ips")
+
+
+def test_rows_without_an_outcome_are_left_out() -> None:
+    rows = a_log(1_000)
+    lost = rows.rewards.copy()
+    lost[600:] = MISSING
+    head = next(iter(MemoryLog(rows, batch_rows=600).batches()))
+    left = judged(rows._replace(rewards=lost), "uniform")
+    alone = judged(head, "uniform")
+    assert (left.events, left.judged) == (1_000, 600)
+    assert [one.value for one in left.policies[0].estimates] == [one.value for one in alone.policies[0].estimates]
+    assert "outcome-missing" in [flag.name for flag in left.policies[0].flags]
+
+
+def test_without_propensities_only_the_direct_method_says_something() -> None:
+    rows = a_log(300)
+    policy = judged(rows._replace(propensities=np.full(300, np.nan)), "uniform").policies[0]
+    assert {one.estimator for one in policy.estimates if one.value is not None} == {"dm"}
+    assert all(one.bootstrap is one.bernstein is one.anytime is None for one in policy.estimates if one.value is None)
+    assert [flag.name for flag in policy.flags] == ["propensity-missing"]
+
+
+def test_wrong_propensities_are_flagged_by_the_mean_of_the_weights() -> None:
+    rows = a_log(3_000)
+    right = judged(rows, "uniform", options=Options(resamples=50)).policies[0]
+    too_large = rows._replace(propensities=np.minimum(1.25 * rows.propensities, 1.0))
+    wrong = judged(too_large, "uniform", options=Options(resamples=50)).policies[0]
+    assert right.flags == ()
+    assert [flag.name for flag in wrong.flags] == ["weights-off-one"]
+
+
+def test_dr_has_no_intervals_where_the_log_never_plays_what_the_policy_does() -> None:
+    rows = a_log(900)
+    one_class = rows._replace(actions=np.zeros_like(rows.actions), propensities=np.ones_like(rows.propensities))
+    guessed = by_name(judged(one_class, "constant:b").policies[0])
+    assert guessed["dr"].value is not None
+    assert (guessed["dr"].bootstrap, guessed["dr"].bernstein, guessed["dr"].anytime) == (None, None, None)
+    assert guessed["ips"].anytime == (0.0, 1.0)
+    assert by_name(judged(rows, "constant:b").policies[0])["dr"].anytime is not None
+    given = by_name(judged(one_class, "constant:b", options=Options(propensity_min=0.1)).policies[0])
+    assert given["dr"].anytime is not None, "who says that every class is played is believed"
+
+
+def test_least_propensity_of_more_than_one_in_k_is_refused() -> None:
+    with pytest.raises(EstimateError, match=r"a least propensity of 0.3: of 4 classes one has 0.25 at most"):
+        judged(a_log(60), "uniform", options=Options(propensity_min=0.3))
+
+
+def test_few_rows_that_count_are_flagged() -> None:
+    policy = judged(a_log(150), "constant:a").policies[0]
+    assert "ess-low" in [flag.name for flag in policy.flags]
+
+
+def test_propensities_below_the_given_minimum_are_raised_and_flagged() -> None:
+    rows = a_log(600)
+    policy = judged(rows, "uniform", options=Options(propensity_min=0.2)).policies[0]
+    w = 0.25 / np.maximum(rows.propensities, 0.2)
+    assert value(policy, "ips") == pytest.approx((w * rows.rewards).mean())
+    assert "propensity-below-minimum" in [flag.name for flag in policy.flags]
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("propensity", [1e-300, 5e-324])
+def test_weights_that_overflow_leave_intervals_that_say_nothing(propensity: float) -> None:
+    rows = a_log(300)
+    rows.propensities[5] = propensity
+    (policy,) = judged(rows, "uniform").policies
+    intervals = [one for estimate in policy.estimates for one in (estimate.bernstein, estimate.anytime)]
+    intervals += [one for point in policy.path for one in (point.ips_interval, point.dr_interval)]
+    assert all(0.0 <= one.low <= one.high <= 1.0 for one in intervals if one is not None)
+
+
+def test_log_without_outcomes_is_refused() -> None:
+    rows = a_log(20)
+    with pytest.raises(EstimateError, match="memory: none of its 20 events has both the action"):
+        judged(rows._replace(rewards=np.full(20, MISSING)), "uniform")
+
+
+def test_path_ends_where_the_estimates_are() -> None:
+    policy = judged(a_log(1_000), "uniform", options=Options(path_points=100)).policies[0]
+    assert [point.n for point in policy.path] == list(range(10, 1_001, 10))
+    last, estimates = policy.path[-1], by_name(policy)
+    assert last.ips == pytest.approx(value(policy, "ips"))
+    assert last.ips_interval == pytest.approx(estimates["ips"].anytime)
+    assert last.dr_interval == pytest.approx(estimates["dr"].anytime)
+
+
+def test_progress_is_told_in_both_readings() -> None:
+    told: list[tuple[int, int]] = []
+    log = MemoryLog(a_log(100), batch_rows=60)
+    estimate(log, [parse_policy("uniform", NAMES, N_FEATURES, Training())], None, lambda *at: told.append(at))
+    assert told == [(60, 0), (100, 0), (60, 100), (100, 100)]
+
+
+SEEDS = 80
+
+
+def test_intervals_cover_the_truth() -> None:
+    """The bootstrap about as often as it says; the others, the sequence at all times, at least so often."""
+    world = a_world()
+    truths = {policy: world.value(policy) for policy in ("uniform", "a")}
+    hits = {"bootstrap": [], "bernstein": [], "anytime": []}  # type: dict[str, list[bool]]
+    for seed in range(SEEDS):
+        found = judged(
+            a_log(600, seed), "uniform", "constant:a", options=Options(seed=seed, resamples=200, path_points=600)
+        )
+        for policy in found.policies:
+            truth = truths[policy.policy.split(":")[-1]]
+            for one in policy.estimates:
+                if one.estimator != "dm":  # its intervals do not know how wrong the model is
+                    assert one.bootstrap is not None
+                    hits["bootstrap"].append(one.bootstrap.low <= truth <= one.bootstrap.high)
+                    if one.bernstein is not None:
+                        hits["bernstein"].append(one.bernstein.low <= truth <= one.bernstein.high)
+            for intervals in ([point.ips_interval for point in policy.path], [p.dr_interval for p in policy.path]):
+                assert len(intervals) == 600
+                hits["anytime"].append(all(low <= truth <= high for low, high in intervals))
+    assert 0.92 <= np.mean(hits["bootstrap"]) <= 0.98
+    assert np.mean(hits["bernstein"]) >= 0.95
+    assert np.mean(hits["anytime"]) >= 0.95

@@ -1,0 +1,242 @@
+"""What a learner's own policy would have earned, counted while decisions of a log are settled."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream.estimating.estimate import estimate
+from stream.estimating.intervals import Interval
+from stream.estimating.live import LiveEstimate, LiveEstimates, LiveEstimator
+from stream.estimating.policies import Policy
+from stream.estimating.rows import Chunk
+from stream.wire.events import Decision, Example, FloatArray, Outcome, Prediction, Target
+from tests.estimating.logs import N_CLASSES, MemoryLog, a_log
+
+NO_SCORES = np.zeros(3)
+
+
+def decided(event_id: str, action: int, propensity: float, target: int | None) -> Prediction:
+    own = None if target is None else Target(target, 0.5)
+    return Prediction(event_id, Decision(action, 0, propensity, NO_SCORES), 0, 0, own)
+
+
+def matched(event_id: str, reward: int) -> Example:
+    return Example(event_id, Outcome.MATCHED, 0, 0.5, reward, 10, 10)
+
+
+def expired(event_id: str, assumed: int | None = None) -> Example:
+    return Example(event_id, Outcome.EXPIRED, 0, 0.5, assumed, None, 10)
+
+
+def agreeing(*ids: str) -> list[Prediction]:
+    """Decisions of weight 2."""
+    return [decided(event_id, 1, 0.5, 1) for event_id in ids]
+
+
+def value(found: LiveEstimates, estimator: str = "ips") -> float | None:
+    return next(one.value for one in found.estimates if one.estimator == estimator)
+
+
+def names(found: LiveEstimates) -> list[str]:
+    return [flag.name for flag in found.flags if flag.name != "ess-low"]
+
+
+def test_quick_reward_behind_a_decision_that_waits_does_not_count_yet() -> None:
+    live = LiveEstimator()
+    live.take(0, 1, agreeing("a", "b", "c"), [matched("b", 1), matched("c", 1)])
+    assert (live.now().n, live.now().waiting, live.now().estimates) == (0, 3, ())
+    assert math.isnan(live.now().logged)
+    live.take(0, 2, agreeing("d"), [matched("a", 0)])
+    found = live.now()
+    assert (found.n, found.waiting, found.logged) == (3, 1, 2 / 3)
+    assert value(found) == pytest.approx(4 / 3)
+
+
+def test_prefix_is_not_flattered_where_right_answers_come_sooner() -> None:
+    rng = np.random.default_rng(5)
+    rewards = (rng.random(4_000) < 0.3).astype(int)
+    at = np.arange(4_000) + np.where(rewards == 1, 10, 1_000)  # a decision in each moment
+    live, quick = LiveEstimator(), list[int]()
+    by_time = np.argsort(at, kind="stable")
+    predictions = [decided(str(number), 1, 1.0, 1) for number in range(4_000)]
+    live.take(0, 1, predictions, [])
+    for number in by_time[at[by_time] < 2_000]:
+        live.take(0, 2 + len(quick), [], [matched(str(number), int(rewards[number]))])
+        quick.append(int(rewards[number]))
+    assert np.mean(quick) > 0.42, "what is known, all in all, flatters"
+    assert value(live.now()) == pytest.approx(0.3, abs=0.03)
+    assert live.now().n == pytest.approx(1_000, abs=10)
+
+
+def test_decisions_without_an_outcome_let_the_prefix_go_on_and_are_flagged() -> None:
+    live = LiveEstimator()
+    live.take(0, 1, agreeing("a", "b", "c"), [expired("a"), expired("b", assumed=0), matched("c", 1)])
+    found = live.now()
+    assert (found.n, found.without_outcome, found.waiting, value(found)) == (1, 2, 0, 2.0)
+    assert found.flags[0].text == "2 of 3 settled decisions have no outcome; the estimate is over the others"
+
+
+def test_what_has_no_weight_is_left_out_and_flagged() -> None:
+    live = LiveEstimator()
+    predictions = [decided("a", 1, math.nan, 1), decided("own", 1, 0.5, None), *agreeing("b")]
+    live.take(0, 1, predictions, [matched("a", 1), matched("b", 1)])
+    found = live.now()
+    assert (found.n, found.waiting) == (1, 0), "a decision of no log holds nothing up"
+    assert names(found) == ["propensity-missing", "not-logged"]
+
+
+def test_examples_of_decisions_before_the_beginning_are_passed_over() -> None:
+    live = LiveEstimator()
+    live.take(0, 71, agreeing("b"), [matched("a", 1), matched("b", 0)])
+    assert (live.now().n, live.now().logged) == (1, 0.0)
+
+
+def test_ids_are_those_of_a_partition() -> None:
+    live = LiveEstimator()
+    live.take(0, 1, agreeing("a"), [])
+    live.take(1, 1, agreeing("a"), [matched("a", 1)])
+    assert live.now().n == 0
+    live.take(0, 2, [], [matched("a", 0)])
+    assert (live.now().n, live.now().logged) == (2, 0.5)
+
+
+@pytest.mark.parametrize("how", ["gone", "elsewhere for a step"])
+def test_partition_that_another_process_gets_holds_nothing_up(how: str) -> None:
+    live = LiveEstimator()
+    live.take(0, 1, agreeing("a", "quick"), [matched("quick", 1)])
+    live.take(1, 1, agreeing("b", "c"), [matched("b", 0)])
+    assert live.now().n == 0
+    if how == "gone":
+        live.keep({1, 2})
+    else:
+        live.take(0, 3, agreeing("d"), [matched("a", 1)])
+    found = live.now()
+    assert (found.n, found.logged) == (1, 0.0), "the quick one of the other partition is not counted"
+    assert names(found) == ["handed-over"]
+    assert "2 decisions" in found.flags[0].text
+    live.take(0, 4, agreeing("e"), [matched("e", 1), matched("c", 0), matched("d", 1)])
+    live.take(1, 2, [], [matched("c", 0)])
+    assert live.now().n == (3 if how == "gone" else 4)
+
+
+def test_ips_is_unbiased_over_the_draw_of_the_target() -> None:
+    """Every case of a small world, as often as it is likely: the mean is then the value, to rounding."""
+    logging, own = ((1, 3), (2, 2)), ((3, 1), (1, 3))  # quarters, by context and class
+    rewards = ((1, 2), (4, 3))  # quarters that are right
+    live, truth, cases = LiveEstimator(), 0.0, 0
+    for x in (0, 1):
+        truth += sum(own[x][k] * rewards[x][k] for k in (0, 1)) / 32
+        for action, target, reward in product((0, 1), repeat=3):
+            right = rewards[x][action]
+            likely = logging[x][action] * own[x][target] * (right if reward else 4 - right)
+            ids = [f"{x}{action}{target}{reward}-{number}" for number in range(likely)]
+            predictions = [decided(event_id, action, logging[x][action] / 4, target) for event_id in ids]
+            cases += 1
+            live.take(0, cases, predictions, [matched(event_id, reward) for event_id in ids])
+    found = live.now()
+    assert (found.n, found.waiting) == (128, 0)
+    assert value(found) == pytest.approx(truth, abs=1e-12)
+    assert value(found, "snips") == pytest.approx(truth, abs=1e-12), "the weights' mean is 1"
+
+
+class Drawn(Policy):
+    """A class for each event that was drawn before: an indicator."""
+
+    name = "drawn"
+    changes = True
+
+    def __init__(self, targets: NDArray[np.int64]) -> None:
+        self._targets = targets
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        places = [int(event_id.removeprefix("event-")) for event_id in chunk.ids]
+        p: FloatArray = np.eye(N_CLASSES)[self._targets[places]]
+        return p
+
+
+def test_estimates_are_those_of_the_same_rows_read_as_a_log() -> None:
+    rows = a_log(1_500)
+    targets = np.random.default_rng(3).integers(N_CLASSES, size=1_500)
+    (judged,) = estimate(MemoryLog(rows), [Drawn(targets)]).policies
+    live = LiveEstimator()
+    for step, start in enumerate(range(0, 1_500, 70), start=1):
+        places = range(start, min(start + 70, 1_500))
+        predictions = [
+            decided(rows.ids[j], int(rows.actions[j]), float(rows.propensities[j]), int(targets[j])) for j in places
+        ]
+        live.take(0, step, predictions, [matched(rows.ids[j], int(rows.rewards[j])) for j in reversed(places)])
+    found = live.now()
+    assert (found.n, found.without_outcome, found.waiting) == (1_500, 0, 0)
+    assert found.ess == pytest.approx(judged.ess)
+    assert found.weight_max == judged.weight_max
+    assert found.logged == rows.rewards.mean()
+    assert names(found) == [flag.name for flag in judged.flags if flag.name == "weights-off-one"]
+    of_log = {one.estimator: one for one in judged.estimates}
+    for one in found.estimates:
+        same = of_log[one.estimator]
+        assert one.value == pytest.approx(same.value)
+        assert one.normal is not None
+        assert same.bootstrap is not None
+        assert one.normal == pytest.approx(same.bootstrap, abs=0.015)
+        assert (one.anytime is None) == (same.anytime is None)
+    ips = found.estimates[0].anytime
+    assert ips is not None
+    assert ips == pytest.approx(of_log["ips"].anytime)
+
+
+def test_snips_interval_covers_about_as_often_as_it_says() -> None:
+    """200 logs of 400 rows: two classes, played evenly; the policy plays the first one by 0.7."""
+    rng = np.random.default_rng(1)
+    shape, truth, held = (200, 400), 0.7 * 0.2 + 0.3 * 0.6, 0
+    actions, targets = (rng.random(shape) < 0.5).astype(int), (rng.random(shape) < 0.3).astype(int)
+    rewards = (rng.random(shape) < np.where(actions == 1, 0.6, 0.2)).astype(int)
+    of_case = {case: decided("", case[0], 0.5, case[1]) for case in product((0, 1), repeat=2)}
+    for log in range(200):
+        live = LiveEstimator()
+        cases = zip(actions[log].tolist(), targets[log].tolist(), strict=True)
+        predictions = [of_case[case]._replace(id=str(j)) for j, case in enumerate(cases)]
+        live.take(0, 1, predictions, [matched(str(j), reward) for j, reward in enumerate(rewards[log].tolist())])
+        interval = live.now().estimates[1].normal
+        assert interval is not None
+        held += interval.low <= truth <= interval.high
+    assert 0.9 <= held / 200 <= 0.99
+
+
+def test_few_rows_have_no_normal_interval_and_say_so() -> None:
+    live = LiveEstimator()
+    live.take(0, 1, agreeing(*map(str, range(40))), [matched(str(number), number % 2) for number in range(40)])
+    found = live.now()
+    assert [one.normal for one in found.estimates] == [None, None]
+    assert [flag.name for flag in found.flags] == ["ess-low"], "of few, the weights' mean is not tested"
+    live.take(0, 2, agreeing(*map(str, range(160))), [matched(str(number), number % 2) for number in range(160)])
+    assert [flag.name for flag in live.now().flags] == ["weights-off-one"]
+
+
+def test_policy_that_the_log_never_plays_has_no_snips() -> None:
+    live = LiveEstimator()
+    live.take(0, 1, [decided("a", 1, 0.5, 0)], [matched("a", 1)])
+    assert live.now().estimates[1] == LiveEstimate("snips", None, None, None)
+    assert live.now().estimates[0].anytime == Interval(0.0, 1.0)
+
+
+def test_json_has_the_names_of_a_logs_estimates() -> None:
+    live = LiveEstimator()
+    live.take(0, 1, agreeing("a"), [matched("a", 1)])
+    found = live.now().as_json()
+    assert list(found) == ["n", "without_outcome", "waiting", "ess", "weight_max", "logged", "flags", "estimates"]
+    assert found["estimates"] == [
+        {"estimator": "ips", "value": 2.0, "low": None, "high": None, "anytime_low": 0.0, "anytime_high": 1.0},
+        {"estimator": "snips", "value": 1.0, "low": None, "high": None, "anytime_low": None, "anytime_high": None},
+    ]
+
+
+def test_memory_is_that_of_the_decisions_behind_the_first_one_that_waits() -> None:
+    live = LiveEstimator()
+    for step in range(1, 500):
+        predictions = agreeing(f"{step}a", f"{step}b")
+        live.take(0, step, predictions, [matched(f"{step - 1}a", 1), matched(f"{step}b", 0)])
+        assert len(live._decided) == live.now().waiting == 2
+        assert len(live._pending) == 1

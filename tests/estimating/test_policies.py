@@ -1,0 +1,192 @@
+"""What each policy would have played, and what a learner has learned before each decision."""
+
+import numpy as np
+import pytest
+
+from producers.datasets.log import MISSING, LogBatch
+from stream.estimating.policies import EstimateError, Model, Policy, Trained, Training, judgeable, parse_policy
+from stream.estimating.rows import Chunk, chunks
+from stream.learners import ParameterError, create, registered
+from stream.randomness.delays import parse_delay
+from stream.randomness.draws import Draws, Purpose
+from stream.wire.events import FloatArray
+from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log
+
+NAMES = tuple("abcd")
+
+
+def parsed(spec: str, training: Training | None = None) -> Policy:
+    return parse_policy(spec, NAMES, N_FEATURES, training or Training())
+
+
+def all_chunks(rows: LogBatch, rows_max: int = 1_024) -> list[Chunk]:
+    return list(chunks(MemoryLog(rows).batches(), Draws(0, Purpose.ESTIMATE), rows_max))
+
+
+def probabilities(policy: Policy, rows: LogBatch, rows_max: int = 1_024) -> FloatArray:
+    return np.concatenate([policy.probabilities(chunk) for chunk in all_chunks(rows, rows_max)])
+
+
+def naive_probabilities(rows: LogBatch, delays_ms: list[int]) -> FloatArray:
+    """What late-ucb would have played in each row: for each, a new learner lives through all before it."""
+    chunk = all_chunks(rows)[0]
+    n = len(chunk.ids)
+    p = np.zeros((n, N_CLASSES))
+    for t in range(n):
+        learner = create("late-ucb", N_CLASSES, N_FEATURES)
+        now_ms = chunk.decided_at_ms[t]
+        events = [(chunk.decided_at_ms[j], 0, j) for j in range(t)]
+        due = [(chunk.decided_at_ms[j] + delays_ms[j], j) for j in range(t)]
+        at_once = {j for j in range(t) if delays_ms[j] == 0}
+        events += [(time, -1, j) for time, j in due if time < now_ms and j not in at_once]
+        decisions = {}
+        # What is due at the moment of a decision comes after it.
+        for _, kind, j in sorted(events, key=lambda one: (one[0] + (0.5 if one[1] else 0.0), one[2])):
+            x = chunk.features(j)
+            if kind == 0:
+                own = learner.predict(x, 0.0)
+                decisions[j] = learner.as_played(x, own, int(chunk.actions[j]), float(chunk.propensities[j]))
+                learner.observe(x, decisions[j])
+            if kind == -1 or j in at_once:
+                learner.update(x, decisions[j], int(chunk.rewards[j]))
+        p[t] = learner.distribution(chunk.features(t))
+    return p
+
+
+def with_delays(rows: LogBatch, delays_ms: list[int]) -> LogBatch:
+    return rows._replace(delays_ms=np.array(delays_ms, np.int64))
+
+
+DELAYS_MS = {
+    "at once": [0] * 40,
+    "late": [2_500] * 40,
+    "exactly at a later decision": [2_000] * 40,
+    "in another order": [int(delay) for delay in np.random.default_rng(0).integers(0, 12_000, 40)],
+}
+
+
+@pytest.mark.parametrize("delays_ms", DELAYS_MS.values(), ids=DELAYS_MS)
+def test_learner_has_learned_the_bits_whose_time_lies_before_each_decision(delays_ms: list[int]) -> None:
+    rows = with_delays(a_log(40), delays_ms)
+    expected = naive_probabilities(rows, delays_ms)
+    np.testing.assert_array_equal(probabilities(parsed("late-ucb"), rows), expected)
+    np.testing.assert_array_equal(probabilities(parsed("late-ucb"), rows, rows_max=7), expected)
+
+
+def test_delay_that_the_log_does_not_say_comes_from_the_model() -> None:
+    rows = a_log(40)
+    model = parse_delay("exponential:5s")
+    draws = Draws(3, Purpose.DELAY)
+    drawn = [model.draw_ms(-1, draws(one)) for one in rows.ids]
+    ours = probabilities(parsed("late-ucb", Training(seed=3, delay=model)), rows)
+    np.testing.assert_array_equal(ours, naive_probabilities(rows, drawn))
+    logged = probabilities(parsed("late-ucb", Training(seed=3, delay=model)), with_delays(rows, [0] * 40))
+    np.testing.assert_array_equal(logged, naive_probabilities(rows, [0] * 40))
+
+
+def test_bit_that_never_comes_is_not_learned() -> None:
+    rows = a_log(60)
+    lost = probabilities(parsed("late-ucb"), rows._replace(rewards=np.full(60, MISSING)))
+    assert (lost == 0.0).all()  # nothing can be told of rows without an outcome
+    known = rows.rewards.copy()
+    known[30:] = 1 - known[30:]
+    first, second = (probabilities(parsed("late-ucb"), rows._replace(rewards=bits)) for bits in (rows.rewards, known))
+    np.testing.assert_array_equal(first[:31], second[:31])
+    assert not np.array_equal(first[31:], second[31:])
+
+
+@pytest.mark.parametrize(("name", "learns"), [("banditron", False), ("late-ucb", True)])
+def test_row_without_a_propensity_is_learned_from_by_those_who_do_not_weigh(name: str, learns: bool) -> None:
+    rows = a_log(50)
+    unknown = rows.propensities.copy()
+    unknown[20] = np.nan
+    flipped = rows.rewards.copy()
+    flipped[20] = 1 - flipped[20]
+    found = [
+        probabilities(parsed(name), rows._replace(propensities=unknown, rewards=bits))
+        for bits in (rows.rewards, flipped)
+    ]
+    assert np.array_equal(found[0], found[1]) != learns
+    assert found[0][20].sum() == pytest.approx(1.0)
+
+
+def test_delays_without_times_are_refused() -> None:
+    rows = with_delays(a_log(5), [1_000] * 5)._replace(decided_at_ms=np.full(5, MISSING))
+    with pytest.raises(EstimateError, match="event event-0 has a delay of 1000 ms and no time of its decision"):
+        probabilities(parsed("late-ucb"), rows)
+
+
+def test_learner_without_delays_needs_no_times() -> None:
+    rows = a_log(30)
+    timeless = rows._replace(decided_at_ms=np.full(30, MISSING))
+    np.testing.assert_array_equal(probabilities(parsed("late-ucb"), timeless), probabilities(parsed("late-ucb"), rows))
+
+
+@pytest.mark.parametrize("name", judgeable())
+def test_every_judgeable_learner_learns_from_a_log(name: str) -> None:
+    rows = a_log(60)
+    p = probabilities(parsed(name), with_delays(rows, [1_500] * 60))
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-9)
+    assert parsed(name).changes
+
+
+@pytest.mark.parametrize("name", sorted(set(registered()) - set(judgeable())))
+def test_learner_that_cannot_learn_from_a_log_is_refused_by_name(name: str) -> None:
+    told = "it is told the true class" if registered()[name].needs_label else "its updates take for granted"
+    with pytest.raises(EstimateError, match=f"^{name}: cannot be judged: {told}"):
+        parsed(name)
+
+
+def test_where_several_classes_may_be_right_a_bit_says_nothing_of_the_others() -> None:
+    rows = a_log(80)
+    several = Training(reward="any")
+    np.testing.assert_array_equal(
+        probabilities(parsed("igw-logistic", several), rows), probabilities(parsed("igw-logistic:others=0"), rows)
+    )
+    with pytest.raises(EstimateError, match=r"^banditron: cannot be judged where several classes may be right"):
+        parsed("banditron", several)
+    with pytest.raises(ParameterError, match="others is 0 where several classes may be right"):
+        parsed("igw-logistic:others=0.3", several)
+
+
+def test_fixed_policies_play_what_they_say() -> None:
+    rows = a_log(10)
+    assert (probabilities(parsed("uniform"), rows) == 0.25).all()
+    assert (probabilities(parsed("constant:c"), rows) == [0.0, 0.0, 1.0, 0.0]).all()
+    assert probabilities(parsed("logged"), rows).argmax(axis=1).tolist() == rows.actions.tolist()
+    assert [parsed(spec).weight_max(0.05) for spec in ("uniform", "constant:c", "logged", "late-ucb")] == [5, 20, 1, 20]
+
+
+def test_model_does_not_learn() -> None:
+    learner = create("igw-logistic", N_CLASSES, N_FEATURES)
+    before = learner.state()
+    p = probabilities(Model("model:m.npz", learner), a_log(20))
+    assert p[0].tolist() == learner.distribution(all_chunks(a_log(20))[0].features(0)).tolist()
+    after = learner.state()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_parameters_reach_the_learner() -> None:
+    rows = a_log(80)
+    played = {spec: probabilities(parsed(spec), rows) for spec in ("igw-logistic", "igw-logistic:step=1,scale=10")}
+    assert not np.array_equal(played["igw-logistic"], played["igw-logistic:step=1,scale=10"])
+    by_hand = Trained("same", create("igw-logistic", N_CLASSES, N_FEATURES, step=1, scale=10), Training())
+    np.testing.assert_array_equal(probabilities(by_hand, rows), played["igw-logistic:step=1,scale=10"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("constant:e", r"policy constant:e: constant:ACTION takes a class of the log, one of a, b, c, d; got 'e'"),
+        ("greedy", r"policy greedy: expected logged, uniform, constant:ACTION, model:FILE, or a learner of banditron"),
+        ("late-ucb:eta", r"parameters are written NAME=VALUE, with commas between; got 'eta'"),
+    ],
+)
+def test_policy_that_is_not_one_is_named(spec: str, text: str) -> None:
+    with pytest.raises(EstimateError, match=text):
+        parsed(spec)
+
+
+def test_parameter_that_a_learner_does_not_have_is_named() -> None:
+    with pytest.raises(ParameterError, match="late-ucb has no parameter 'step'"):
+        parsed("late-ucb:step=1")
