@@ -13,6 +13,7 @@ compose() { docker compose -f "$compose_file" "$@"; }
 remove() { compose down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1; }
 
 begin() {
+  command -v docker >/dev/null || { echo "$test_name: docker is not installed; install Docker with Compose v2" >&2; exit 1; }
   docker info >/dev/null || { echo "$test_name: no Docker engine answers; start one" >&2; exit 1; }
   docker compose version >/dev/null || { echo "$test_name: needs Docker Compose v2 (docker compose)" >&2; exit 1; }
   trap end EXIT

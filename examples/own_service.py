@@ -42,14 +42,15 @@ class ServiceError(Exception):
 class Service:
     """The service's side of a pipeline: contexts and feedback out, actions in."""
 
-    def __init__(self, bootstrap: str, prefix: str) -> None:
+    def __init__(self, bootstrap: str, prefix: str, timeout_s: float) -> None:
         self._prefix = prefix
         # The client must choose the partition from the key as Kafka's own does, by murmur2, so that all records of an
         # event meet. kafka-python does so by default. librdkafka (confluent-kafka and others) takes CRC32 instead
         # unless it is told: there give {"partitioner": "murmur2_random"}.
-        self._producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=0)
+        self._producer = KafkaProducer(bootstrap_servers=bootstrap, bootstrap_timeout_ms=1_000 * timeout_s, linger_ms=0)
         self._predictions = KafkaConsumer(
             bootstrap_servers=bootstrap,
+            bootstrap_timeout_ms=1_000 * timeout_s,
             isolation_level="read_committed",  # the learner writes in transactions, and some are not committed
             enable_auto_commit=False,
         )
@@ -130,11 +131,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="An example of a service of your own.")
     parser.add_argument("--bootstrap", default=os.environ.get("ONEBIT_BOOTSTRAP", "localhost:9092"))
     parser.add_argument("--topic-prefix", default=os.environ.get("ONEBIT_TOPIC_PREFIX", "onebit."))
-    parser.add_argument("--timeout-s", type=float, default=30.0, help="how long a prediction is waited for")
+    parser.add_argument("--timeout-s", type=float, default=30.0, help="how long Kafka, or a prediction, is waited for")
     given = parser.parse_args()
     where = f"own_service on {given.topic_prefix}* at {given.bootstrap}"
     try:
-        service = Service(given.bootstrap, given.topic_prefix)
+        service = Service(given.bootstrap, given.topic_prefix, given.timeout_s)
         print(f"{where}: {serve(service, given.timeout_s)}")
     except ServiceError as error:
         print(f"{where}: {error}", file=sys.stderr)

@@ -1,5 +1,8 @@
 """The feedback program: the environment, which knows the labels, answers every prediction, late.
 
+Of a log it knows the bit of the action that was played then, and answers a prediction of that one; where the log has
+the true class, any.
+
 It writes at least once. What it has sent is not written down anywhere: it commits an offset of the predictions only
 when all feedback before it is sent, and after a restart answers again from there. The join drops what comes twice.
 """
@@ -10,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from producers.datasets.base import UnknownEventError
+from producers.datasets.base import Known, UnknownEventError
 from stream.brokers.port import Broker, StaleMemberError
 from stream.randomness.delays import FeedbackPlan
 from stream.wire import codec
@@ -27,6 +30,7 @@ class FeedbackOptions:
     group: str = "onebit-feedback"
     instance: str = "feedback-1"  # the name of this process across restarts; each process has its own
     with_label: bool = False  # tell the true class too, for full-information baselines
+    speed: float = 1.0  # of a log's time: its delays are shorter by this factor
     records_max: int = 5_000  # predictions taken in one poll
     waiting_max: int = 1_000_000  # feedback waiting to be sent; beyond it no predictions are read
     commit_interval_ms: int = 1_000
@@ -39,13 +43,13 @@ class FeedbackProgram:
         self,
         broker: Broker,
         topics: Topics,
-        label_of: Callable[[str], int],
+        known_of: Callable[[str], Known],
         plan: FeedbackPlan,
         options: FeedbackOptions,
         now_ms: Callable[[], int],
         *,
         heard: Callable[[int], None] = lambda append_ms: None,
-        observe: Callable[[Answer, int], None] = lambda answer, label: None,
+        observe: Callable[[Answer, Known], None] = lambda answer, known: None,
         announce: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Join the group.
@@ -53,17 +57,18 @@ class FeedbackProgram:
         Args:
             broker: where predictions come from and feedback goes to.
             topics: their names.
-            label_of: the true class of an event id; raises UnknownEventError when the data set does not hold it.
+            known_of: what is known of the outcome of an event id; raises UnknownEventError when the data set does not
+                hold it.
             plan: how often and how late each event's feedback is sent.
             options: see FeedbackOptions.
             now_ms: the broker's time, as far as this process can tell.
             heard: told every append time that comes by, so that the caller can tell the broker's time.
-            observe: told every prediction and its true class.
+            observe: told every prediction and what is known of its outcome.
             announce: told what people should know.
         """
         self._broker = broker
         self._topics = topics
-        self._label_of = label_of
+        self._known_of = known_of
         self._plan = plan
         self._options = options
         self._now_ms = now_ms
@@ -71,6 +76,7 @@ class FeedbackProgram:
         self._observe = observe
         self._announce = announce
         self._sequence = 0
+        self._untimed = 0  # outcomes of a log without their times
         self._paused = False
         self._due: list[tuple[int, int, Record, Feedback]] = []  # heap: due_ms, order of arrival
         # For each partition the predictions whose feedback is not all sent, with the number still to be sent.
@@ -156,16 +162,24 @@ class FeedbackProgram:
         try:
             answer = codec.decode_answer(record)
             event_id = answer.id
-            label = self._label_of(event_id)
+            known = self._known_of(event_id)
         except (MalformedError, UnknownEventError) as error:
             self._refuse(record, str(error))
             return
-        self._observe(answer, label)
-        delays_ms = self._plan(event_id, label)
-        if not delays_ms:
+        self._observe(answer, known)
+        reward = known.bit(answer.action)
+        logged_ms = None if known.delay_ms is None else int(known.delay_ms / self._options.speed)
+        delays_ms = self._plan(event_id, known.label, logged_ms)
+        if reward is not None and self._plan.delay is None and logged_ms is None:
+            self._untimed += 1
+            if self._untimed == 1:
+                self._announce(
+                    f"the log has the outcome of {event_id} and not its time: such decisions get no feedback and "
+                    "expire; give a model of the delay"
+                )
+        if reward is None or not delays_ms:
             return
-        reward = int(answer.action == label)
-        feedback = Feedback(event_id, reward, label if self._options.with_label else None)
+        feedback = Feedback(event_id, reward, known.label if self._options.with_label else None)
         self._unsent[record.partition][record.offset] = len(delays_ms)
         for delay_ms in delays_ms:
             self._sequence += 1

@@ -1,6 +1,6 @@
 """`python -m stream.cli`."""
 
-from stream.cli.app import main
+from stream.cli.entry import main
 
 if __name__ == "__main__":
     main()

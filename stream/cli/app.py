@@ -12,6 +12,7 @@ from stream.brokers.local_kafka import LocalKafkaError, LocalKafkaPortError
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
     data,
+    estimate,
     feedback,
     kafka,
     learn,
@@ -28,6 +29,7 @@ from stream.cli.console import err, fail
 from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
 from stream.durations import DurationError
+from stream.estimating.policies import EstimateError
 from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
@@ -42,7 +44,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, replay, learn, feedback, verify, simulate, learners, settings_table):
+for group in (run, replay, learn, feedback, verify, estimate, simulate, learners, settings_table):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
 app.add_typer(kafka.app, name="kafka")
@@ -71,6 +73,7 @@ USAGE_ERRORS = (
     DatasetError,
     DelayError,
     DurationError,
+    EstimateError,
     JournalError,
     LocalKafkaError,
     ModelError,
@@ -80,7 +83,9 @@ USAGE_ERRORS = (
 POLICY_HINTS = {
     Unsuitable.NO_LABEL: "use --on-expiry drop",
     Unsuitable.NOTHING_ASSUMED: "--late correct needs --on-expiry negative",
-    Unsuitable.NOT_RETRACTABLE: "use --late ignore",
+    Unsuitable.NOT_RETRACTABLE: "use --late ignore, or late-ucb with --param drift=off",
+    Unsuitable.NOT_FROM_LOGS: "use another --learner, or --play match",
+    Unsuitable.ONE_RIGHT_CLASS: "use another --learner",
 }
 """What to do about a policy that a learner cannot follow."""
 

@@ -1,26 +1,67 @@
 """What the settings make: the data set, its replay, the feedback's plan, the task, and the topics' names."""
 
+from math import inf
 from typing import Any
+
+import orjson
+import platformdirs
 
 from producers.datasets.base import Dataset
 from producers.datasets.catalogue import load
+from producers.datasets.log import rows_left_out
+from producers.datasets.logged import LogDataset, has_labels, has_times, log_dataset, logged_delays_ms, part_of
+from producers.datasets.logs.kept import keep_log
+from producers.datasets.logs.mapping import read_mapping
 from producers.replay import ReplayOptions
-from stream.cli.settings import AUTO, Settings, SettingsError
+from stream.cli.console import announce, warn
+from stream.cli.settings import AUTO, LOGGED, Settings, SettingsError, parse_time
+from stream.cli.show_log import is_log
+from stream.durations import parse_speed
 from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
 from stream.learners import check_parameters, registered
 from stream.learners.auto import choose
 from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 from stream.wire.topics import Topics
 
 
 def dataset_of(settings: Settings) -> Dataset:
-    """The data set to be replayed."""
-    return load(settings.data, settings.n_features, settings.seed)
+    """The data set to be replayed: a log only in the part that is asked for."""
+    if settings.map is not None or is_log(settings.data):
+        return _part(settings, _log(settings))
+    return _part(settings, load(settings.data, settings.n_features, settings.seed))
+
+
+def _log(settings: Settings) -> LogDataset:
+    log = keep_log(
+        settings.data,
+        None if settings.map is None else read_mapping(settings.map),
+        platformdirs.user_cache_path("onebit", appauthor=False) / "logs",
+        on_bad_row=settings.on_bad_row,
+        reward_above=settings.reward_above,
+        announce=announce,
+    )
+    for line in rows_left_out(log, of=log.name):
+        warn(line)
+    return log_dataset(log, log.rows, log.n_features, log.class_names, log.name)
+
+
+def _part(settings: Settings, dataset: Dataset) -> Dataset:
+    from_ms, to_ms = (None if time is None else parse_time(time) for time in (settings.from_time, settings.to_time))
+    return part_of(dataset, from_ms, to_ms, settings.limit)
+
+
+LAPS = 10**9
+"""Of a replay that begins again until it is stopped."""
 
 
 def events_of(settings: Settings, dataset: Dataset) -> int:
     """How many events are replayed; more than there are rows go on into further epochs."""
+    if settings.loop:
+        if settings.events is not None or settings.epochs is not None:
+            raise SettingsError("--loop goes on until it is stopped; leave --events and --epochs out")
+        return dataset.rows * LAPS
     if settings.events is None:
         return dataset.rows * (settings.epochs or 1)
     if settings.epochs is not None and settings.events > dataset.rows * settings.epochs:
@@ -36,14 +77,65 @@ def replay_options(settings: Settings, dataset: Dataset, start: int = 0) -> Repl
     return ReplayOptions(
         events=events_of(settings, dataset),
         rate_per_s=settings.rate_per_s,
+        speed=speed_of(settings, dataset),
         shuffle_seed=settings.seed if settings.shuffle else None,
         partitions=settings.partitions,
         start=start,
     )
 
 
+def speed_of(settings: Settings, dataset: Dataset) -> float | None:
+    """How many times faster than it was a log is replayed; None: by the rate.
+
+    Raises:
+        SettingsError: the log has no times, or another setting asks for another order.
+    """
+    if settings.speed is None:
+        return None
+    if settings.shuffle:
+        raise SettingsError(f"--speed {settings.speed} replays a log in its order; leave --shuffle out")
+    speed = parse_speed(settings.speed)
+    if speed != inf and not has_times(dataset):
+        raise SettingsError(f"--speed {settings.speed}: {dataset.name} has no times of its decisions; give a --rate")
+    return speed
+
+
+def check_play(settings: Settings, dataset: Dataset) -> None:
+    """See that there is a bit for what is played.
+
+    Raises:
+        SettingsError: the learner is to play its own actions, and the log tells of its own alone.
+    """
+    if settings.play == "own" and not has_labels(dataset):
+        raise SettingsError(
+            f"--play own: {dataset.name} has no true classes, and tells of the actions alone that it played; --play "
+            "logged learns from these, and with --play match those of the learner count that are the same"
+        )
+
+
+def feedback_speed(settings: Settings) -> float:
+    """By how much the delays of a log are shorter: as its times are."""
+    return 1.0 if settings.speed is None else parse_speed(settings.speed)
+
+
+def shortest_delay_ms(settings: Settings, dataset: Dataset, share: float) -> int:
+    """The delay that all feedback but this share reaches."""
+    if settings.delay == LOGGED:
+        return int(min(logged_delays_ms(dataset), default=0) / feedback_speed(settings))
+    return parse_delay(settings.delay).quantile_ms(share)
+
+
 def feedback_plan(settings: Settings, dataset: Dataset) -> FeedbackPlan:
     """How often and how late feedback comes."""
+    if settings.delay == LOGGED:
+        if not logged_delays_ms(dataset):
+            raise SettingsError(
+                f"--delay logged: {dataset.name} has no times of its feedback; give a model of the delay, such as "
+                "--delay exponential:10s"
+            )
+        if feedback_speed(settings) == inf:
+            raise SettingsError("--delay logged: --speed max leaves no time for it; give a factor, such as 60x")
+        return FeedbackPlan(settings.seed, None, settings.loss, settings.duplicates)
     delay = parse_delay(settings.delay)
     delay.check_classes(dataset.n_classes)
     return FeedbackPlan(settings.seed, delay, settings.loss, settings.duplicates)
@@ -69,7 +161,7 @@ def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: f
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
-    """The parameters of one of the learners, checked, with its defaults.
+    """The parameters of one of the learners, checked, with its defaults under the policy for late feedback.
 
     Raises:
         SettingsError: a parameter that is not NAME=VALUE, or that none of the learners has.
@@ -87,14 +179,22 @@ def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:
         owners = [other for other in settings.learner if other in registered() and _has(other, scoped_name)]
         if dot or learner in owners or not owners:
             given[scoped_name] = value
-    return check_parameters(learner, given)
+    return check_parameters(learner, given, correctable=settings.late == "correct", any_right=settings.reward == "any")
 
 
 def _has(learner: str, parameter: str) -> bool:
     return any(declared.name == parameter for declared in registered()[learner].parameters)
 
 
-def task_settings(settings: Settings, learner: str, n_classes: int, n_features: int) -> TaskSettings:
+def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
+    """What the classes are called, for predictions to say; None: nothing but their numbers, or it is no log."""
+    names = dataset.class_names
+    return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
+
+
+def task_settings(
+    settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
+) -> TaskSettings:
     """All that one learner's state depends on beside its inputs."""
     return TaskSettings(
         learner=learner,
@@ -112,7 +212,34 @@ def task_settings(settings: Settings, learner: str, n_classes: int, n_features: 
         ),
         on_expiry=settings.on_expiry,
         late=settings.late,
+        play=settings.play,
+        reward=settings.reward,
+        propensity_min=settings.propensity_min,
+        features=named_features(settings),
+        class_names=class_names,
     )
+
+
+def named_features(settings: Settings) -> dict[str, Any] | None:
+    """Which index each named feature has, as it is stored; None: contexts have no named ones.
+
+    Raises:
+        SettingsError: the file cannot be used.
+    """
+    if settings.features is None:
+        return None
+    try:
+        return to_plain(from_plain(orjson.loads(settings.features.read_bytes())))
+    except (OSError, orjson.JSONDecodeError, NamedFeaturesError) as error:
+        raise SettingsError(
+            f"--features {settings.features}: expected a file that `onebit data show --save-features` wrote; {error}"
+        ) from error
+
+
+def n_features_of(settings: Settings) -> int | None:
+    """The number of features that is given, or that named features have."""
+    features = named_features(settings) if settings.n_features is None else None
+    return settings.n_features if features is None else from_plain(features).n_features
 
 
 def topics_of(settings: Settings) -> Topics:

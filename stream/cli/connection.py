@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from stream.brokers import local_kafka
 from stream.brokers.connecting import connect as connect_to_kafka
-from stream.brokers.port import Broker, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.brokers.port import (
+    Broker,
+    BrokerError,
+    BrokerUnavailableError,
+    FencedError,
+    StaleMemberError,
+    TopicSettingsError,
+)
 from stream.cli.composition import topics_of
 from stream.cli.console import StopRequest, announce, every, fail, monotonic_ms
 from stream.cli.exits import ExitCode
@@ -103,9 +110,7 @@ def watch_topics(broker: Broker, settings: Settings, partitions: int) -> Callabl
         except BrokerUnavailableError:
             return  # what the program itself asks will tell
         except SettingsError as error:
-            raise SettingsError(
-                f"the topics were altered while this program ran, and it goes no further: {error}"
-            ) from error
+            raise _altered(error) from error
         if found != partitions:
             raise SettingsError(
                 f"the topics were altered while this program ran, and it goes no further: they had {partitions} "
@@ -124,6 +129,10 @@ class Connected(NamedTuple):
     partitions: int
 
 
+def _altered(error: Exception) -> SettingsError:
+    return SettingsError(f"the topics were altered while this program ran, and it goes no further: {error}")
+
+
 @contextmanager
 def connected(settings: Settings) -> Iterator[Connected]:
     """A connection to topics that are as they must be, for the time of a command."""
@@ -138,6 +147,7 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker],
     """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
 
     Raises:
+        SettingsError: a topic was altered, and a record that was read shows it.
         SystemExit: another process took over, the group threw this one out, or no broker came back within
             --connect-timeout.
     """
@@ -153,6 +163,8 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker],
                 "every process that runs at the same time its own --instance",
                 ExitCode.FENCED,
             ) from error
+        except TopicSettingsError as error:
+            raise _altered(error) from error
         except (BrokerUnavailableError, StaleMemberError) as error:
             if stop():
                 return

@@ -1,8 +1,11 @@
 """Printing: people read tables and progress, programs read JSON; errors and progress never go to stdout."""
 
+import atexit
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from rich.console import Console
@@ -32,9 +35,28 @@ def announce(message: str) -> None:
     err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
+SLOW_S = 2.0
+
+
+@contextmanager
+def announced_when_slow(message: str) -> Iterator[None]:
+    """Announce something that has not ended after a while."""
+    timer = threading.Timer(SLOW_S, announce, (message,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+WARNING = "warning:"
+"""What a warning begins with, where there are no colours."""
+
+
 def warn(message: str) -> None:
     """Tell people on stderr of something that is probably not as they want it."""
-    err.print(f"[bold yellow]warning:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    err.print(f"[bold yellow]{WARNING}[/] {escape(message)}", highlight=False, soft_wrap=True)
 
 
 def examples(*lines: str) -> str:
@@ -62,13 +84,17 @@ def boxed_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     return table
 
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 class StopRequest:
     """Whether the process was asked to stop: the first Ctrl-C or SIGTERM asks, a second Ctrl-C breaks off."""
 
     def __init__(self) -> None:
         self.stopped = False
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
+        atexit.register(_end_undisturbed)
 
     def __call__(self) -> bool:
         """Whether to stop."""
@@ -78,6 +104,12 @@ class StopRequest:
         announce("stopping: the open transaction is finished first")
         self.stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end_undisturbed() -> None:
+    """Let the exit code stand: the interpreter takes its handlers away before it ends, but leaves what is ignored."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:

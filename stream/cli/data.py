@@ -1,6 +1,7 @@
 """`onebit data`: the data sets that can be replayed."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import orjson
@@ -10,6 +11,7 @@ from rich.markup import escape
 from producers.datasets.catalogue import catalogue, load
 from stream.cli.console import boxed_table, out
 from stream.cli.flags import Json
+from stream.cli.show_log import is_log, show_log
 
 app = typer.Typer(help="The data sets that can be replayed.", no_args_is_help=True)
 
@@ -23,7 +25,7 @@ def list_data() -> None:
     out.print(table)
     for entry in catalogue():
         out.print(f"terms of {entry.name}: {escape(entry.terms)}", soft_wrap=True, highlight=False)
-    out.print("also: any svmlight file, .gz too, by its path")
+    out.print("also: any svmlight file, .gz too, by its path; and logs of decisions, see onebit data show FILE")
 
 
 @app.command()
@@ -33,9 +35,25 @@ def show(
         int | None, typer.Option(min=1, help="The features of a file whose last ones may be empty.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which of all synthetic data sets it is.")] = 0,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            metavar="FILE.toml|PAIRS",
+            help="Of a log in a table: which column is what; in short: action=item,reward=click,categorical=device.",
+        ),
+    ] = None,
+    reward_above: Annotated[float | None, typer.Option(help="Of a log: a reward above this is 1, any other 0.")] = None,
+    save_features: Annotated[
+        Path | None,
+        typer.Option(help="Of a log: write which index each named feature has, for `onebit learn --features`."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Rows, features, classes and terms of one data set, and its first rows."""
+    """Rows, features, classes and terms of one data set, and its first rows; of a log's table, a mapping too."""
+    if is_log(name_or_file):
+        show_log(name_or_file, mapping, reward_above, save_features, as_json=json)
+        return
     dataset = load(name_or_file, n_features, seed)
     if json:
         fields = {

@@ -2,13 +2,14 @@
 
 import gc
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from producers.datasets.base import Dataset
+from producers.datasets.base import Dataset, Known
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram
 from stream.brokers.clocks import VirtualClock
@@ -17,17 +18,29 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.brokers.virtual_time import run_until_settled
 from stream.cli import cost
-from stream.cli.composition import events_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.cli.console import announce
+from stream.cli.composition import (
+    class_names_of,
+    events_of,
+    feedback_plan,
+    feedback_speed,
+    replay_options,
+    shortest_delay_ms,
+    task_settings,
+    topics_of,
+)
+from stream.cli.console import announce, announced_when_slow, fail
+from stream.cli.exits import ExitCode
 from stream.cli.hindsight import answers, warnings
+from stream.cli.live_estimates import from_topics
 from stream.cli.progress import run_progress
 from stream.cli.settings import Settings
 from stream.joining.task import TaskSettings
 from stream.learners import registered
-from stream.randomness.delays import parse_delay
 from stream.recovery.digests import state_digest
+from stream.reporting.delayed import Settlements
 from stream.reporting.errors import ErrorCurve, constant_error_rate
 from stream.reporting.run_report import RunReport, summarise_delays
+from stream.reporting.tables import percent
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
@@ -37,19 +50,24 @@ from stream.wire.records import TopicPartition
 
 @dataclass(slots=True)
 class Judge:
-    """Judges every prediction as it was made, from the true class."""
+    """Judges every prediction as it was made, from the true class, or from what a log tells of its action."""
 
     n_classes: int
     curve: ErrorCurve = field(default_factory=ErrorCurve)
     labels: list[int] = field(init=False)
+    decided_ms: "array[int]" = field(default_factory=lambda: array("q"))
 
     def __post_init__(self) -> None:
         self.labels = [0] * self.n_classes
 
-    def observe(self, answer: Answer, label: int) -> None:
-        """Take in one answer and the true class."""
-        self.curve.add(answer.action != label, answer.greedy != label)
-        self.labels[label] += 1
+    def observe(self, answer: Answer, known: Known) -> None:
+        """Take in one answer and what is known of its outcome; where that is nothing, it is not judged."""
+        self.decided_ms.append(answer.decided_at_ms)
+        bit, greedy_bit = known.bit(answer.action), known.bit(answer.greedy)
+        if bit is not None:
+            self.curve.add(bit == 0, None if greedy_bit is None else greedy_bit == 0)
+        if known.label is not None:
+            self.labels[known.label] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +82,13 @@ class EmbeddedPipeline:
     feedback: FeedbackProgram
     learner: LearnerProgram
     judge: Judge
+    poll_ms: int  # how often the learner polls
 
     def run(self, progress: Callable[[], None] = lambda: None) -> None:
         """Run until every decision is settled."""
         learner = _Shown(self.learner, progress)
         with _without_collector():
-            run_until_settled(self.clock, (self.replay, self.feedback), learner, _poll_ms(self.settings))
+            run_until_settled(self.clock, (self.replay, self.feedback), learner, self.poll_ms)
 
     @property
     def pending(self) -> int:
@@ -94,8 +113,9 @@ class _Shown:
 
 def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
     """Make topics and programs, and compile the learner, so that a run measures the run."""
-    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
-    task.warm_up()
+    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset))
+    with announced_when_slow(f"{learner}: compiling its kernels, which are kept for the next time"):
+        task.warm_up()
     topics = topics_of(settings)
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)
@@ -105,7 +125,8 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
     def now_ms() -> int:
         return clock.now_ms
 
-    options = FeedbackOptions(with_label=registered()[learner].needs_label or settings.with_label)
+    with_label = registered()[learner].needs_label or settings.with_label
+    options = FeedbackOptions(with_label=with_label, speed=feedback_speed(settings))
     plan = feedback_plan(settings, dataset)
     records_max = cost.records_max(task, cost.nnz_of(dataset), LearnerOptions().records_max)
     learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=records_max, dates_by_contexts=True)
@@ -115,30 +136,56 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
         clock=clock,
         broker=broker,
         replay=ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
-        feedback=FeedbackProgram(broker, topics, dataset.label_of, plan, options, now_ms, observe=judge.observe),
+        feedback=FeedbackProgram(
+            broker, topics, dataset.known_of, plan, options, now_ms, observe=judge.observe, announce=announce
+        ),
         learner=LearnerProgram(broker, topics, task, learner_options, now_ms),
         judge=judge,
+        poll_ms=min(POLL_MS_MAX, shortest_delay_ms(settings, dataset, SHORT_DELAY_SHARE)),
     )
 
 
 def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: str) -> RunReport:
-    """Run one learner on the data set until every decision is settled."""
+    """Run one learner on the data set until every decision is settled.
+
+    Raises:
+        SystemExit: Ctrl-C broke it off.
+    """
     pipeline = prepare_embedded(settings, learner, dataset)
+    try:
+        wall_s = _run(pipeline, learner, events_of(settings, dataset))
+    except KeyboardInterrupt as error:
+        raise fail(f"{learner}: the run was broken off {_reached(pipeline, dataset)}", ExitCode.INTERRUPTED) from error
+    tasks = pipeline.learner.tasks
+    digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
+    updates = sum(task.updates for task in tasks.values())
+    alarms = sum(task.alarms for task in tasks.values())
+    end = RunEnd(updates, alarms, digest, pipeline.clock.now_ms / 1_000, wall_s)
+    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
+
+
+def _run(pipeline: EmbeddedPipeline, learner: str, events: int) -> float:
+    """Run it, and show how far it is; the seconds that it took."""
     curve = pipeline.judge.curve
-    with run_progress(learner, events_of(settings, dataset)) as progress:
+    with run_progress(learner, events) as progress:
 
         def show() -> None:
-            progress.show(len(curve), curve.error_rate, pipeline.pending)
+            progress.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
 
         started_s = time.perf_counter()
         pipeline.run(lambda: show() if progress.due() else None)
         wall_s = time.perf_counter() - started_s
         show()
-    tasks = pipeline.learner.tasks
-    digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
-    updates = sum(task.updates for task in tasks.values())
-    end = RunEnd(updates, digest, pipeline.clock.now_ms / 1_000, wall_s)
-    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
+    return wall_s
+
+
+def _reached(pipeline: EmbeddedPipeline, dataset: Dataset) -> str:
+    """How far a run came, for people."""
+    judge, events = pipeline.judge, events_of(pipeline.settings, dataset)
+    error = f", error {percent(judge.curve.error_rate)}" if len(judge.curve) else ""
+    return (
+        f"after {len(judge.decided_ms):,} of {events:,} events{error}, {pipeline.pending:,} pending; no page is written"
+    )
 
 
 POLL_MS_MAX = 100
@@ -146,12 +193,8 @@ POLL_MS_MAX = 100
 delay, and a larger one is hardly faster."""
 
 SHORT_DELAY_SHARE = 0.001
-"""This share of the feedback may come sooner than the learner polls again, and then waits for it."""
-
-
-def _poll_ms(settings: Settings) -> int:
-    """How often the learner polls: at every moment, where answers come at once or nearly so."""
-    return min(POLL_MS_MAX, parse_delay(settings.delay).quantile_ms(SHORT_DELAY_SHARE))
+"""This share of the feedback may come sooner than the learner polls again, and then waits for it. Where answers come at
+once or nearly so, it polls at every moment."""
 
 
 @contextmanager
@@ -169,6 +212,7 @@ class RunEnd(NamedTuple):
     """What a run left behind, beside its topics."""
 
     updates: int
+    drift_alarms: int
     state_sha256: str
     virtual_s: float
     wall_s: float
@@ -189,10 +233,13 @@ def report_of(
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}")
+    settlements = Settlements()
     found = answers(
-        decode_example(record)[0]
-        for partition in range(settings.partitions)
-        for record in read_partition(broker, TopicPartition(topics.examples, partition))
+        settlements.take(
+            decode_example(record)[0]
+            for partition in range(settings.partitions)
+            for record in read_partition(broker, TopicPartition(topics.examples, partition))
+        )
     )
     return RunReport(
         data=dataset.name,
@@ -209,7 +256,9 @@ def report_of(
         full_information=registered()[task.learner].needs_label,
         delays=summarise_delays(found.delays_ms),
         feedback_after_end=found.after_end,
+        delayed=settlements.curve(judge.decided_ms),
         warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
+        estimate=from_topics(broker, topics, settings.partitions) if settings.estimate else None,
         **end._asdict(),
     )

@@ -5,7 +5,7 @@ import typer
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Broker
-from stream.cli.composition import dataset_of, feedback_plan, topics_of
+from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
 from stream.cli.connection import keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
 from stream.cli.flags import with_settings
@@ -36,9 +36,10 @@ def feedback(settings: Settings) -> None:
             group=f"{settings.topic_prefix}feedback",
             instance=f"feedback-{settings.instance}",
             with_label=settings.with_label,
+            speed=feedback_speed(settings),
         )
         program = FeedbackProgram(
-            broker, topics, dataset.label_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
+            broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
         )
         announce(f"feedback on {topics.predictions}: delay {settings.delay}; Ctrl-C stops it")
         sent, said = 0, Status()

@@ -42,12 +42,12 @@ def with_settings(program: Program) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         taken = [one for one in described() if program in one.setting.programs]
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        shared = [_parameter(one.name, _annotation(one)) for one in taken] + [_parameter("config", Config)]
+        shared = [_parameter(one.field, _annotation(one)) for one in taken] + [_parameter("config", Config)]
 
         @functools.wraps(command)
         def command_with_flags(**values: Any) -> None:
             config = values.pop("config")
-            flags = {one.name: values.pop(one.name) for one in taken}
+            flags = {one.name: values.pop(one.field) for one in taken}
             command(settings_from(config, flags), **values)
 
         parameters = [*shared, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]

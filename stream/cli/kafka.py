@@ -30,12 +30,12 @@ def _none_runs(data_dir: Path | None, hint: str) -> None:
         out.print("one that was started with a --data-dir is found with that", soft_wrap=True, highlight=False)
 
 
-def _runs(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
+def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
+    """Say where a broker runs, how it is reached, and what stops it."""
     out.print(f"Kafka {runs} at {kafka.bootstrap}, pid {kafka.pid}, records in {kafka.storage}", soft_wrap=True)
     if kafka.bootstrap != f"{local_kafka.HOST}:{local_kafka.DEFAULT_PORT}":
         out.print(f"other commands reach it with: --bootstrap {kafka.bootstrap}", soft_wrap=True, highlight=False)
-    if data_dir is not None:
-        out.print(f"stop it: {_command('down', data_dir)}", soft_wrap=True, highlight=False)
+    out.print(f"{_command('down', data_dir)} stops it", soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -49,7 +49,7 @@ def up(
     The first time the Java archives are fetched, which takes up to half a minute.
     """
     kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, progress=announce)
-    _runs(kafka, data_dir, "runs already" if kafka.already else "runs")
+    print_running(kafka, data_dir, "runs already" if kafka.already else "runs")
 
 
 @app.command()
@@ -59,7 +59,7 @@ def status(data_dir: DataDir = None) -> None:
     if kafka is None:
         _none_runs(data_dir, f"; start one: {_command('up', data_dir)}")
         raise typer.Exit(ExitCode.DIFFERS)
-    _runs(kafka, data_dir, "runs")
+    print_running(kafka, data_dir, "runs")
 
 
 @app.command()

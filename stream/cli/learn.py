@@ -1,22 +1,26 @@
 """`onebit learn`: the learner program on its own, against Kafka."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from consumers.learner import LearnerOptions, LearnerProgram, RecoveryStoppedError
+from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker
 from stream.cli import cost
-from stream.cli.composition import parameters_of, topics_of
+from stream.cli.composition import n_features_of, parameters_of, topics_of
 from stream.cli.connection import keep_running, require_topics, watch_topics
-from stream.cli.console import Status, StopRequest, announce, boot_ms, every, examples, warn
+from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
+from stream.cli.live_estimates import LiveEstimating, check_estimate
 from stream.cli.readiness import ReadyFile
 from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
-from stream.cli.tally import Tally, ledger_line
+from stream.cli.tally import Tally, drift_warnings, ledger_line
 from stream.cli.wanted import wanted_settings, with_hint
 from stream.joining.task import TaskSettings
+from stream.recovery.commit import Commit
 from stream.recovery.resolve import SettingsDifferError
 from stream.recovery.settings_reading import pipeline_settings
 from stream.reporting.tables import percent
@@ -56,25 +60,39 @@ def learn(
     topics = topics_of(settings)
     check_given(settings)
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
+    estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
+
+    def pulse() -> None:
+        if stop():
+            raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
 
     def work(broker: Broker) -> None:
         partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
-        begun = pipeline_settings(broker, topics, partitions)
+        begun = pipeline_settings(broker, topics, partitions, pulse)
         task, nnz, given = wanted_settings(settings, begun, topics.journal, change=change_settings)
+        check_estimate(task.play, is_asked=settings.estimate)
         if slow := cost.warning(task, nnz):
             warn(slow)
-        task.warm_up()
+        with announced_when_slow(f"{task.learner}: compiling its kernels, which are kept for the next time"):
+            task.warm_up()
         tally = Tally()
+
+        def committed(commits: Sequence[Commit]) -> None:
+            tally.add(commits)
+            estimating.add(commits)
+            for message in drift_warnings(commits):
+                warn(message)
+
         program = LearnerProgram(
             broker, topics, task, _options(settings, task, nnz), boot_ms, announce,
-            stop=stop, given=given, change_settings=change_settings, committed=tally.add,
+            stop=stop, given=given, change_settings=change_settings, committed=committed,
         )  # fmt: skip
         announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
         said = Status()
 
         def status() -> None:
-            said.show(status_lines(program, tally))
+            said.show(status_lines(program, tally) + estimating.lines(program.assigned))
             ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
             for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
                 warn(warning)
@@ -87,14 +105,14 @@ def learn(
                 ready_file.show(program.ready)
                 show()
             status()
-        except RecoveryStoppedError as error:
-            announce(f"stopped in a recovery, which wrote nothing: {error}")
         finally:
             ready_file.show(ready=False)
             program.close()
 
     try:
         keep_running(settings, stop, work)
+    except RecoveryStoppedError as error:
+        announce(f"stopped in a recovery, which wrote nothing: {error}")
     except SettingsDifferError as error:
         raise with_hint(error, change=change_settings) from error
 
@@ -112,6 +130,7 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
     """Where every partition stands, how often the learner was right, and whether its broker is slow."""
     lines = [
         f"partition {partition}: {ledger_line(running.join.ledger())}, {running.updates:,} updates"
+        + (f", {running.alarms:,} drift alarms" if running.alarms else "")
         for partition, running in sorted(program.tasks.items())
     ]
     if tally.reward_rate is not None:
@@ -138,7 +157,7 @@ def check_given(settings: Settings) -> None:
         )
     if settings.learner != [AUTO]:
         parameters_of(settings, settings.learner[0])
-    if settings.n_classes is not None and settings.n_features is None:
+    if settings.n_classes is not None and n_features_of(settings) is None:
         raise SettingsError(
             f"--n-classes {settings.n_classes}: contexts that are of no data set need both --n-classes and "
             "--n-features; got no --n-features"

@@ -20,7 +20,7 @@ from stream.cli.flags import Json, Partition, with_settings
 from stream.cli.settings import Panel, Program, Settings, SettingsError
 from stream.recovery.recover import Progress
 from stream.verifying.model_files import compare_models, read_model, write_model
-from stream.verifying.models import export_model, import_model
+from stream.verifying.models import TooEarlyError, export_model, import_model
 from stream.verifying.reapply import Replay, replay_journal
 
 app = typer.Typer(help="Models of any moment: export, compare, import.", no_args_is_help=True)
@@ -66,7 +66,13 @@ def export(
         _check_partition(partition, partitions)
         at_ms = None if at is None else time_ms(at)
         progress = report(f"partition {partition}")
-        model = export_model(broker, topics, partition, number=journal, at_ms=at_ms, progress=progress)
+        try:
+            model = export_model(broker, topics, partition, number=journal, at_ms=at_ms, progress=progress)
+        except TooEarlyError as error:
+            raise SettingsError(
+                f"--at {at}: {error.place} had no step by then; the first one was made at "
+                f"{_like(at or '', error.first_ms)}: give that time or a later one"
+            ) from error
     write_model(out_file, model)
     if json:
         sys.stdout.write(orjson.dumps({"file": str(out_file), **model.meta}).decode() + "\n")
@@ -164,6 +170,13 @@ def time_ms(text: str) -> int:
         raise SettingsError(
             f"--at {text}: expected a time such as 2026-03-01T12:00:00Z, or milliseconds since 1970"
         ) from error
+
+
+def _like(text: str, ms: int) -> str:
+    """A time as the user has written another one: in milliseconds, or as a date with its zone."""
+    if text.isdecimal():
+        return str(ms)
+    return datetime.fromtimestamp(ms / 1_000, datetime.fromisoformat(text).tzinfo).isoformat(timespec="milliseconds")
 
 
 def report(label: str) -> Callable[[Progress], None]:

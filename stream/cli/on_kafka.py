@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
+from producers.datasets.logged import LogDataset
 from stream.brokers.port import Broker, BrokerError
 from stream.brokers.reading import read_partition
-from stream.cli.composition import events_of, feedback_plan, replay_options, task_settings, topics_of
+from stream.cli.composition import class_names_of, events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.connection import command_hint, connect
-from stream.cli.console import StopRequest, announce, fail
+from stream.cli.console import WARNING, StopRequest, announce, fail, warn
 from stream.cli.embedded import Judge, RunEnd, report_of
 from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
@@ -45,7 +46,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         SystemExit: a program ended early, or the run was asked to stop.
     """
     settings = _with_own_topics(settings, learner)
-    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features)
+    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset))
     topics = topics_of(settings)
     started_s = time.perf_counter()
     broker = connect(settings)
@@ -55,11 +56,14 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings, learner) as programs:
             _wait_until_settled(broker, topics, settings, learner, dataset, programs, stop)
+            for message in programs.warnings("replay"):
+                warn(f"`onebit replay`: {message}")
         wall_s = time.perf_counter() - started_s
         judge, virtual_s = _judge(broker, topics, settings, dataset)
         tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
         digest = state_digest(task.learner.state() for task in tasks)
-        end = RunEnd(sum(task.updates for task in tasks), digest, virtual_s, wall_s)
+        updates, alarms = sum(task.updates for task in tasks), sum(task.alarms for task in tasks)
+        end = RunEnd(updates, alarms, digest, virtual_s, wall_s)
         return report_of(broker, settings, task, dataset, judge, end, command)
     finally:
         broker.close()
@@ -123,6 +127,11 @@ class _Programs:
     def _last_lines(self, name: str, count: int = 15) -> str:
         return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
 
+    def warnings(self, name: str) -> list[str]:
+        """What a program has warned of: nobody reads where it writes."""
+        lines = self.logs[name].read_text(errors="replace").splitlines()
+        return [line.removeprefix(WARNING).strip() for line in lines if line.startswith(WARNING)]
+
     def stop(self) -> None:
         """Stop all programs; each finishes its transaction."""
         for process in self.processes.values():
@@ -170,7 +179,10 @@ def _wait_until_settled(
     events = events_of(settings, dataset)
     plan = feedback_plan(settings, dataset)
     schedule = dataset.schedule(0, events, replay_options(settings, dataset).shuffle_seed)
-    feedback = sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)
+    # Of a log without the true classes only the learner's decisions tell how much there will be: then all that is
+    # asked is that none of them waits.
+    is_told = isinstance(dataset, LogDataset)
+    feedback = 0 if is_told else sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)
     follower = JournalFollower(broker, topics, settings.partitions)
     with run_progress(learner, events) as progress:
         while True:
@@ -201,7 +213,7 @@ def _judge(broker: Broker, topics: Topics, settings: Settings, dataset: Dataset)
     judged.sort(key=lambda entry: entry[:3])
     judge = Judge(dataset.n_classes)
     for _, _, _, answer in judged:
-        judge.observe(answer, dataset.label_of(answer.id))
+        judge.observe(answer, dataset.known_of(answer.id))
     last_ms = max(
         record.append_ms
         for partition in range(settings.partitions)

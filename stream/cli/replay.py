@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from producers.replay import ReplayProgram, resume_position
+from producers.replay import ReplayProgram, Timetable, resume_position
 from stream.brokers.port import Broker
 from stream.cli.composition import dataset_of, replay_options, topics_of
 from stream.cli.connection import keep_running, require_topics, watch_topics
-from stream.cli.console import StopRequest, announce, examples, monotonic_ms
+from stream.cli.console import StopRequest, announce, examples, monotonic_ms, warn
 from stream.cli.flags import with_settings
 from stream.cli.progress import run_progress
 from stream.cli.settings import Panel, Program, Settings
+from stream.reporting.tables import duration
 
 app = typer.Typer()
 
@@ -39,9 +40,10 @@ def replay(settings: Settings, *, resume: bool) -> None:
     dataset = dataset_of(settings)
     topics = topics_of(settings)
     reached = 0
+    timetable: Timetable | None = None
 
     def work(broker: Broker) -> None:
-        nonlocal reached
+        nonlocal reached, timetable
         partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
         options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
@@ -49,7 +51,8 @@ def replay(settings: Settings, *, resume: bool) -> None:
             announce(f"looking for the last event in {topics.contexts}")
             options = replace(options, start=resume_position(broker, topics, dataset, options))
         announce(f"{dataset.name}: {options.events - options.start:,} events from position {options.start:,}")
-        program = ReplayProgram(broker, topics, dataset, options, monotonic_ms)
+        program = ReplayProgram(broker, topics, dataset, options, monotonic_ms, timetable)
+        timetable = program.timetable
         with run_progress("replay", options.events) as progress:
             try:
                 while not program.finished and not stop():
@@ -64,5 +67,10 @@ def replay(settings: Settings, *, resume: bool) -> None:
             finally:
                 program.close()
         announce(f"{program.position:,} of {options.events:,} events are in {topics.contexts}")
+        if timetable.slip.events:
+            warn(
+                f"the schedule slipped: {timetable.slip.events:,} events were sent late, the latest "
+                f"{duration(timetable.slip.worst_ms / 1_000)} after its time; a lower --rate or --speed can be kept"
+            )
 
     keep_running(settings, stop, work)

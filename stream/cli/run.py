@@ -11,15 +11,16 @@ import typer
 from typer.core import TyperCommand
 
 from stream.cli import cost
-from stream.cli.composition import dataset_of, events_of, task_settings, with_chosen
-from stream.cli.console import StopRequest, announce, examples, fail, out, print_table, warn
+from stream.cli.composition import check_play, class_names_of, dataset_of, events_of, task_settings, with_chosen
+from stream.cli.console import StopRequest, announce, announced_when_slow, examples, fail, out, print_table, warn
 from stream.cli.embedded import run_embedded
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
+from stream.cli.live_estimates import check_estimate, estimate_lines
 from stream.cli.settings import Panel, Program, Settings
 from stream.cli.sources import command_line
 from stream.reporting.run_report import RunReport
-from stream.reporting.tables import comparison
+from stream.reporting.tables import comparison, labels
 
 REPORTS = Path("reports")
 
@@ -81,11 +82,13 @@ def run(
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
     dataset = dataset_of(settings)
+    check_play(settings, dataset)
+    check_estimate(settings.play, is_asked=settings.estimate)
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.nnz_of(dataset))
     if why:
         announce(why)
     for name in settings.learner:  # all are checked before the first one runs
-        task = task_settings(settings, name, dataset.n_classes, dataset.n_features)
+        task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))
         task.make_learner()
         if slow := cost.warning(task, cost.nnz_of(dataset), events_of(settings, dataset)):
             warn(slow)
@@ -111,7 +114,8 @@ def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None
 
     at = datetime.now(UTC)
     try:
-        written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
+        with announced_when_slow("drawing the page"):
+            written = add_page(REPORTS, reports, at) if path is None else write_page(path, reports, at)
     except OSError as error:  # the results are printed all the same
         _print_results(reports, None, json=json)
         raise fail(f"--report {path or REPORTS}: the page cannot be written: {error}", ExitCode.USAGE) from error
@@ -130,6 +134,10 @@ def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -
     for report in reports:
         if not report.ledger_ok:
             out.print(f"[bold red]✗ the ledger of {report.learner} does not add up")
+    for label, report in zip(labels(reports), reports, strict=True):
+        if report.estimate is not None:
+            for line in estimate_lines(report.estimate, f"{label}: " if len(reports) > 1 else ""):
+                out.print(line, highlight=False, markup=False, soft_wrap=True)
     for message in warnings:
         warn(message)
     if page is not None:

@@ -10,6 +10,7 @@ goes without it: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 
 import json
 import os
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -23,7 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from stream.durations import DurationError, format_duration, parse_duration
+from stream.durations import DurationError, format_duration, parse_duration, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
 from stream.wire.topics import DEFAULT_PREFIX
 
@@ -90,11 +91,46 @@ def _duration(value: object) -> object:
         raise ValueError(str(error)) from error
 
 
+LOGGED = "logged"
+"""Stands for the delays that a log has."""
+
+
 def _delay(value: str) -> str:
     try:
-        parse_delay(value)
+        if value != LOGGED:
+            parse_delay(value)
     except DelayError as error:
         raise ValueError(str(error)) from error
+    return value
+
+
+def _speed(value: str | None) -> str | None:
+    try:
+        if value is not None:
+            parse_speed(value)
+    except DurationError as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+def parse_time(text: str) -> int:
+    """A time as milliseconds since 1970: ISO 8601, in UTC where it does not say, or the number itself.
+
+    >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
+    (60000, 500, 250)
+    """
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"expected a time such as 2019-11-24T08:30 or 1574584200000 (ms); got {text!r}") from None
+    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def _time(value: str | None) -> str | None:
+    if value is not None:
+        parse_time(value)
     return value
 
 
@@ -150,7 +186,7 @@ Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
-_UNITS = ("_ms", "_per_s")
+_UNITS = ("_ms", "_per_s", "_time")
 
 
 def setting_name(field: str) -> str:
@@ -198,10 +234,34 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.VERIFY},
-            "A data set (see `onebit data list`) or an svmlight file, .gz too.",
+            "A data set (see `onebit data list`), an svmlight file, or a log of decisions (`onebit data show FILE`).",
             "NAME|FILE",
         ),
     ] = "optdigits"
+    map: Annotated[
+        str | None,
+        Setting(
+            Panel.DATA,
+            _PIPELINE | {Program.VERIFY},
+            "Of a log in a table: which column is what, as a file that `onebit data show` guesses, or in short "
+            "(action=item,reward=click,numeric=age,categorical=device+region).",
+            "FILE.toml|PAIRS",
+            unset="none",
+        ),
+    ] = None
+    on_bad_row: Annotated[
+        Literal["stop", "skip"],
+        Setting(Panel.DATA, _PIPELINE | {Program.VERIFY}, "Stop at a row of a log that cannot be used, or skip it."),
+    ] = "stop"
+    reward_above: Annotated[
+        float | None,
+        Setting(
+            Panel.DATA,
+            _PIPELINE | {Program.VERIFY},
+            "Of a log: a reward above this is 1, any other 0.",
+            unset="rewards are 0 or 1",
+        ),
+    ] = None
     n_features: Annotated[
         int | None,
         Field(ge=1),
@@ -231,6 +291,36 @@ class Settings(BaseSettings):
         Field(gt=0.0),
         Setting(Panel.DATA, _REPLAY, "The pace of the replay, in events per second.", "EVENTS_PER_S"),
     ] = 100.0
+    speed: Annotated[
+        str | None,
+        AfterValidator(_speed),
+        Setting(
+            Panel.DATA,
+            _REPLAY | {Program.FEEDBACK},
+            "Replay a log in its own time, so many times faster: 1x, 60x, or max; --rate then counts for nothing. With "
+            "--delay logged, its feedback too.",
+            "FACTORx|max",
+            unset="by the rate",
+        ),
+    ] = None
+    from_time: Annotated[
+        str | None,
+        AfterValidator(_time),
+        Setting(Panel.DATA, _EVENTS, "Replay a log from this time on: 2019-11-24T08:30, or ms.", "TIME", unset="all"),
+    ] = None
+    to_time: Annotated[
+        str | None,
+        AfterValidator(_time),
+        Setting(Panel.DATA, _EVENTS, "Replay a log up to, and without, this time.", "TIME", unset="all"),
+    ] = None
+    limit: Annotated[
+        int | None,
+        Field(ge=1),
+        Setting(Panel.DATA, _EVENTS, "Replay so many rows of a log, the first ones.", unset="all"),
+    ] = None
+    loop: Annotated[
+        bool, Setting(Panel.DATA, frozenset((Program.REPLAY,)), "Begin again at the end, until stopped.")
+    ] = False
     seed: Annotated[
         int,
         Field(ge=0, lt=2**63),
@@ -266,6 +356,16 @@ class Settings(BaseSettings):
             unset="those of the data set",
         ),
     ] = None
+    features: Annotated[
+        Path | None,
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.LEARN,)),
+            "Which index each named feature of a context has: a file that `onebit data show --save-features` writes.",
+            "FILE",
+            unset="contexts have none",
+        ),
+    ] = None
     delay: Annotated[
         str,
         AfterValidator(_delay),
@@ -273,7 +373,8 @@ class Settings(BaseSettings):
             Panel.FEEDBACK,
             _FEEDBACK,
             "none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), weibull:10s,0.7 "
-            "(scale, shape), empirical:FILE (one delay in ms a line); per true class: 0=fixed:1s;*=none.",
+            "(scale, shape), empirical:FILE (one delay in ms a line); per true class: 0=fixed:1s;*=none; logged: as "
+            "the log has them.",
             "SPEC",
         ),
     ] = "lognormal:1s,1.0"
@@ -307,6 +408,42 @@ class Settings(BaseSettings):
             "What feedback after the window does: nothing, or take back the 0 that --on-expiry negative assumed.",
         ),
     ] = "ignore"
+    play: Annotated[
+        Literal["own", "logged", "match"],
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "What is done with the decision of a log: nothing; its action is played and learned from; or the learner's "
+            "own counts where the log has the same.",
+        ),
+    ] = "own"
+    reward: Annotated[
+        Literal["exclusive", "any"],
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "How many classes may be right for one context: exactly one, or any number, as with clicks.",
+        ),
+    ] = "exclusive"
+    propensity_min: Annotated[
+        float,
+        Field(ge=0.0, le=1.0),
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "With --play logged, the least propensity of the log that is learned from; smaller ones are taken for it. "
+            "With --play match, the log's least: 0 for a uniform log.",
+            "P",
+        ),
+    ] = 0.0
+    estimate: Annotated[
+        bool,
+        Setting(
+            Panel.LEARNER,
+            _LEARN,
+            "With --play logged, tell what the learner's own decisions would have earned, over the settled ones.",
+        ),
+    ] = False
     orphan_window_ms: Annotated[Duration, Setting(Panel.JOIN, _LEARN, "How long feedback waits for its context.")] = (
         300_000
     )

@@ -49,7 +49,8 @@ def as_markdown() -> str:
         "",
         "Every setting is a flag (`--on-expiry`), a variable (`ONEBIT_ON_EXPIRY`), and a name in a TOML file",
         "(`on_expiry` in `onebit.toml`, or in the file of `--config`). Flags win over variables, they over the file.",
-        "A duration is a number and a unit: `250ms`, `10s`, `5m`, `1.5h`. A list is written `a,b`.",
+        "A duration is a number and a unit: `250ms`, `10s`, `5m`, `1.5h`. A list is written `a,b`. A whole number may",
+        "have underscores between its digits, as in `100_000`.",
         "`onebit settings` shows what holds in a shell, and where it comes from.",
     ]
     for panel in Panel:

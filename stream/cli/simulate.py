@@ -74,17 +74,17 @@ def simulate(
 
     Crashes at any step, zombies, rebalances, outages, commits of unknown outcome, duplicated, reordered, lost and
     poisonous records: all drawn from the seed, over the embedded broker, in virtual time. The same seed is the same
-    run. Exit code 1 when a seed fails; it is then cut down, and the command that replays it is printed.
+    run. Exit code 1 when a seed fails; it is then cut down, and the command that replays it is printed. Ctrl-C ends it
+    early: what came of the seeds until then is shown, and nothing is cut down.
     """
     if show_trace or only is not None:
-        ok = _show_seed(seed, events, only)
+        code = ExitCode.OK if _show_seed(seed, events, only) else ExitCode.DIFFERS
     else:
-        ok = _run(range(seed, seed + seeds), events, jobs or os.cpu_count() or 1, shrinks=not no_shrink, json=json)
-    if not ok:
-        raise typer.Exit(ExitCode.DIFFERS)
+        code = _run(range(seed, seed + seeds), events, jobs or os.cpu_count() or 1, shrinks=not no_shrink, json=json)
+    raise typer.Exit(code)
 
 
-def _run(seeds: range, events: int, jobs: int, *, shrinks: bool, json: bool) -> bool:
+def _run(seeds: range, events: int, jobs: int, *, shrinks: bool, json: bool) -> ExitCode:
     started_s = time.monotonic()
     campaign = Campaign()
 
@@ -102,19 +102,25 @@ def _run(seeds: range, events: int, jobs: int, *, shrinks: bool, json: bool) -> 
         )
 
     show = every(PROGRESS_INTERVAL_MS, tell)
-    campaign = run_campaign(make_learner, seeds, events, jobs, progress)
+    interrupted = False
+    try:
+        campaign = run_campaign(make_learner, seeds, events, jobs, progress)
+    except KeyboardInterrupt:
+        interrupted, shrinks = True, False
     wall_s = time.monotonic() - started_s
     if json:
-        _print_json(campaign, seeds, events, wall_s)
+        _print_json(campaign, seeds, events, wall_s, interrupted=interrupted)
     else:
         _print_coverage(campaign)
-        _print_verdict(campaign, seeds, wall_s)
+        _print_verdict(campaign, seeds, wall_s, interrupted=interrupted)
         for failure in campaign.failures[:SHOWN_MAX]:
             _show_failure(draw_schedule(failure.seed, events), events, shrinks=shrinks)
         if len(campaign.failures) > SHOWN_MAX:
             more = ", ".join(str(failure.seed) for failure in campaign.failures[SHOWN_MAX:])
             out.print(f"failed too: {more}", highlight=False)
-    return campaign.ok
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK if campaign.ok else ExitCode.DIFFERS
 
 
 def _print_coverage(campaign: Campaign) -> None:
@@ -129,13 +135,16 @@ def _print_coverage(campaign: Campaign) -> None:
     out.print(table)
 
 
-def _print_verdict(campaign: Campaign, seeds: range, wall_s: float) -> None:
+def _print_verdict(campaign: Campaign, seeds: range, wall_s: float, *, interrupted: bool) -> None:
     per_s = campaign.seeds / max(wall_s, 1e-9)
     out.print(
         f"{campaign.seeds:,} seeds from {seeds.start} on, {campaign.timeless:,} of them timeless, in {wall_s:,.1f} s "
         f"({per_s:,.0f} seeds/s)",
         highlight=False,
     )
+    if interrupted:
+        left = len(seeds) - campaign.seeds
+        out.print(f"[bold yellow]interrupted, with {left:,} of {len(seeds):,} seeds to go", highlight=False)
     missing = campaign.never_occurred()
     if missing:
         out.print(f"[bold red]✗ never occurred in {campaign.seeds:,} seeds: {', '.join(missing)}", highlight=False)
@@ -144,12 +153,13 @@ def _print_verdict(campaign: Campaign, seeds: range, wall_s: float) -> None:
     if campaign.failures:
         out.print(f"[bold red]✗ {len(campaign.failures):,} of {campaign.seeds:,} seeds failed", highlight=False)
     else:
-        out.print("[bold green]✓ all held", highlight=False)
+        out.print(f"[bold green]✓ all {'of these ' if interrupted else ''}held", highlight=False)
 
 
-def _print_json(campaign: Campaign, seeds: range, events: int, wall_s: float) -> None:
+def _print_json(campaign: Campaign, seeds: range, events: int, wall_s: float, *, interrupted: bool) -> None:
     fields = {
-        "ok": campaign.ok,
+        "ok": campaign.ok and not interrupted,
+        "interrupted": interrupted,
         "first_seed": seeds.start,
         "seeds": campaign.seeds,
         "timeless": campaign.timeless,

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from producers.datasets.base import close_matches
 from stream.cli.described import described
 from stream.cli.settings import CONFIG_VARIABLE, PREFIX, Settings, SettingsError, config_path, flag_of, variable_of
+from stream.near_names import close_matches
 
 OTHER_VARIABLES = frozenset(
     (CONFIG_VARIABLE, "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP")

@@ -1,11 +1,12 @@
 """What a running learner tells people: its counts, how often it was right, and when it cannot read what it gets."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from stream.joining.task import DeadLetter
 from stream.recovery.commit import Commit
 from stream.reporting.remedies import MISPLACED_REMEDY
-from stream.wire.events import Outcome
+from stream.wire.events import DRIFT_OF_ALL, Outcome
 from stream.wire.ledger import Ledger
 
 DEAD_SHARE_MAX = 0.01
@@ -59,6 +60,22 @@ class Tally:
             return ""
         self._misplaced |= counts
         return f"{sum(counts.values()):,} {MISPLACED_REMEDY}"
+
+
+def drift_warnings(commits: Sequence[Commit]) -> list[str]:
+    """What to tell of the drift alarms that a transaction has published: where, when, and what begins anew."""
+    return [
+        f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward has fallen for "
+        f"good, by example {example.id!r}; "
+        + ("all classes begin anew" if example.drift == DRIFT_OF_ALL else f"class {example.drift} begins anew")
+        for partition, _, step, effects, *_ in commits
+        for example, _ in effects.examples
+        if example.drift is not None
+    ]
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def misplaced(ledger: Ledger) -> int:

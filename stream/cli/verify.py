@@ -167,7 +167,8 @@ def print_findings(findings: list[Finding], error: MatchedError) -> None:
         verdict = f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {len(findings)} partitions"
         out.print(f"{verdict}; {_error_line(error)}", highlight=False, soft_wrap=True)
     elif not gone:
-        verdict = f"[bold green]✓ the ledger adds up[/] in all {len(findings)} partitions"
+        where = "the one partition" if len(findings) == 1 else f"all {len(findings)} partitions"
+        verdict = f"[bold green]✓ the ledger adds up[/] in {where}"
         out.print(f"{verdict}; {_error_line(error)}", highlight=False, soft_wrap=True)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stream.cli import cost
-from stream.cli.composition import dataset_of, task_settings, with_chosen
+from stream.cli.composition import class_names_of, dataset_of, n_features_of, task_settings, with_chosen
 from stream.cli.settings import AUTO, Settings, SettingsError, flag_of, setting_name
 from stream.joining.task import TaskSettings
 from stream.recovery.resolve import SettingsDifferError, resolve
@@ -23,6 +23,11 @@ STORED_NAMES = {
     "retained_max": "retained_max",
     "on_expiry": "on_expiry",
     "late": "late",
+    "play": "play",
+    "reward": "reward",
+    "propensity_min": "propensity_min",
+    "features": "features",
+    "data": "class_names",
 }
 """The fields of `Settings` that are settings of a task, and how the journal names them."""
 
@@ -38,7 +43,7 @@ class Wanted(NamedTuple):
 def given_settings(settings: Settings) -> frozenset[str]:
     """The names, as the journal has them, of the settings that a flag, a variable or the file gave.
 
-    A data set gives the numbers of classes and features.
+    A data set gives the numbers of classes and features, and what the classes are called.
     """
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     if settings.learner == [AUTO]:
@@ -56,26 +61,35 @@ def wanted_settings(settings: Settings, begun: Mapping[str, Any], place: str, *,
         ParameterError: the learner does not have it.
     """
     given = given_settings(settings)
-    n_classes, n_features, nnz = _sizes(settings, begun)
+    n_classes, n_features, nnz, class_names = _sizes(settings, begun)
     if begun and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
     else:
         is_known = settings.n_classes is None  # of a service's own contexts only the sizes are
         own, _ = with_chosen(settings, n_classes, n_features, nnz if is_known else None)
         learner = own.learner[0]
-    task = task_settings(own, learner, n_classes, n_features)
+    task = task_settings(own, learner, n_classes, n_features, class_names)
     return Wanted(resolve(begun, task, given, change=change, place=place), nnz, given)
 
 
-def _sizes(settings: Settings, begun: Mapping[str, Any]) -> tuple[int, int, int]:
-    """The numbers of classes, of features and of non-zero entries: given, the pipeline's, or the data set's."""
-    n_classes, n_features = settings.n_classes, settings.n_features
+class _Sizes(NamedTuple):
+    """The numbers of classes, of features and of non-zero entries; and what a log calls its classes."""
+
+    n_classes: int
+    n_features: int
+    nnz: int
+    class_names: tuple[str, ...] | None = None
+
+
+def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
+    """Those that are given, the pipeline's, or the data set's."""
+    n_classes, n_features = settings.n_classes, n_features_of(settings)
     if begun and "data" not in settings.given:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
     if n_classes is None or n_features is None:
         dataset = dataset_of(settings)
-        return dataset.n_classes, dataset.n_features, cost.nnz_of(dataset)
-    return n_classes, n_features, n_features
+        return _Sizes(dataset.n_classes, dataset.n_features, cost.nnz_of(dataset), class_names_of(dataset))
+    return _Sizes(n_classes, n_features, n_features)
 
 
 def with_hint(error: SettingsDifferError, *, change: bool) -> SettingsError:

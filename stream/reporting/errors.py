@@ -31,7 +31,7 @@ class Errors(NamedTuple):
     mistakes: int  # decisions whose action was wrong
     error_rate: float  # nan without a decision, as all rates here
     error_rate_last_fifth: float  # of the action, over the last fifth of the decisions, rounded up
-    greedy_error_rate: float  # of the class with the highest score
+    greedy_error_rate: float  # of the class with the highest score, where it could be judged
     window_events: int
     points: tuple[CurvePoint, ...]
 
@@ -51,7 +51,7 @@ class ErrorCurve:
     __slots__ = ("_append", "_codes", "mistakes")
 
     def __init__(self) -> None:
-        self._codes = bytearray()  # bit 0: the action was wrong; bit 1: the greedy class was wrong
+        self._codes = bytearray()  # bit 0: the action was wrong; bit 1: the greedy class was; bit 2: nobody knows of it
         self._append = self._codes.append
         self.mistakes = 0
 
@@ -59,9 +59,9 @@ class ErrorCurve:
         """Decisions so far."""
         return len(self._codes)
 
-    def add(self, mistake: bool, greedy_mistake: bool) -> None:
-        """Take in the next decision: was its action wrong, and would the greedy class have been wrong."""
-        self._append(mistake + 2 * greedy_mistake)
+    def add(self, mistake: bool, greedy_mistake: bool | None) -> None:
+        """Take in the next decision: was its action wrong, and would the greedy class have been; None: nobody knows."""
+        self._append(mistake + (4 if greedy_mistake is None else 2 * greedy_mistake))
         self.mistakes += mistake
 
     @property
@@ -83,7 +83,7 @@ class ErrorCurve:
             mistakes=int(mistakes_before[-1]),
             error_rate=_rate(int(mistakes_before[-1]), events),
             error_rate_last_fifth=_rate(fifth_mistakes, events - fifth_starts_at),
-            greedy_error_rate=_rate(int(np.count_nonzero(codes & 2)), events),
+            greedy_error_rate=_rate(int(np.count_nonzero(codes & 2)), int(np.count_nonzero(codes & 4 == 0))),
             window_events=window_events,
             points=_points(mistakes_before, window_events),
         )

@@ -44,6 +44,21 @@ def _windowed(report: RunReport) -> _Line:
     return [(point.events, point.window_error_rate) for point in points if not math.isnan(point.window_error_rate)]
 
 
+def _known(report: RunReport) -> _Line:
+    few = min(10, report.ledger.matched)
+    return [(point.decided, point.error_rate) for point in report.delayed if point.matched >= max(1, few)]
+
+
+def _expired(report: RunReport) -> _Line:
+    if not any(point.expired for point in report.delayed):
+        return []
+    return [(point.decided, point.expired_rate) for point in report.delayed if point.matched + point.expired]
+
+
+def _outstanding(report: RunReport) -> str:
+    return f"{report.delayed[-1].outstanding:,}" if report.delayed else "none"
+
+
 _PLOTS = (
     _Plot(
         "progressive",
@@ -67,10 +82,32 @@ _PLOTS = (
         "the error over a sliding window of decisions",
         from_start=False,
     ),
+    _Plot(
+        "known",
+        "Error as it could be known",
+        lambda report: (
+            "Share of wrong decisions among those whose feedback had come when so many decisions had been made. "
+            f"At the last decision {_outstanding(report)} were outstanding, of which nothing is shown."
+        ),
+        _known,
+        "the error among the decisions with feedback, as it could be known after each number of decisions",
+        from_start=False,
+    ),
+    _Plot(
+        "expired",
+        "Expired",
+        lambda report: (
+            "Share of decisions that had expired, among those that had expired or been matched when so "
+            "many decisions had been made."
+        ),
+        _expired,
+        "the share of expired decisions among the settled, after each number of decisions",
+        from_start=False,
+    ),
 )
 
 
-class _Size(NamedTuple):
+class Size(NamedTuple):
     """How large a figure is drawn: in CSS pixels, at which its text is as large as the page's small print."""
 
     key: str
@@ -81,19 +118,20 @@ class _Size(NamedTuple):
     ticks: tuple[int, int]  # about so many along each axis
 
 
-_SIZES = (
-    _Size("wide", 860, 400, label_chars_max=40, labels_with_rates=True, ticks=(6, 6)),
-    _Size("narrow", 350, 330, label_chars_max=20, labels_with_rates=False, ticks=(3, 5)),
+SIZES = (
+    Size("wide", 860, 400, label_chars_max=40, labels_with_rates=True, ticks=(6, 6)),
+    Size("narrow", 350, 330, label_chars_max=20, labels_with_rates=False, ticks=(3, 5)),
 )
 
 # Stand-ins for what the style sheet decides: no real colour of the figures may be among them.
-_MUTED, _GRID = "#010101", "#010102"
-_SERIES = tuple(f"#0102{number:02x}" for number in range(6))
-_DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("solid", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
-_VARIABLES = {_MUTED: "muted", _GRID: "line"} | {c: f"series-{i}" for i, c in enumerate(_SERIES)}
+MUTED, GRID = "#010101", "#010102"
+SERIES = tuple(f"#0102{number:02x}" for number in range(6))
+DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("solid", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
+_VARIABLES = {MUTED: "muted", GRID: "line"} | {c: f"series-{i}" for i, c in enumerate(SERIES)}
 
 _CSS_PX_PER_INCH = 72  # at which a point of the drawing is a pixel of the page
 _FONT_PX = 12.5
+CHAR_PX = 0.68 * _FONT_PX  # about as wide as a character
 _LOG_BELOW = 0.02  # a linear axis from 0 shows errors below this as a line on the floor
 
 
@@ -120,12 +158,31 @@ def error_figures(names: Sequence[str], reports: Sequence[RunReport]) -> list[Fi
         ends = [f"{name} {percent(line[-1][1])}" for name, line in zip(names, lines, strict=True) if line]
         if ends:
             alt = f"Line chart of {plot.alt}. At the end: {'; '.join(ends)}."
-            drawings = tuple(Drawing(size.key, _draw(plot, size, names, lines, alt)) for size in _SIZES)
+            drawings = tuple(Drawing(size.key, _draw(plot, size, names, lines, alt)) for size in SIZES)
             figures.append(Figure(plot.title, plot.caption(reports[0]), drawings))
     return figures
 
 
-def _draw(plot: _Plot, size: _Size, names: Sequence[str], lines: Sequence[_Line], alt: str) -> str:
+def _draw(plot: _Plot, size: Size, names: Sequence[str], lines: Sequence[_Line], alt: str) -> str:
+    shown_names = [cut(name, size.label_chars_max) for name in names]
+    # Room on the right for the line labels, which are part of the figure and not a legend far from the lines.
+    label_chars = max(map(len, shown_names)) + (len(" 99.99 %") if size.labels_with_rates else 0)
+    margins = Margins(left_px=58, right_px=14 + CHAR_PX * label_chars)
+    key = f"{plot.key}-{size.key}"
+    return draw(size, margins, key, alt, lambda axes: _plot_lines(axes, plot, size, shown_names, lines))
+
+
+class Margins(NamedTuple):
+    """Room around the axes of a figure."""
+
+    left_px: float
+    right_px: float
+    bottom_px: float = 46
+    top_px: float = 10
+
+
+def draw(size: Size, margins: Margins, key: str, alt: str, paint: "Callable[[Axes], None]") -> str:
+    """A figure as an <svg> element of a page, which no other of the page has the key of; `paint` fills its axes."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
@@ -138,36 +195,35 @@ def _draw(plot: _Plot, size: _Size, names: Sequence[str], lines: Sequence[_Line]
                 "svg.hashsalt": "onebit",  # identifiers are the same each time
                 "font.size": _FONT_PX,
                 "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-                "axes.edgecolor": _GRID,
-                "axes.labelcolor": _MUTED,
-                "xtick.labelcolor": _MUTED,
-                "ytick.labelcolor": _MUTED,
-                "grid.color": _GRID,
+                "axes.edgecolor": GRID,
+                "axes.labelcolor": MUTED,
+                "xtick.labelcolor": MUTED,
+                "ytick.labelcolor": MUTED,
+                "grid.color": GRID,
             }
         )
         inches = (size.width_px / _CSS_PX_PER_INCH, size.height_px / _CSS_PX_PER_INCH)
         figure = Canvas(figsize=inches, dpi=_CSS_PX_PER_INCH)
         FigureCanvasSVG(figure)
         figure.patch.set_visible(False)
-        shown_names = [_cut(name, size.label_chars_max) for name in names]
-        # Room on the right for the line labels, which are part of the figure and not a legend far from the lines.
-        label_chars = max(map(len, shown_names)) + (len(" 99.99 %") if size.labels_with_rates else 0)
-        left_px, right_px, bottom_px, top_px = 58, 14 + 0.68 * _FONT_PX * label_chars, 46, 10
         axes = figure.add_axes(
             (
-                left_px / size.width_px,
-                bottom_px / size.height_px,
-                1 - (left_px + right_px) / size.width_px,
-                1 - (bottom_px + top_px) / size.height_px,
+                margins.left_px / size.width_px,
+                margins.bottom_px / size.height_px,
+                1 - (margins.left_px + margins.right_px) / size.width_px,
+                1 - (margins.bottom_px + margins.top_px) / size.height_px,
             )
         )
-        _plot_lines(axes, plot, size, shown_names, lines)
+        axes.patch.set_visible(False)
+        for side in ("top", "left", "right"):
+            axes.spines[side].set_visible(False)
+        paint(axes)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _as_inline(out.getvalue(), f"{plot.key}-{size.key}", alt)
+    return _as_inline(out.getvalue(), key, alt)
 
 
-def _plot_lines(axes: "Axes", plot: _Plot, size: _Size, names: Sequence[str], lines: Sequence[_Line]) -> None:
+def _plot_lines(axes: "Axes", plot: _Plot, size: Size, names: Sequence[str], lines: Sequence[_Line]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
     drawn = [(number, name, line) for number, (name, line) in enumerate(zip(names, lines, strict=True)) if line]
@@ -192,14 +248,11 @@ def _plot_lines(axes: "Axes", plot: _Plot, size: _Size, names: Sequence[str], li
     else:
         axes.set_xlim(0, events)
         axes.xaxis.set_major_locator(MaxNLocator(size.ticks[0], steps=[1, 2, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _compact(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
     axes.set_xlabel("decisions" + (", logarithmic scales" if logarithmic and plot.from_start else ""))
     axes.grid(True, axis="y", linewidth=0.8)
     axes.tick_params(length=0, pad=6)
     axes.tick_params(which="minor", length=0)
-    axes.patch.set_visible(False)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
     for number, _, line in drawn:
         # On a linear axis the noise of the first few decisions would be a spike as high as the figure.
         shown = (
@@ -208,8 +261,8 @@ def _plot_lines(axes: "Axes", plot: _Plot, size: _Size, names: Sequence[str], li
         axes.plot(
             [at for at, _ in shown],
             [max(rate, floor) for _, rate in shown],
-            color=_SERIES[number % len(_SERIES)],
-            linestyle=_DASHES[number // len(_SERIES) % len(_DASHES)],
+            color=SERIES[number % len(SERIES)],
+            linestyle=DASHES[number // len(SERIES) % len(DASHES)],
             linewidth=2.0,
             solid_capstyle="round",
             clip_on=False,
@@ -217,7 +270,7 @@ def _plot_lines(axes: "Axes", plot: _Plot, size: _Size, names: Sequence[str], li
     _label_ends(axes, size, drawn, floor)
 
 
-def _label_ends(axes: "Axes", size: _Size, drawn: Sequence[tuple[int, str, _Line]], floor: float) -> None:
+def _label_ends(axes: "Axes", size: Size, drawn: Sequence[tuple[int, str, _Line]], floor: float) -> None:
     """Write each line's name beside its end, moved apart where they would overlap."""
     width_px, height_px = axes.get_position().width * size.width_px, axes.get_position().height * size.height_px
     to_axes = axes.transData + axes.transAxes.inverted()
@@ -225,7 +278,7 @@ def _label_ends(axes: "Axes", size: _Size, drawn: Sequence[tuple[int, str, _Line
     # The lowest stays clear of the labels of the axis below.
     heights_px = _spread([y * height_px for _, y in ends], gap=1.3 * _FONT_PX, low=0.6 * _FONT_PX, high=height_px)
     for (number, name, line), (x, y), label_px in zip(drawn, ends, heights_px, strict=True):
-        color = _SERIES[number % len(_SERIES)]
+        color = SERIES[number % len(SERIES)]
         label_y = label_px / height_px
         axes.plot(
             [x, 1 + 9 / width_px], [y, label_y], transform=axes.transAxes, color=color, linewidth=0.8, clip_on=False
@@ -279,7 +332,7 @@ def _as_inline(svg: str, key: str, alt: str) -> str:
     return f'<svg {view_box.group()} role="img" aria-label="{escape(alt)}">' + body.strip()
 
 
-def _cut(name: str, chars_max: int) -> str:
+def cut(name: str, chars_max: int) -> str:
     """A long name without its middle: what tells it from others is mostly at its end."""
     if len(name) <= chars_max:
         return name
@@ -287,7 +340,7 @@ def _cut(name: str, chars_max: int) -> str:
     return name[:head] + "…" + name[-(chars_max - head - 1) :]
 
 
-def _compact(value: float) -> str:
+def compact(value: float) -> str:
     """A count on an axis: 500, 20k, 1.5M."""
     for unit, suffix in ((1e6, "M"), (1e3, "k")):
         if value >= unit:

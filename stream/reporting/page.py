@@ -150,12 +150,16 @@ def _runs(names: Sequence[str], reports: Sequence[RunReport]) -> _Runs:
                 parameters or "none",
                 str(report.seed),
                 f"{report.updates:,}",
+                f"{report.drift_alarms:,}",
                 duration(report.virtual_s),
                 number_text(report.events_per_s),
                 report.state_sha256,
             )
         )
-    columns = ("learner", "parameters", "seed", "updates", "virtual time", "events/s", "SHA-256 of the final state")
+    columns = (
+        "learner", "parameters", "seed", "updates", "drift alarms", "virtual time", "events/s",
+        "SHA-256 of the final state",
+    )  # fmt: skip
     return _Runs(columns, rows)
 
 
@@ -197,7 +201,12 @@ _WORDS = {
     "mismatched": "of another action",
     "orphans_waiting": "orphan, waiting",
     "orphans_dropped": "orphan, dropped",
+    "feedback_unmatched": "unmatched",
 }
+
+
+_OF_LOGS = ("unmatched", "feedback_unmatched")
+"""Parts that there are only in a replay of a log, and are left out elsewhere."""
 
 
 class _Count(NamedTuple):
@@ -244,7 +253,7 @@ def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Accou
 
 def _line(identity: Identity, ledger: Ledger) -> _Line:
     total = _count(identity.total, ledger)
-    parts = [_count(part, ledger) for part in identity.parts]
+    parts = [_count(part, ledger) for part in identity.parts if part not in _OF_LOGS or getattr(ledger, part)]
     off = total.number - sum(part.number for part in parts)
     signs = ["≠" if off else "=", *"+" * (len(parts) - 1)]
     return _Line(total, list(zip(signs, parts, strict=True)), off)
@@ -264,11 +273,13 @@ _GLOSSARY = (
     ("pending", "Decided, and waiting for feedback."),
     ("matched", "Feedback came within the window and was joined to its decision; the learner has learned from it."),
     ("expired", "The window passed without feedback."),
+    ("unmatched", "A decision that a replayed log gives no bit for, since it holds another action; or its feedback."),
     ("late", "Feedback that came after its decision had expired."),
     ("duplicate", "A context or feedback that came again. The first one counts."),
     ("conflict", "Duplicate feedback that contradicts the first."),
     ("orphan", "Feedback whose context has not been seen. It waits a while, then it is dropped."),
     ("mismatched", "Feedback that names another action than the one that was decided. It is a dead letter."),
     ("malformed", "A record that cannot be read. It goes to the dead-letter topic with the reason."),
+    ("drift alarm", "The reward fell for good: the learner, or one of its classes, began anew."),
     ("virtual time", "Time by the broker's clock. The embedded broker's clock jumps over the pauses between events."),
 )

@@ -40,7 +40,7 @@ def write_page(path: Path, reports: Sequence[RunReport], at: datetime) -> Path:
         ValueError: there is no report to write about.
         OSError: the page cannot be written.
     """
-    _write_whole(path, page(reports, _entry(reports, at)))
+    write_whole(path, page(reports, _entry(reports, at)))
     return path
 
 
@@ -53,9 +53,9 @@ def add_page(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path:
     """
     content = page(reports, _entry(reports, at))
     path = _free_name(folder, reports, at)
-    _write_whole(path, content)
+    write_whole(path, content)
     runs = sorted(_entries(folder), key=lambda entry: (entry.at, entry.href), reverse=True)
-    _write_whole(folder / INDEX, environment().get_template("index.html").render(title="Runs", runs=runs))
+    write_whole(folder / INDEX, environment().get_template("index.html").render(title="Runs", runs=runs))
     return path
 
 
@@ -95,7 +95,7 @@ def _entries(folder: Path) -> list[_Entry]:
     return entries
 
 
-def _write_whole(path: Path, content: str) -> None:
+def write_whole(path: Path, content: str) -> None:
     """Write a file so that its readers see the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

@@ -7,13 +7,17 @@ The words are those of the topics: a context is *decided*, its decision is *matc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import Errors, _rate
 from stream.wire.ledger import Ledger
+
+if TYPE_CHECKING:
+    from stream.estimating.live import LiveEstimates  # which loads what estimators need; most runs need none
 
 
 class Delays(NamedTuple):
@@ -55,7 +59,10 @@ class RunReport:
     constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
     report: str | None = None  # where the page is
     feedback_after_end: float = math.nan  # share of the matched feedback that came after the last decision
+    delayed: tuple[DelayedPoint, ...] = ()  # what could be known, as decisions were made
     warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
+    drift_alarms: int = 0  # how often drift has reset the model, or a class of it
+    estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -120,9 +127,20 @@ class RunReport:
             "delays": self.delays._asdict() if self.delays else None,
             "constant_error_rate": self.constant_error_rate,
             "feedback_after_end": self.feedback_after_end,
+            "delayed": _delayed(self.delayed),
             "warnings": list(self.warnings),
+            "drift_alarms": self.drift_alarms,
+            "estimate": None if self.estimate is None else self.estimate.as_json(),
         }
         return {key: _plain(value) for key, value in fields.items()}
+
+
+def _delayed(points: tuple[DelayedPoint, ...]) -> dict[str, float] | None:
+    """What was known when the last decision was made."""
+    if not points:
+        return None
+    last = points[-1]
+    return {**last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate}
 
 
 def _plain(value: object) -> object:

@@ -15,9 +15,13 @@ class Table(NamedTuple):
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
-    """The runs side by side."""
+    """The runs side by side; of decisions that a log gave no bit for only where there are any."""
+    unmatched = any(report.ledger.unmatched for report in reports)
     return Table(
-        ("learner", "error", "last fifth", "greedy", "matched", "expired", "late", "duplicate", "wall time"),
+        (
+            "learner", "error", "last fifth", "greedy", "matched", *(("unmatched",) if unmatched else ()), "expired",
+            "late", "duplicate", "wall time",
+        ),
         tuple(
             (
                 label,
@@ -25,6 +29,7 @@ def comparison(reports: Sequence[RunReport]) -> Table:
                 percent(report.errors.error_rate_last_fifth),
                 percent(report.errors.greedy_error_rate),
                 f"{report.ledger.matched:,}",
+                *((f"{report.ledger.unmatched:,}",) if unmatched else ()),
                 f"{report.ledger.expired:,}",
                 f"{report.ledger.late:,}",
                 f"{report.duplicates:,}",
@@ -32,7 +37,7 @@ def comparison(reports: Sequence[RunReport]) -> Table:
             )
             for label, report in zip(labels(reports), reports, strict=True)
         ),
-    )
+    )  # fmt: skip
 
 
 def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:

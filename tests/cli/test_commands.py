@@ -4,6 +4,8 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,19 @@ import pytest
 import stream
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.local_kafka import LocalKafka
+from stream.cli import model
 from stream.cli.connection import command_hint, require_topics
 from stream.cli.exits import ExitCode
+from stream.cli.kafka import print_running
+from stream.cli.model import time_ms
 from stream.cli.settings import SettingsError
 from stream.cli.sources import load_settings
+from stream.cli.verify import print_findings
+from stream.reporting.errors import MatchedError
+from stream.verifying.audit import Finding
+from stream.verifying.models import TooEarlyError
+from stream.wire.ledger import Ledger
 from stream.wire.topics import Topics
 from tests.cli.conftest import Onebit
 
@@ -153,6 +164,17 @@ def test_the_home_of_a_local_kafka_is_told_and_stands_in_the_hints(onebit: Onebi
     assert f"onebit kafka up --data-dir '{home}'" in onebit("kafka", "logs", "--data-dir", home).err
 
 
+@pytest.mark.parametrize(("home", "stop"), [(None, "down"), (Path("my kafka"), "down --data-dir 'my kafka'")])
+def test_where_a_kafka_runs_it_is_told_what_stops_it(
+    home: Path | None, stop: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_running(LocalKafka("127.0.0.1:9092", 7, Path("home"), Path("home/data"), False, False), home, "runs")
+    assert capsys.readouterr().out.splitlines() == [
+        "Kafka runs at 127.0.0.1:9092, pid 7, records in home/data",
+        f"onebit kafka {stop} stops it",
+    ]
+
+
 def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     first, second = onebit("kafka", "status").out.splitlines()
@@ -160,7 +182,54 @@ def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, mo
     assert second == "one that was started with a --data-dir is found with that"
 
 
-def test_commands_load_the_kafka_client_and_the_plotting_library_only_where_they_use_them() -> None:
-    code = "import stream.cli.app, sys; print(sorted({'kafka', 'matplotlib', 'jgo', 'psutil'} & sys.modules.keys()))"
+def test_commands_load_what_takes_long_to_load_only_where_they_use_it() -> None:
+    heavy = {"kafka", "matplotlib", "jgo", "psutil", "scipy.stats"}
+    code = f"import stream.cli.app, sys; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("at", "first"),
+    [
+        ("1000000000", "1772366400123"),
+        ("2026-01-01T12:00:00Z", "2026-03-01T12:00:00.123+00:00"),
+        ("2026-01-01T12:00:00+05:30", "2026-03-01T17:30:00.123+05:30"),
+        ("2026-01-01T12:00", datetime.fromtimestamp(1_772_366_400.123).isoformat(timespec="milliseconds")),
+    ],
+)
+def test_time_before_the_first_step_is_refused_as_the_user_wrote_it(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, at: str, first: str
+) -> None:
+    def too_early(*_: object, **__: object) -> None:
+        raise TooEarlyError("onebit.journal/0", time_ms(at), 1_772_366_400_123)
+
+    monkeypatch.setattr(model, "export_model", too_early)
+    monkeypatch.setattr(model, "connected", lambda settings: nullcontext((None, None, 1)))
+    ended = onebit("model", "export", "--at", at, "--out", "x.npz")
+    assert ended.code == ExitCode.USAGE
+    assert ended.err.split(maxsplit=1)[1].strip() == (
+        f"--at {at}: onebit.journal/0 had no step by then; the first one was made at {first}: give that time or a "
+        "later one"
+    )
+
+
+@pytest.mark.parametrize(("partitions", "where"), [(1, "the one partition"), (2, "all 2 partitions")])
+def test_verdict_counts_the_partitions(capsys: pytest.CaptureFixture[str], partitions: int, where: str) -> None:
+    findings = [Finding(number, Ledger(), Ledger(), (), 0, 0) for number in range(partitions)]
+    print_findings(findings, MatchedError(0, 0, 0, 0))
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"✓ the ledger adds up in {where}; ")
+
+
+@pytest.mark.parametrize("written", ["12_000", "12000"])
+def test_whole_number_may_have_underscores_in_flag_variable_and_file(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    refused = onebit("replay", "--events", "1_2__0")
+    assert (refused.code, "'--events': Input should be a valid integer" in refused.err) == (ExitCode.USAGE, True)
+    assert load_settings({"events": written}).events == 12_000
+    Path("onebit.toml").write_text(f"events = {written}\n", encoding="utf-8")
+    monkeypatch.setenv("ONEBIT_CONFIG", "onebit.toml")
+    assert load_settings({}).events == 12_000
+    monkeypatch.setenv("ONEBIT_EVENTS", written.replace("12", "13"))
+    assert load_settings({}).events == 13_000

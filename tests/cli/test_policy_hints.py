@@ -2,11 +2,13 @@
 
 import sys
 
+import orjson
 import pytest
 
 from stream.cli.app import POLICY_HINTS, main
 from stream.cli.exits import ExitCode
 from stream.joining.task import Unsuitable
+from tests.cli.conftest import Onebit
 
 
 def test_every_reason_has_a_remedy_that_names_a_flag() -> None:
@@ -23,3 +25,11 @@ def test_command_line_says_the_reason_and_the_remedy(
     assert ended.value.code == ExitCode.USAGE
     said = " ".join(capsys.readouterr().err.split())
     assert "perceptron learns from labels, and an expired decision has none; use --on-expiry drop" in said
+
+
+def test_run_takes_late_ucb_without_drift_where_late_feedback_is_to_correct(onebit: Onebit) -> None:
+    policies = ("--on-expiry", "negative", "--late", "correct", "--window", "200ms")
+    ran = onebit("run", "--events", "60", *policies, "--no-report", "--json")
+    report = orjson.loads(ran.out)
+    assert (report["learner"], report["params"]["drift"], report["ledger_ok"]) == ("late-ucb", "off", True)
+    assert report["late"] > 0

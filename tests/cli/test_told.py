@@ -47,6 +47,17 @@ def test_the_reward_rate_is_that_of_the_matched_decisions() -> None:
     assert tally.warning() == ""
 
 
+@pytest.mark.parametrize(("changes", "alarms"), [(True, 1), (False, 0)])
+def test_a_run_whose_classes_change_their_names_reports_the_drift_alarm(
+    tmp_path: Path, onebit: Onebit, changes: bool, alarms: int
+) -> None:
+    data = tmp_path / "changing.svm"
+    moved = [1 if changes and row >= 150 else 0 for row in range(300)]
+    data.write_text("".join(f"{(row + move) % 3} {1 + row % 3}:1\n" for row, move in enumerate(moved)))
+    ran = onebit("run", "--data", str(data), "--learner", "late-ucb", "--delay", "none", "--no-report", "--json")
+    assert orjson.loads(ran.out)["drift_alarms"] == alarms
+
+
 def test_misplaced_records_are_told_with_the_remedy_and_again_only_when_there_are_more() -> None:
     tally = Tally()
     assert tally.misplaced_warning({0: Ledger(), 1: Ledger()}) == ""

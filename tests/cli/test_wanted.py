@@ -12,9 +12,10 @@ from stream.cli.sources import load_settings
 from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
 from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
-from stream.learners import ParameterError
+from stream.learners import ParameterError, check_parameters
 from stream.recovery.resolve import SettingsDifferError
 from stream.recovery.stored_settings import ABSENT, by_name
+from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Pipeline
 
 BEGUN = TaskSettings(
     "banditron",
@@ -53,6 +54,30 @@ def test_auto_never_asks_a_pipeline_for_another_learner_than_it_has() -> None:
         wanted(BEGUN, learner=["late-ucb"])
 
 
+def test_auto_takes_a_learner_whose_updates_can_be_taken_back_where_that_is_asked_for_or_refuses() -> None:
+    correcting: dict[str, Any] = {"on_expiry": "negative", "late": "correct"}
+    made = wanted(None, n_classes=5, n_features=400, **correcting)
+    assert (made.learner, made.parameters["drift"]) == ("late-ucb", "off")
+    assert (wanted(None, data="synsep").learner, wanted(None, data="synsep", **correcting).learner) == (
+        "stack-igw",
+        "late-ucb",
+    )
+    with pytest.raises(ParameterError, match="use banditron or soba-diag, late-ucb with project=256"):
+        wanted(None, n_classes=5, n_features=5_000, **correcting)
+
+
+def test_what_auto_takes_is_stored_by_its_own_name_with_all_its_parameters() -> None:
+    pipeline = Pipeline(wanted(None, n_classes=N_CLASSES, n_features=N_FEATURES))
+    pipeline.context("a")
+    program = pipeline.learner()
+    while program.step(0):
+        pass
+    stored = pipeline.values(TOPICS.journal)[0]["settings"]
+    assert stored["learner"] == "late-ucb"
+    assert stored["parameters"] == check_parameters("late-ucb", {})
+    assert program.tasks[0].settings.learner == "late-ucb"
+
+
 def test_what_the_user_gives_for_the_learner_that_auto_takes_wins() -> None:
     assert wanted(None, param=["lam=0.5"]).parameters["lam"] == 0.5
     assert wanted(None, param=["auto.lam=0.5"]).parameters["lam"] == 0.5
@@ -81,7 +106,7 @@ def test_setting_is_given_by_flag_variable_or_file(
 
 
 def test_data_set_gives_the_sizes() -> None:
-    assert given_settings(load_settings({"data": "synsep"})) == {"n_classes", "n_features"}
+    assert given_settings(load_settings({"data": "synsep"})) == {"n_classes", "n_features", "class_names"}
     with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
         wanted(BEGUN, data="synsep")
 

@@ -135,8 +135,8 @@ def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
             and not (is_self(node.value) and node.attr in own)
         }
     assert {"_coordinator", "_fetcher", "_sender", "_transaction_manager"} <= used
-    # A reader's own client and connection, which a group's consumer inherits.
-    assert used - {"_client", "_connection"} - listed == set()
+    # A reader's own admin, client and connection, which a group's consumer inherits.
+    assert used - {"_admin", "_client", "_connection"} - listed == set()
 
 
 def is_self(node: ast.expr) -> bool:

@@ -5,21 +5,28 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import admin as confluent_admin
 
 from stream.brokers.connecting import connect
 from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.reading import read_partition
 from stream.cli import connection
 from stream.cli.app import main
 from stream.cli.exits import ExitCode
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
+from tests.pipeline import context_value
 
 INTERVAL_MS = 300
 
 confluent: Any = confluent_admin  # its names are exported, but not so that mypy sees it
+
+CREATE_TIME = ("message.timestamp.type", "CreateTime")
 
 Alter = Callable[[Any, Topics], None]
 
@@ -38,7 +45,7 @@ def more_partitions(admin: Any, names: tuple[str, ...]) -> None:
 
 ALTERATIONS: dict[str, tuple[Alter, str]] = {
     "create time": (
-        lambda admin, topics: set_config(admin, topics.feedback, "message.timestamp.type", "CreateTime"),
+        lambda admin, topics: set_config(admin, topics.feedback, *CREATE_TIME),
         r"{feedback}: expected message\.timestamp\.type LogAppendTime; got CreateTime",
     ),
     "compaction": (
@@ -98,6 +105,44 @@ def test_program_ends_when_its_topics_are_altered(
     assert time.monotonic() - altered_s[0] < 10
     assert ended.value.code == ExitCode.USAGE
     assert re.search(r"altered while this program ran.*" + says.format(**topics._asdict()), capsys.readouterr().err)
+
+
+def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applied(
+    kafka: LocalKafka, prefix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    topics = Topics.with_prefix(prefix)
+    broker = connect(kafka.bootstrap)
+    broker.create_topics(topics.specs(1))
+    ready = tmp_path / "ready"
+    times: dict[str, float] = {}
+
+    def change() -> None:
+        deadline_s = time.monotonic() + 30
+        while not ready.exists() and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        set_config(confluent.AdminClient({"bootstrap.servers": kafka.bootstrap}), topics.contexts, *CREATE_TIME)
+        producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
+        producer.produce(topics.contexts, context_value("dated"), b"dated", 0, timestamp=1_000)
+        producer.flush(30)
+        times["written"] = time.monotonic()
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    arguments = ["--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--learner", "banditron"]
+    arguments += ["--n-classes", "3", "--n-features", "4", "--ready-file", str(ready)]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["learn", *arguments])
+    finally:
+        writer.join()
+    assert time.monotonic() - times["written"] < connection.WATCH_INTERVAL_MS / 1_000 / 3
+    assert ended.value.code == ExitCode.USAGE
+    assert re.search(
+        rf"altered while this program ran.*topic {topics.contexts}: .*offset 0 of partition 0 is dated by its sender",
+        capsys.readouterr().err,
+    )
+    assert list(read_partition(broker, TopicPartition(topics.predictions, 0))) == []
+    broker.close()
 
 
 def test_topics_are_looked_at_often_enough_to_notice_within_a_minute() -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,18 +49,20 @@ def test_own_service_gets_a_prediction_for_every_visitor_and_its_learner_learns(
 def test_own_service_without_topics_or_without_a_learner_says_so_and_exits_with_1(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
-    where = ("--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--timeout-s", "2")
+    where = ("--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--timeout-s", "5")
     nowhere = own_service(*where)
     assert (nowhere.returncode, nowhere.stdout) == (1, "")
     assert f"there is no topic {prefix}predictions; create it: " in nowhere.stderr
     Pipeline(kafka.bootstrap, prefix, tmp_path).create_topics()
     alone = own_service(*where)
     assert (alone.returncode, alone.stdout) == (1, "")
-    assert "got 0 of 20 predictions within 2 s; does a learner run on the same topics" in alone.stderr
+    assert "got 0 of 20 predictions within 5 s; does a learner run on the same topics" in alone.stderr
 
 
 def test_own_service_without_a_broker_exits_with_1() -> None:
-    done = own_service("--bootstrap", "127.0.0.1:1")
+    started_s = time.monotonic()
+    done = own_service("--bootstrap", "127.0.0.1:1", "--timeout-s", "2")
     assert done.returncode == 1
+    assert time.monotonic() - started_s < 20
     assert "own_service on onebit.* at 127.0.0.1:1: " in done.stderr
     assert "Traceback" not in done.stderr

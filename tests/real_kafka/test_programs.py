@@ -281,7 +281,7 @@ def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: Mak
     assert found["ok"], found
     assert sum(partition["audited"]["pending"] for partition in found["partitions"]) > 0
 
-    again = [ours.start("learn"), ours.start("feedback"), ours.start("replay", "--resume")]
+    again = [ours.start("learn"), ours.start("feedback"), ours.start("replay", "--resume", "--rate", "1000")]
     assert again[2].wait() == 0, again[2].said()
     ours.assert_every_context_is_decided_and_settled_once(EVENTS)
 
@@ -308,12 +308,15 @@ def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Pa
 
 def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path) -> None:
     home, port = tmp_path / "kafka", unused_port()
-    pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **STREAM)
+    ready = tmp_path / "ready"
+    pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **STREAM, ready_file=ready)
     try:
         pipeline.create_topics()
-        programs = [pipeline.start(name) for name in ("learn", "feedback", "replay")]
+        programs = [pipeline.start(name) for name in ("learn", "feedback")]
+        wait_for(ready.exists, "the learner is ready")  # so that the replay is not at its end when Kafka goes away
+        programs.append(pipeline.start("replay"))
         with pipeline.watch() as watch:
-            watch.wait_until_decided(EVENTS // 4)
+            watch.wait_until_decided(EVENTS // 20)
             local_kafka.stop(home)
             time.sleep(2)  # the programs are to meet a port on which nobody listens
             assert [program.process.poll() for program in programs] == [None] * 3

@@ -62,7 +62,7 @@ class Kill:
         self.program: LearnerProgram | None = None
 
     def __call__(self, reached: int) -> None:
-        writer = None if self.program is None else self.program._writer
+        writer = None if self.program is None else self.program._snapshots.writer
         if reached == self.number and writer is not None and writer[1].count >= self.nth:
             raise CrashError
 

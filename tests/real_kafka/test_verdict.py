@@ -31,7 +31,8 @@ def test_verify_waits_for_the_replay_and_ends_with_verdict_and_error(
         assert len(examples) == EVENTS
         assert 0 < len(rewards) < EVENTS  # those that expired with an assumed 0 are not judged
         said = verify.said().splitlines()[-1]
-        assert said.startswith(f"✓ the ledger adds up in all {partitions} partitions; error ")
+        where = "the one partition" if partitions == 1 else f"all {partitions} partitions"
+        assert said.startswith(f"✓ the ledger adds up in {where}; error ")
         assert said.endswith(f"(reward 0 among the {len(rewards)} decisions with feedback in time)")
         found = pipeline.verify()
         assert found["matched"] == len(rewards)
@@ -52,7 +53,7 @@ def test_verify_without_any_feedback_says_that_the_error_is_not_known(
             pipeline.start(program)
         verify = pipeline.start("verify", "--wait-replay")
         assert verify.wait() == 0, verify.said()
-        assert verify.said().endswith("partitions; no feedback has been matched, so that the error is not known\n")
+        assert verify.said().endswith("one partition; no feedback has been matched, so that the error is not known\n")
         found = pipeline.verify()
         assert (found["matched"], found["error"], found["error_last_fifth"]) == (0, None, None)
     finally:

@@ -231,6 +231,13 @@ def test_runs_are_compared_in_one_table() -> None:
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
+def test_decisions_that_a_log_gave_no_bit_for_have_a_column_where_there_are_any() -> None:
+    matching = run_report(ledger=Ledger(contexts=9, decided=9, matched=2, unmatched=7))
+    table = comparison([run_report(), matching])
+    assert [row[table.columns.index("unmatched")] for row in table.rows] == ["0", "7"]
+    assert "unmatched" not in comparison([run_report()]).columns
+
+
 def test_labels_tell_runs_of_the_same_learner_apart_by_what_differs() -> None:
     reports = [
         run_report(params={"gamma": 0.05, "a": 1.0}),

@@ -134,6 +134,13 @@ def test_page_shows_the_results_settings_parameters_and_command() -> None:
         assert expected in text
 
 
+def test_page_and_json_show_how_often_drift_was_seen() -> None:
+    alarmed = run_report("stack-igw", drift_alarms=1_207)
+    assert "1,207" in Reader(page([alarmed])).text
+    assert "1,207" not in Reader(page([run_report("stack-igw")])).text
+    assert [report.as_json()["drift_alarms"] for report in (alarmed, run_report())] == [1_207, 0]
+
+
 def test_page_loads_nothing_and_runs_nothing() -> None:
     content = page(THREE)
     found = Reader(content)
@@ -389,3 +396,10 @@ def test_labels_with_room_stay_where_they_belong() -> None:
 
 def test_numbers_that_are_not_known_are_dashes() -> None:
     assert words.number_text(math.nan) == "–"
+
+
+def test_counts_of_a_log_are_told_where_there_is_one() -> None:
+    ledger = run_report().ledger
+    of_log = ledger._replace(unmatched=7, contexts=ledger.contexts + 7, decided=ledger.decided + 7)
+    text = Reader(page([run_report(ledger=of_log)])).text
+    assert "1,007 decided = 0 pending + 980 matched + 20 expired + 7 unmatched ✓ adds up" in text

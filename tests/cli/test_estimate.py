@@ -1,0 +1,194 @@
+"""`onebit estimate`, from a file to its last line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from stream.cli.app import main
+from stream.learners import create
+from stream.recovery.digests import state_digest
+from stream.verifying.model_files import FILE_FORMAT, Model, write_model
+from tests.estimating.logs import N_CLASSES, N_FEATURES, a_log, a_world
+
+MAP = """
+id = "id"
+timestamp = "time"
+action = "played"
+reward = "clicked"
+propensity = "chance"
+delay = "delay_ms"
+classes = ["a", "b", "c", "d"]
+[features]
+numeric = ["x0", "x1", "x2", "x3", "x4"]
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> list[str]:
+    """The flags that name a log of 1,200 decisions, whose last 100 have no outcome, and its mapping."""
+    rows = a_log(1_200)
+    lines = ["id,time,played,clicked,chance,delay_ms," + ",".join(f"x{i}" for i in range(N_FEATURES))]
+    x = rows.values.reshape(-1, N_FEATURES)
+    for j, one in enumerate(rows.ids):
+        bit = str(rows.rewards[j]) if j < 1_100 else ""
+        numbers = ",".join(map(repr, x[j].tolist()))
+        lines.append(
+            f"{one},{1_700_000_000_000 + rows.decided_at_ms[j]},{'abcd'[rows.actions[j]]},{bit},"
+            f"{rows.propensities[j]!r},1500,{numbers}".replace("np.float64(", "").replace(")", "")
+        )
+    (tmp_path / "shop.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "shop.toml").write_text(MAP)
+    return ["estimate", "--data", str(tmp_path / "shop.csv"), "--map", str(tmp_path / "shop.toml")]
+
+
+def last_line(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> dict[str, Any]:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--json"])
+    assert ended.value.code == 0
+    found: dict[str, Any] = orjson.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def failure(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_last_line_has_what_is_promised(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = last_line(capsys, [*log, "--policy", "uniform", "--policy", "late-ucb", "--policy", "logged"])
+    assert list(found) == ["data", "events", "policies"]
+    assert (found["data"], found["events"]) == ("shop", 1_200)
+    assert [policy["policy"] for policy in found["policies"]] == ["uniform", "late-ucb", "logged"]
+    for policy in found["policies"]:
+        assert list(policy) == ["policy", "ess", "weight_max", "flags", "estimates"]
+        assert "outcome-missing" in policy["flags"]
+        names = [one["estimator"] for one in policy["estimates"]]
+        assert names == ["replay", "dm", "ips", "snips", "clipped-ips", "dr"]
+        for one in policy["estimates"]:
+            assert list(one) == ["estimator", "value", "low", "high", "anytime_low", "anytime_high"]
+            assert one["low"] <= one["value"] <= one["high"]
+            assert (one["anytime_low"] is None) == (one["estimator"] not in ("ips", "dr"))
+
+
+def test_estimates_are_those_of_the_rows(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = last_line(capsys, [*log, "--policy", "uniform"])
+    rows = a_log(1_200)
+    terms = 0.25 / rows.propensities[:1_100] * rows.rewards[:1_100]
+    ips = next(one for one in found["policies"][0]["estimates"] if one["estimator"] == "ips")
+    assert ips["value"] == pytest.approx(terms.mean())
+    assert ips["low"] < a_world().value("uniform") < ips["high"]
+
+
+def test_interval_can_be_that_of_bernstein(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    by_bootstrap = last_line(capsys, [*log, "--policy", "uniform"])
+    by_bernstein = last_line(capsys, [*log, "--policy", "uniform", "--interval", "bernstein"])
+    widths = [
+        {one["estimator"]: one["low"] and one["high"] - one["low"] for one in found["policies"][0]["estimates"]}
+        for found in (by_bootstrap, by_bernstein)
+    ]
+    assert widths[1]["snips"] is None
+    assert widths[0]["ips"] < widths[1]["ips"]
+
+
+def test_model_in_a_file_is_judged(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    learner = create("late-ucb", N_CLASSES, N_FEATURES)
+    rows = a_log(800, seed=5)
+    x = rows.values.reshape(-1, N_FEATURES)
+    for j in range(800):
+        own = learner.predict(x[j], 0.0)
+        decision = learner.as_played(x[j], own, int(rows.actions[j]), float(rows.propensities[j]))
+        learner.observe(x[j], decision)
+        learner.update(x[j], decision, int(rows.rewards[j]))
+    path = tmp_path / "model.npz"
+    write_file(path, N_FEATURES, learner.state())
+    found = last_line(capsys, [*log, "--policy", f"model:{path}", "--policy", "logged"])
+    model, logged = ({one["estimator"]: one["value"] for one in policy["estimates"]} for policy in found["policies"])
+    assert model["snips"] > logged["snips"] + 0.1
+
+
+def write_file(path: Path, n_features: int, state: Any) -> None:
+    parameters = {"eta": 0.1}
+    meta = {
+        "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "late-ucb", "n_classes": N_CLASSES,
+        "n_features": n_features, "parameters": parameters,
+    }  # fmt: skip
+    write_model(path, Model(meta, state))
+
+
+def test_model_of_another_size_is_refused(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.npz"
+    write_file(path, 7, create("late-ucb", N_CLASSES, 7).state())
+    assert "has 4 classes and 7 features; shop has 4 and 5" in " ".join(
+        failure(capsys, [*log, "--policy", f"model:{path}"]).split()
+    )
+
+
+def test_people_get_a_table_and_the_flags(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*log, "--policy", "late-ucb"])
+    shown = capsys.readouterr().out
+    assert "shop: 1,200 events, 1,100 with an action and an outcome" in shown
+    assert "clipped-ips" in shown
+    assert "its feedback came as logged, else at once" in shown
+    assert "outcome-missing: 100 of 1,200 events have no outcome" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--policy", "perceptron"], "perceptron: cannot be judged"),
+        (["--policy", "constant:z"], "got 'z'"),
+        (["--policy", "uniform", "--propensity-min", "0"], "--propensity-min: expected a number in (0, 1]; got 0.0"),
+        (["--policy", "uniform", "--data", "-"], "a log is read twice, and standard input only once"),
+        (["--policy", "uniform", "--confidence", "1"], "--confidence: expected a number between 0 and 1"),
+        (["--policy", "uniform", "--clip", "-1"], "--clip: expected a number above 0; got -1.0"),
+        (["--policy", "late-ucb", "--delay", "soon"], "delay 'soon'"),
+        (["--policy", "model:nowhere.npz"], "nowhere.npz: expected a file of `onebit model export`"),
+    ],
+)
+def test_what_cannot_be_used_is_said(
+    log: list[str], capsys: pytest.CaptureFixture[str], flags: list[str], text: str
+) -> None:
+    assert text in " ".join(failure(capsys, [*log, *flags]).split())
+
+
+def test_rows_that_are_skipped_are_counted(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(log[2])
+    path.write_text(path.read_text().replace("\nevent-7,", "\nevent-6,"))
+    assert "event-6" in failure(capsys, [*log, "--policy", "uniform"])
+    with pytest.raises(SystemExit) as ended:
+        main([*log, "--policy", "uniform", "--on-bad-row", "skip", "--json"])
+    said = capsys.readouterr()
+    assert ended.value.code == 0
+    expected = "1 row of shop left out: id: expected an id that no row before it has (at line 9; got 'event-6')"
+    assert expected in " ".join(said.err.split())
+    assert orjson.loads(said.out)["events"] == 1_199
+
+
+def test_learner_that_gets_its_bits_too_late_learns_nothing(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(log[2])
+    path.write_text(path.read_text().replace(",1500,", ",,"))
+    late = last_line(capsys, [*log, "--policy", "late-ucb", "--delay", "fixed:2h"])
+    soon = last_line(capsys, [*log, "--policy", "late-ucb", "--delay", "fixed:1s"])
+    learned = [
+        next(one["value"] for one in found["policies"][0]["estimates"] if one["estimator"] == "snips")
+        for found in (late, soon)
+    ]
+    assert np.diff(learned)[0] > 0.1
+
+
+def test_page_is_written_where_it_is_asked_for(
+    log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "shop.html"
+    last_line(capsys, [*log, "--policy", "uniform", "--report", str(page)])
+    assert "uniform on shop" in page.read_text()
+    (tmp_path / "taken").mkdir()
+    assert "the page cannot be written" in failure(
+        capsys, [*log, "--policy", "uniform", "--report", str(tmp_path / "taken")]
+    )

@@ -1,0 +1,116 @@
+"""Commands that Ctrl-C breaks off say how far they came."""
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from consumers.learner import LearnerProgram
+from producers.datasets.base import Known
+from stream.cli import console, entry
+from stream.cli.embedded import Judge
+from stream.cli.exits import ExitCode
+from stream.simulation import campaign
+from stream.simulation.campaign import Result, run_seed, run_seeds
+from stream.simulation.processes import LearnerSetup, MakeLearner
+from stream.wire.events import Answer
+from tests.cli.conftest import Onebit
+
+BROKEN_OFF_AFTER = 50
+
+
+@pytest.fixture(autouse=True)
+def python_hears_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_embedded_run_says_how_far_it_came(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = Judge.observe
+
+    def broken_off(judge: Judge, answer: Answer, known: Known) -> None:
+        observe(judge, answer, known)
+        if len(judge.curve) == BROKEN_OFF_AFTER:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Judge, "observe", broken_off)
+    ended = onebit("run", "--events", "200", "--learner", "banditron,perceptron")
+    assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
+    assert re.fullmatch(
+        r"error: banditron: the run was broken off after 50 of 200 events, error \d+\.\d %, \d+ pending; no page is "
+        r"written",
+        ended.err.splitlines()[-1],
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_simulation_shows_what_came_of_the_seeds_until_then(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    def run(make_learner: MakeLearner, seed: int, events: int) -> Result:
+        if seed == 3:
+            signal.raise_signal(signal.SIGINT)
+        found = run_seed(make_learner, seed, events)
+        return found._replace(wrong=("a fault",)) if fails and seed == 1 else found
+
+    monkeypatch.setattr(campaign, "run_seed", run)
+    ended = onebit("simulate", "--seeds", "9", "--jobs", "1")
+    assert ended.code == ExitCode.INTERRUPTED
+    assert "3 seeds from 0 on" in ended.out
+    assert "interrupted, with 6 of 9 seeds to go" in ended.out
+    assert ("✗ 1 of 3 seeds failed" if fails else "✓ all of these held") in ended.out
+    assert ("replay it: onebit simulate --seed 1 --trace\n" in ended.out) == fails
+    ended = onebit("simulate", "--seeds", "9", "--jobs", "1", "--json")
+    found = orjson.loads(ended.out)
+    assert (ended.code, found["interrupted"], found["ok"], found["seeds"]) == (ExitCode.INTERRUPTED, True, False, 3)
+
+
+def refuse(setup: LearnerSetup) -> LearnerProgram:
+    """No learner: each seed then ends in a moment, and fails."""
+    raise RuntimeError(setup.instance)
+
+
+def test_processes_of_a_simulation_leave_ctrl_c_to_the_first_one() -> None:
+    results = run_seeds(refuse, range(400), jobs=2)
+    seeds = {next(results).seed}
+    for process in multiprocessing.active_children():
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+    seeds |= {result.seed for result in results}
+    assert seeds == set(range(400))
+
+
+def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "stream.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "stream.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert (ended.value.code, *capsys.readouterr()) == (ExitCode.INTERRUPTED, "", "")
+
+
+def test_what_takes_long_is_announced_and_what_does_not_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = threading.Event()
+    monkeypatch.setattr(console, "SLOW_S", 60.0)
+    with console.announced_when_slow("compiling"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(console, "SLOW_S", 0.0)
+    monkeypatch.setattr(console, "announce", lambda message: said.set())
+    with console.announced_when_slow("compiling"):
+        assert said.wait(10.0)

@@ -1,0 +1,96 @@
+"""`onebit learners`: what is told of each, what is measured, and which one auto takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stream.cli import learners
+from stream.cli.exits import ExitCode
+from stream.learners import registered
+from stream.learners.auto import choose
+from tests.cli.conftest import Onebit
+
+
+def test_with_data_the_costs_are_measured_and_auto_takes_one_of_them(onebit: Onebit) -> None:
+    ended = onebit("learners", "late-ucb", "perceptron", "--data", "optdigits", "--json")
+    late_ucb, perceptron = json.loads(ended.out)
+
+    assert [late_ucb["name"], perceptron["name"]] == ["late-ucb", "perceptron"]
+    assert 0.1 < perceptron["us_per_event"] < late_ucb["us_per_event"] < 1e5
+    assert (late_ucb["auto"], perceptron["auto"]) == (choose(10, 64, 32).why, None)
+
+
+def test_people_are_told_the_time_and_what_auto_takes(onebit: Onebit) -> None:
+    told = " ".join(onebit("learners", "perceptron", "--data", "optdigits").out.split())
+
+    assert " µs, state 5 kB" in told
+    assert "auto takes late-ucb: 64 features, 32 of them non-zero on average, are few and dense" in told
+    assert "flops" not in told
+
+
+def test_people_are_told_how_far_the_measuring_is(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "TOLD_EVERY_MS", 0)
+    names = ("perceptron", "banditron", "late-ucb")
+    told = onebit("learners", *names, "--data", "optdigits").err
+    assert [line.split(maxsplit=1)[1] for line in told.splitlines()[1:]] == ["1 of 3 measured", "2 of 3 measured"]
+    assert "measured" not in onebit("learners", *names).err
+
+
+def test_for_a_size_alone_operations_are_counted(onebit: Onebit) -> None:
+    (perceptron,) = json.loads(onebit("learners", "perceptron", "--nnz", "10", "--json").out)
+    told = " ".join(onebit("learners", "perceptron", "--nnz", "10").out.split())
+
+    assert perceptron["us_per_event"] is None
+    assert f"{perceptron['cost']['flops_per_event']:,} flops" in told
+    assert "auto takes stack-igw: 400 features, 10 of them non-zero on average, are sparse" in told
+    assert "where the contexts are not known beforehand, auto takes late-ucb: 400 features are few" in told
+
+
+def test_the_parameters_that_auto_gives_are_told_and_measured(onebit: Onebit) -> None:
+    told = " ".join(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150").out.split())
+    (fields,) = json.loads(onebit("learners", "late-ucb", "--n-features", "784", "--nnz", "150", "--json").out)
+
+    assert "auto takes late-ucb, project=256: 784 features, 150 of them non-zero on average, are many" in told
+    assert fields["cost"]["state_bytes"] < 9 * 784 * 784 * 8
+
+
+def test_every_learner_is_told_and_those_that_are_best_for_something_say_so(onebit: Onebit) -> None:
+    fields = json.loads(onebit("learners", "--json").out)
+    best = {one["name"]: one["best_for"] for one in fields if one["best_for"]}
+    told = " ".join(onebit("learners").out.split())
+
+    assert [one["name"] for one in fields] == list(registered())
+    assert {"late-ucb", "stack-igw", "igw-logistic", "perceptron"} <= best.keys()
+    assert [name for name, text in best.items() if f"best for {text}" not in told] == []
+
+
+def test_what_takes_too_long_is_estimated(onebit: Onebit) -> None:
+    (newtron,) = json.loads(onebit("learners", "newtron", "--data", "synsep", "--json").out)
+
+    assert newtron["us_per_event"] is None
+    assert newtron["unmeasured"].startswith("not measured: some ")
+
+
+def test_a_large_state_is_not_made_to_be_measured(onebit: Onebit, tmp_path: Path) -> None:
+    (tmp_path / "wide.svm").write_text("0 1:1 2:1\n1 1:1 3:1\n0 2:1\n")
+    told = onebit("learners", "late-ucb", "--data", str(tmp_path / "wide.svm"), "--n-features", "9000").out
+
+    assert "not measured: a state of more than 512 MB" in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--data", "optdigits", "--nnz", "3"), "--data optdigits tells the classes and the non-zeros"),
+        (("--data", "optdigits", "--n-classes", "3"), "leave --n-classes and --nnz out"),
+        (("late-ubc",), "no learner is called 'late-ubc'; did you mean late-ucb? there are: arow, "),
+        (("zzz",), "no learner is called 'zzz'; there are: "),
+        (("--data", "optdigit"), "did you mean optdigits"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(flags: tuple[str, ...], told: str, onebit: Onebit) -> None:
+    ended = onebit("learners", *flags)
+
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert told in " ".join(ended.err.split())

@@ -1,0 +1,155 @@
+"""`--estimate`: what the learner's own policy would have earned, told by a run and by a running learner."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from stream.brokers.port import Broker
+from stream.cli import learn
+from stream.cli.exits import ExitCode
+from stream.cli.live_estimates import estimate_lines, from_topics
+from stream.cli.settings import Settings
+from tests.cli.conftest import Onebit
+from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
+
+FILES = Path(__file__).parents[2] / "producers/datasets/files"
+OFFERS = ("--data", "offers.csv.gz", "--map", "offers.toml", "--limit", "300", "--delay", "exponential:5s", "--reward")
+RUN = ("run", *OFFERS, "any", "--learner", "late-ucb", "--no-report")
+
+
+@pytest.fixture
+def offers(tmp_path: Path) -> None:
+    for name in ("offers.csv.gz", "offers.toml"):
+        shutil.copy(FILES / name, tmp_path / name)
+
+
+@pytest.mark.usefixtures("offers")
+def test_run_tells_what_the_learner_would_have_earned_with_the_log(onebit: Onebit) -> None:
+    ended = onebit(*RUN, "--play", "logged", "--estimate", "--json")
+    assert ended.code == ExitCode.OK
+    run = orjson.loads(ended.out)
+    found = run["estimate"]
+    assert (found["n"], found["without_outcome"], found["waiting"]) == (run["matched"], run["expired"], 0)
+    assert found["weight_max"] == 10.0, "ten offers, shown evenly"
+    assert found["logged"] == pytest.approx(1.0 - run["error_rate"])
+    assert found["flags"] == ["outcome-missing", "ess-low"]
+    ips, snips = found["estimates"]
+    assert (ips["estimator"], snips["estimator"]) == ("ips", "snips")
+    agreed = found["ess"]  # of weights that are all alike
+    assert ips["value"] == pytest.approx(snips["value"] * agreed * 10.0 / found["n"])
+    assert 0.0 <= ips["anytime_low"] <= ips["value"] <= ips["anytime_high"] <= 1.0
+
+    told = onebit(*RUN, "--play", "logged", "--estimate").out
+    line = next(line for line in told.splitlines() if line.startswith("estimate: "))
+    assert line == (
+        f"estimate: the learner's own policy would earn {ips['value']:.3f} (anytime {ips['anytime_low']:.3f} to "
+        f"{ips['anytime_high']:.3f}) over {found['n']} settled decisions; logged {found['logged']:.3f}"
+    )
+    assert "estimate: outcome-missing: 19 of 300 settled decisions" in told
+
+
+@pytest.mark.usefixtures("offers")
+def test_run_says_nothing_of_it_where_it_is_not_asked(onebit: Onebit) -> None:
+    assert orjson.loads(onebit(*RUN, "--play", "logged", "--json").out)["estimate"] is None
+
+
+@pytest.mark.parametrize("play", ["own", "match"])
+def test_where_the_learner_plays_its_own_there_is_nothing_to_judge(onebit: Onebit, play: str) -> None:
+    ended = onebit("run", "--data", "optdigits", "--play", play, "--estimate", "--no-report")
+    assert ended.code == ExitCode.USAGE
+    told = " ".join(ended.err.split())
+    assert (
+        f"--estimate judges what the learner would have done where a log's decisions are played, and --play {play}"
+        in told
+    )
+    assert "Leave --estimate out, or play those of a log: --play logged" in told
+
+
+def send_logged(pipeline: Pipeline, first: int, events: int, waits: int | None = None) -> None:
+    """Logged decisions of two classes, all but one of them with feedback, and every other of those right."""
+    for number in range(first, first + events):
+        event_id = f"event-{number}"
+        context = {"id": event_id, "x": {"i": [0]}, "logged": {"action": number % 2, "propensity": 0.5}}
+        pipeline.send(TOPICS.contexts, orjson.dumps(context), key=event_id.encode())
+        if number != waits:
+            pipeline.answer(event_id, (number // 2) % 2)
+
+
+@pytest.fixture
+def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run `onebit learn` on a broker in this process until it has stepped a while; what it tells.
+
+    With `meanwhile` it then does the same again, as if the broker had been away.
+    """
+
+    def run(broker: Broker, *flags: str, meanwhile: Callable[[], None] | None = None) -> str:
+        asked = iter(([False] * 20 + [True]) * 2)
+        monkeypatch.setattr(learn, "StopRequest", lambda: lambda: next(asked))
+
+        def keep_running(settings: Settings, stop: Callable[[], bool], work: Callable[[Broker], None]) -> None:
+            work(broker)
+            if meanwhile is not None:
+                meanwhile()
+                work(broker)
+
+        monkeypatch.setattr(learn, "keep_running", keep_running)
+        task = ("--learner", "late-ucb", "--n-classes", "3", "--n-features", "4", "--reward", "any")
+        return " ".join(onebit("learn", "--topic-prefix", "test.", *task, *flags).err.split())
+
+    return run
+
+
+def test_running_learner_tells_it_and_begins_anew_after_a_restart(learn_on: Callable[..., str]) -> None:
+    pipeline = Pipeline(small_task())
+    send_logged(pipeline, 0, 120)
+    told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
+    whole = from_topics(pipeline.broker, TOPICS, 1)
+    assert (whole.n, whole.waiting, whole.logged) == (120, 0, 0.5)
+    (expected,) = (line for line in estimate_lines(whole, "", " made since this program started") if "earn" in line)
+    assert expected in told
+
+    told = learn_on(pipeline.broker, "--estimate")
+    assert "estimate: none yet; no decision made since this program started is settled" in told
+    send_logged(pipeline, 120, 60, waits=150)
+    told = learn_on(pipeline.broker, "--estimate")
+    assert "over 30 settled decisions made since this program started; logged 0.467" in told
+
+
+def test_estimate_goes_on_when_the_broker_was_away(learn_on: Callable[..., str]) -> None:
+    pipeline = Pipeline(small_task())
+    send_logged(pipeline, 0, 60, waits=20)
+    told = learn_on(pipeline.broker, "--play", "logged", "--estimate", meanwhile=lambda: pipeline.answer("event-20", 0))
+    assert "over 20 settled decisions" in told
+    assert "over 60 settled decisions" in told
+    assert "handed-over" not in told
+
+
+def test_learner_that_is_not_asked_tells_none(learn_on: Callable[..., str]) -> None:
+    pipeline = Pipeline(small_task())
+    send_logged(pipeline, 0, 10)
+    told = learn_on(pipeline.broker, "--play", "logged")
+    assert "decided 10, matched 10" in told
+    assert "estimate" not in told
+
+
+def test_learner_that_plays_its_own_is_refused_by_what_its_pipeline_has(learn_on: Callable[..., str]) -> None:
+    pipeline = Pipeline(small_task())
+    assert "and --play own plays its own" in learn_on(pipeline.broker, "--estimate")
+    send_logged(pipeline, 0, 10)
+    learn_on(pipeline.broker, "--play", "logged")
+    assert "estimate: none yet" in learn_on(pipeline.broker, "--estimate"), "its pipeline has --play logged"
+
+
+def test_several_partitions_are_read_as_one(learn_on: Callable[..., str]) -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    for partition, number in ((0, 1), (1, 1), (1, 2)):
+        context = {"id": f"event-{number}", "x": {"i": [0]}, "logged": {"action": 0, "propensity": 0.5}}
+        pipeline.send(TOPICS.contexts, orjson.dumps(context), partition)
+        pipeline.send(TOPICS.feedback, feedback_value(f"event-{number}", partition), partition)
+    told = learn_on(pipeline.broker, "--play", "logged", "--estimate")
+    found = from_topics(pipeline.broker, TOPICS, 2)
+    assert (found.n, found.logged) == (3, 2 / 3)
+    assert "over 3 settled decisions made since this program started; logged 0.667" in told

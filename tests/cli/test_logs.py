@@ -1,0 +1,168 @@
+"""A log of decisions through the whole pipeline, embedded, and what its settings refuse."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producers.datasets.base import Dataset, DatasetError
+from stream.cli import composition
+from stream.cli.app import main
+from stream.cli.composition import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
+from stream.cli.embedded import prepare_embedded, run_embedded
+from stream.cli.exits import ExitCode
+from stream.cli.on_kafka import _Programs
+from stream.cli.settings import Settings, SettingsError
+from stream.cli.sources import load_settings
+from stream.reporting.errors import ErrorCurve
+from stream.reporting.run_report import RunReport
+from stream.verifying.audit import audit_partition
+from stream.verifying.reapply import replay_journal
+from stream.wire.ledger import Ledger
+from tests.producers.memory_log import clicks, log_of
+
+ROWS = 400
+
+
+def settings_with(**given: Any) -> Settings:
+    return load_settings({"learner": ["late-ucb"], "window": "10m", **given})
+
+
+def run(dataset: Dataset, **given: Any) -> RunReport:
+    settings = settings_with(**given)
+    return run_embedded(settings, settings.learner[0], dataset, "onebit run")
+
+
+def test_logged_actions_are_played_and_learned_from_in_the_time_of_the_log() -> None:
+    report = run(clicks(ROWS), play="logged", reward="any", speed="60x", delay="logged")
+    assert report.ledger_ok
+    assert report.ledger == Ledger(contexts=400, decided=400, matched=360, expired=40, feedback=360)
+    assert report.delays is not None
+    assert (report.delays.median_ms, report.delays.max_ms) == (8, 8), "half a second, 60 times faster"
+    assert report.errors.events == 360, "what has no outcome is not judged"
+    assert report.errors.error_rate == pytest.approx(2 / 3, abs=0.08), "as the log was: uniform"
+    assert report.virtual_s == pytest.approx(399 / 60 + 600, abs=1.0)
+
+
+@pytest.mark.parametrize("learner", ["late-ucb", "stack-igw", "banditron"])
+def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(learner: str) -> None:
+    report = run(clicks(ROWS), learner=[learner], play="match", delay="fixed:50ms")
+    ledger = report.ledger
+    assert report.ledger_ok
+    assert ledger.decided == ledger.matched + ledger.expired + ledger.unmatched == ROWS
+    assert ledger.unmatched == pytest.approx(2 / 3 * ROWS, abs=40)
+    assert (ledger.feedback, ledger.feedback_unmatched) == (ledger.matched, 0), "a log tells of its own actions alone"
+    assert report.errors.events == ledger.matched
+
+
+def test_late_ucb_learns_from_a_uniform_log_what_is_right() -> None:
+    settings = settings_with(play="logged", delay="none")
+    pipeline = prepare_embedded(settings, "late-ucb", clicks(ROWS))
+    pipeline.run()
+    (task,) = pipeline.learner.tasks.values()
+    weights = task.learner.weights()
+    assert weights.argmax(axis=0).tolist() == [0, 1, 2, 0]
+    for check in (audit_partition, replay_journal):
+        assert check(pipeline.broker, composition.topics_of(settings), 0).ok
+
+
+def test_label_of_a_log_tells_the_bit_of_any_action() -> None:
+    data = clicks(ROWS)
+    labelled = log_of([data.log.outcome(row)._replace(label=(row % 4) % 3) for row in range(ROWS)])
+    report = run(labelled, delay="none")
+    assert report.ledger == Ledger(contexts=400, decided=400, matched=400, feedback=400)
+    assert report.errors.error_rate < 0.1
+
+
+def test_log_without_propensities_is_refused_record_by_record_where_the_learner_weighs_by_them() -> None:
+    data = clicks(30)
+    without = log_of([data.log.outcome(row)._replace(propensity=None) for row in range(30)])
+    report = run(without, learner=["banditron"], play="logged", delay="none")
+    assert report.ledger == Ledger(contexts=30, context_malformed=30)
+    assert report.ledger_ok
+    assert run(without, play="logged", delay="none", window="1s").ledger.decided == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"delay": "logged"}, "--delay logged: visits has no times of its feedback; give a model of the delay"),
+        ({"speed": "2x", "shuffle": True}, "--speed 2x replays a log in its order; leave --shuffle out"),
+        ({"loop": True, "events": 5}, "--loop goes on until it is stopped; leave --events and --epochs out"),
+    ],
+)
+def test_settings_that_do_not_fit_a_log_are_refused_with_what_to_do(given: dict[str, Any], says: str) -> None:
+    settings, data = settings_with(**given), clicks(5, delay_ms=None)
+    check = feedback_plan if "delay" in given else replay_options
+    with pytest.raises(SettingsError) as refused:
+        check(settings, data)
+    assert str(refused.value).startswith(says)
+
+
+def test_learner_does_not_play_its_own_where_nobody_would_know_the_bit() -> None:
+    with pytest.raises(
+        SettingsError, match=r"^--play own: visits has no true classes.*--play logged learns from these"
+    ):
+        check_play(settings_with(), clicks(5))
+    check_play(settings_with(play="logged"), clicks(5))
+    check_play(settings_with(), log_of([clicks(1).log.outcome(0)._replace(label=2)]))
+    check_play(settings_with(), dataset_of(settings_with()))
+
+
+def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(composition, "load", lambda *_: clicks(5))
+    with pytest.raises(SystemExit) as ended:
+        main(["run"])
+    assert ended.value.code == ExitCode.USAGE
+    assert "--play own: visits has no true classes" in " ".join(capsys.readouterr().err.split())
+
+
+def test_logged_delays_need_time() -> None:
+    with pytest.raises(SettingsError, match="--speed max leaves no time for it; give a factor"):
+        feedback_plan(settings_with(delay="logged", speed="max"), clicks(5))
+    assert feedback_speed(settings_with(speed="60x")) == 60.0
+
+
+def test_speed_needs_the_times_of_a_log() -> None:
+    settings = settings_with(speed="2x", limit=None)
+    with pytest.raises(SettingsError, match="--speed 2x: optdigits has no times of its decisions; give a --rate"):
+        replay_options(settings, dataset_of(settings))
+
+
+def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(composition, "load", lambda *_: clicks(100, gap_ms=60_000))
+    given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
+    part = dataset_of(settings_with(**given))
+    assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20"
+    assert events_of(settings_with(loop=True), part) > 10**9
+
+
+def test_part_is_one_of_a_log_only() -> None:
+    with pytest.raises(DatasetError, match="optdigits is no log of decisions"):
+        dataset_of(settings_with(limit=3))
+
+
+@pytest.mark.parametrize(("name", "value"), [("speed", "60"), ("speed", "0x"), ("from", "tomorrow"), ("limit", 0)])
+def test_value_that_is_no_speed_time_or_number_is_refused_by_its_flag(name: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=rf"^--{name}: .*got {value!r}"):
+        load_settings({name: value})
+
+
+def test_greedy_class_that_nobody_knows_of_is_left_out_of_its_error() -> None:
+    curve = ErrorCurve()
+    for mistake, greedy in ((True, None), (False, True), (False, False), (False, None)):
+        curve.add(mistake, greedy)
+    assert (curve.error_rate, curve.summary().greedy_error_rate) == (0.25, 0.5)
+
+
+def test_warnings_of_a_program_that_nobody_reads_are_found_in_its_log(tmp_path: Path) -> None:
+    programs = object.__new__(_Programs)
+    programs.logs = {"replay": tmp_path / "replay.log"}
+    code = (
+        "from stream.cli.console import announce, warn; announce('warning: of an event'); warn('it slipped [by 2 s]')"
+    )
+    with programs.logs["replay"].open("wb") as log:
+        subprocess.run([sys.executable, "-c", code], stderr=log, check=True)
+    assert programs.warnings("replay") == ["it slipped [by 2 s]"]

@@ -1,0 +1,32 @@
+"""How an event is timed: by the fastest of some parts, without what is compiled."""
+
+from itertools import accumulate, chain
+
+import numpy as np
+
+from producers.datasets.catalogue import load
+from stream.cli.measuring import event_us, first_events
+from stream.learners import create
+from stream.randomness.draws import Purpose, uniform
+
+OPTDIGITS = load("optdigits")
+
+
+def test_the_fastest_part_counts_of_those_that_last_long_enough() -> None:
+    # Parts of 1, 2 and 4 events; the last of them is long enough, and three more of its size follow it.
+    parts_s = [0.002, 0.008, 0.016, 0.020, 0.012, 0.048]
+    readings = accumulate(chain.from_iterable((1.0, part_s) for part_s in parts_s))
+    learner = create("perceptron", OPTDIGITS.n_classes, OPTDIGITS.n_features)
+
+    assert abs(event_us(learner, first_events(OPTDIGITS), lambda: next(readings)) - 3_000) < 1e-6
+    assert next(readings, None) is None
+    assert np.any(learner.weights())
+
+
+def test_an_event_has_the_draws_that_belong_to_its_id() -> None:
+    events = first_events(OPTDIGITS)
+    event_id = OPTDIGITS.event_id(7)
+
+    assert len(events) == 1_000
+    assert events[7].row.label == OPTDIGITS.label(7)
+    assert events[7][1:] == (uniform(1, Purpose.ACTION, event_id), uniform(1, Purpose.UPDATE, event_id))

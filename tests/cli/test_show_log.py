@@ -1,0 +1,108 @@
+"""`onebit data show` of logs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from producers.datasets.logs import lookalike
+from stream.cli.exits import ExitCode
+from stream.cli.sources import load_settings
+from stream.cli.wanted import wanted_settings
+from tests.cli.conftest import Onebit
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    lookalike.write(tmp_path)
+    return tmp_path / lookalike.LOG_NAME
+
+
+def test_a_log_is_shown_with_a_mapping_that_can_be_saved(log: Path, tmp_path: Path, onebit: Onebit) -> None:
+    shown = onebit("data", "show", str(log))
+    assert shown.code == ExitCode.OK
+    assert "offers.csv.gz: CSV\n10 columns: visit, shown_at, device" in shown.out
+    _, _, rest = shown.out.partition("give it with --map:\n")
+    toml, _, rows = rest.partition("\n2,000 rows that can be used, ")
+    (tmp_path / "guessed.toml").write_text(toml)
+    assert rows.startswith("10 features\n10 classes: offer-")
+    assert (
+        "id visit-00001  time 2024-03-01 08:00:38.197  action offer-09  propensity 0.1  reward 0  delay 6015ms" in rows
+    )
+    assert "hours_away: 0.53, one, device=phone, region=west" in rows
+    again = onebit("data", "show", str(log), "--map", "guessed.toml")
+    assert "2,000 rows that can be used, 10 features" in again.out
+    assert "a mapping, guessed" not in again.out
+
+
+def test_a_log_is_shown_as_json(log: Path, onebit: Onebit) -> None:
+    shown = json.loads(onebit("data", "show", str(log), "--map", str(log.parent / "offers.toml"), "--json").out)
+    assert (shown["format"], shown["rows"], shown["features"], shown["classes"]) == ("CSV", 2_000, 10, 10)
+    assert shown["mapping"]["action"] == "action"
+    assert shown["guessed"] is False
+    assert len(shown["first"]) == 5
+    guessed = json.loads(onebit("data", "show", str(log), "--json").out)
+    assert guessed["guessed"] is True
+    assert guessed["mapping"] == {key: value for key, value in shown["mapping"].items() if key != "classes"} | {
+        "features": {"numeric": ["hours_away", "one"], "categorical": ["device", "region"], "text": []}
+    }
+
+
+def test_what_a_guess_leaves_open_is_told(tmp_path: Path, onebit: Onebit) -> None:
+    (tmp_path / "log.csv").write_text("which,click,price\nx,1,2.5\ny,0,1.5\n")
+    shown = onebit("data", "show", "log.csv")
+    assert shown.code == ExitCode.OK
+    assert "# no column looks like the action that was played or the right label" in shown.out
+    assert "\n# the rows are shown as soon as that is said: a log says which action was played" in shown.out
+
+
+def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> None:
+    (tmp_path / "log.csv").write_text("action,click,price\nx,1,2.5\ny,0,1.5\nx,7,1.5\n")
+    shown = onebit("data", "show", "log.csv").out
+    assert "1 row left out: reward: expected 0 or 1" in shown
+    assert "reward_above) (at line 4; got 7.0)\n" in shown
+    assert "# rewards are not all 0 or 1" in shown
+    (tmp_path / "more.csv").write_text("action,p,click,price\nx,1,1,2.5\n" + "y,0.5,0,3\n" * 98 + "x,abc,1,3\n" * 2)
+    more = onebit("data", "show", "more.csv").out
+    assert "2 rows left out: p: expected a probability above 0 and at most 1 (first at line 101; got 'abc')\n" in more
+    counted = json.loads(onebit("data", "show", "more.csv", "--json").out)
+    reason = "p: expected a probability above 0 and at most 1"
+    assert (counted["skipped"], counted["first_skipped"]) == ({reason: 2}, {reason: "line 101; got 'abc'"})
+    assert "3 rows that can be used" in onebit("data", "show", "log.csv", "--reward-above", "0.5").out
+
+
+def test_what_is_no_log_is_told_what_it_looks_like(tmp_path: Path, onebit: Onebit) -> None:
+    (tmp_path / "notes.md").write_text("# notes\n")
+    refused = onebit("data", "show", "notes.md")
+    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+    assert "notes.md looks like text in one column; it begins with '# notes'" in refused.err
+
+
+def test_svmlight_is_shown_as_before(tmp_path: Path, onebit: Onebit) -> None:
+    (tmp_path / "letters").write_text("0 1:1\n1 2:0.5\n")
+    assert "letters: 2 rows, 2 features" in onebit("data", "show", "letters").out
+    for name in ("letters.svm", "letters.txt"):
+        (tmp_path / name).write_text("0 1:1\n1,2 2:0.5\n")
+        assert "line 2: a row has one label" in onebit("data", "show", name).err
+    (tmp_path / "letters.svm").write_text("only words\n")
+    assert "line 1: an entry is INDEX:VALUE" in onebit("data", "show", "letters.svm").err
+
+
+def test_named_features_are_saved_for_a_learner(log: Path, tmp_path: Path, onebit: Onebit) -> None:
+    saved = onebit("data", "show", str(log), "--map", "offers.toml", "--save-features", "offers.json")
+    assert saved.code == ExitCode.OK
+    settings = load_settings({"features": tmp_path / "offers.json", "n_classes": 10, "learner": ["late-ucb"]})
+    wanted = wanted_settings(settings, {}, "journal 0").task
+    assert (wanted.n_features, wanted.n_classes) == (10, 10)
+    encoder = wanted.feature_encoder()
+    assert encoder is not None
+    x = encoder.encode({"hours_away": 0.5, "device": "phone", "region": "nowhere"})
+    assert len(x.indices) == 2
+
+
+def test_a_file_of_features_that_cannot_be_used_is_refused(tmp_path: Path, onebit: Onebit) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    for name in ("bad.json", "nowhere.json"):
+        refused = onebit("learn", "--features", name, "--n-classes", "3")
+        assert refused.code == ExitCode.USAGE
+        assert f"--features {name}: expected a file that `onebit data show --save-features` wrote" in refused.err

@@ -1,0 +1,37 @@
+"""What `make test-compose` and `make test-cluster` say where there is no Docker, or no engine."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ("test-compose", "test-cluster")
+
+
+def ended(script: str, programs: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script where only these programs are found, and those that it needs before it asks for Docker."""
+    for name in ("bash", "dirname"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    command = ["/usr/bin/env", "bash", str(ROOT / f"docker/{script}.sh")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": str(programs)})
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_docker_that_is_not_installed_is_told_in_one_line(script: str, tmp_path: Path) -> None:
+    done = ended(script, tmp_path)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{script}: docker is not installed; install Docker with Compose v2\n"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_engine_that_does_not_answer_is_told_with_what_docker_says(script: str, tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/usr/bin/env bash\necho 'permission denied' >&2\nexit 1\n")
+    docker.chmod(0o755)
+    done = ended(script, tmp_path)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"permission denied\n{script}: no Docker engine answers; start one\n"

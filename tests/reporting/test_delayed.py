@@ -1,0 +1,172 @@
+"""Delayed progressive validation: what counts when, beside plain counting and beside River's on the same rows."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from river import base, evaluate, metrics
+
+from producers.datasets.base import Dataset
+from stream.cli.composition import dataset_of, feedback_plan
+from stream.cli.embedded import run_embedded
+from stream.cli.settings import Settings
+from stream.cli.sources import load_settings
+from stream.learners import Learner, create
+from stream.randomness.draws import Purpose, uniform
+from stream.reporting.delayed import DelayedPoint, Settlements
+from stream.reporting.figures import error_figures
+from stream.wire.events import Decision, Example, Features, Outcome
+
+
+class Life(NamedTuple):
+    """A decision: when it was made, when and how it was settled."""
+
+    decided_ms: int
+    after_ms: int
+    outcome: Outcome
+    reward: int
+
+    @property
+    def known_ms(self) -> int:
+        return self.decided_ms + (0 if self.outcome is Outcome.UNMATCHED else self.after_ms)
+
+    def example(self) -> Example:
+        reward = self.reward if self.outcome is Outcome.MATCHED else None
+        return Example("id", self.outcome, 0, 1.0, reward, None, self.known_ms)
+
+
+LIVES = st.lists(
+    st.builds(Life, st.integers(0, 50), st.integers(0, 60), st.sampled_from(list(Outcome)), st.integers(0, 1)),
+    min_size=1,
+    max_size=30,
+)
+
+
+def curve(lives: list[Life]) -> tuple[DelayedPoint, ...]:
+    settlements = Settlements()
+    assert list(settlements.take(life.example() for life in lives)) == [life.example() for life in lives]
+    return settlements.curve([life.decided_ms for life in lives])
+
+
+@given(LIVES)
+def test_every_point_agrees_with_plain_counting(lives: list[Life]) -> None:
+    times = sorted(life.decided_ms for life in lives)
+    for point in curve(lives):
+        known = [life for life in lives if life.known_ms <= times[point.decided - 1]]
+        matched = [life for life in known if life.outcome is Outcome.MATCHED]
+        assert point == (
+            point.decided,
+            len(matched),
+            sum(life.reward == 0 for life in matched),
+            sum(life.outcome is Outcome.EXPIRED for life in known),
+            sum(life.outcome is Outcome.UNMATCHED for life in known),
+        )
+        if matched:
+            assert point.error_rate == sum(life.reward == 0 for life in matched) / len(matched)
+
+
+def test_what_is_outstanding_when_the_last_decision_is_made_is_counted_and_not_revealed() -> None:
+    matched = Outcome.MATCHED
+    lives = [
+        Life(0, 5, matched, 1),
+        Life(10, 11, matched, 0),
+        Life(20, 0, Outcome.UNMATCHED, 0),
+        Life(20, 1, matched, 0),
+    ]
+    last = curve(lives)[-1]
+    assert last == DelayedPoint(decided=4, matched=1, mistakes=0, expired=0, unmatched=1)
+    assert (last.outstanding, last.error_rate) == (2, 0.0)
+    assert Settlements().curve([]) == ()
+
+
+def settings_with(**given: Any) -> Settings:
+    return load_settings({"events": 400, "rate": 100.0, "delay": DELAY, **given})
+
+
+DELAY = ";".join(f"{label}=fixed:{delay_ms}ms" for label, delay_ms in enumerate((15, 155, 555, 1_005, 4_005))) + (
+    ";*=fixed:75ms"
+)
+"""Events come every 10 ms, and no feedback with one of them: what is first then, River and we decide otherwise."""
+
+
+class Rounds:
+    """The rows as River wants them, with what it asks of each."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.data: Dataset = dataset_of(settings)
+        self.plan = feedback_plan(settings, self.data)
+
+    def __iter__(self) -> Iterator[tuple[dict[Any, Any], Any]]:
+        for position, (event_id, row) in enumerate(self.data.schedule(0, 400)):
+            yield {"id": event_id, "at_ms": 10 * position, "row": row}, self.data.label(row)
+
+    def delay_ms(self, x: dict[Any, Any], y: int) -> int:
+        (delay_ms,) = self.plan(x["id"], y)
+        return delay_ms
+
+
+class Pupil(base.Classifier):
+    """One of our learners as a model of River's: it learns from one bit, and it is told the class."""
+
+    def __init__(self, learner: Learner, rounds: Rounds) -> None:
+        self.learner = learner
+        self.rounds = rounds
+        self.made: dict[str, tuple[Features, Decision]] = {}
+
+    def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> int:
+        features = self.rounds.data.row(x["row"]).x
+        decision = self.learner.predict(features, uniform(0, Purpose.ACTION, x["id"]))
+        self.learner.observe(features, decision)
+        self.made[x["id"]] = features, decision
+        return decision.action
+
+    def learn_one(self, x: dict[Any, Any], y: Any) -> None:
+        features, decision = self.made.pop(x["id"])
+        self.learner.update(features, decision, int(decision.action == y), 0.0, y)
+
+
+@pytest.mark.parametrize("name", ["late-ucb", "banditron", "perceptron", "stack-igw"])
+def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(name: str) -> None:
+    settings = settings_with(learner=[name])
+    rounds = Rounds(settings)
+    pupil, accuracy = Pupil(create(name, 10, 64), rounds), metrics.Accuracy()  # type: ignore[no-untyped-call]
+    by_answers: dict[int, float] = {}
+    for state in evaluate.iter_progressive_val_score(
+        rounds, pupil, accuracy, moment="at_ms", delay=rounds.delay_ms, step=1
+    ):
+        told: Any = state
+        by_answers[told["Step"]] = 1.0 - told["Accuracy"].get()
+    assert by_answers.keys() == set(range(1, 401))
+
+    report = run_embedded(settings, name, rounds.data, "")
+    last = report.delayed[-1]
+    assert (last.decided, report.ledger.matched) == (400, 400)
+    assert 0 < last.outstanding < 100
+    assert report.errors.error_rate == pytest.approx(by_answers[400], abs=1e-12), "when all has been revealed"
+    for point in report.delayed:
+        if point.matched:
+            assert point.error_rate == pytest.approx(by_answers[point.matched], abs=1e-12)
+
+
+def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
+    settings = settings_with(loss=0.5, window="1s", learner=["late-ucb"], delay="fixed:75ms")
+    report = run_embedded(settings, "late-ucb", dataset_of(settings), "")
+    last = report.delayed[-1]
+    assert last.matched + last.outstanding + last.expired == 400
+    assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of those older than a second"
+    assert report.as_json()["delayed"] == {
+        **last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate,
+    }  # fmt: skip
+    figures = {figure.title: figure for figure in error_figures(["late-ucb"], [report])}
+    assert {"Error as it could be known", "Expired"} < figures.keys()
+    assert f"At the last decision {last.outstanding} were outstanding" in figures["Error as it could be known"].caption
+
+
+def test_run_without_losses_has_no_figure_of_what_expired() -> None:
+    settings = settings_with(learner=["late-ucb"], events=50)
+    report = run_embedded(settings, "late-ucb", dataset_of(settings), "")
+    assert "Expired" not in {figure.title for figure in error_figures(["late-ucb"], [report])}
+    assert np.isfinite(report.delayed[-1].error_rate)

@@ -1,0 +1,66 @@
+"""The page about judged policies."""
+
+import re
+from html import unescape
+
+import numpy as np
+import pytest
+
+from stream.estimating.estimate import Estimates, estimate
+from stream.estimating.judge import Options
+from stream.estimating.policies import Training, parse_policy
+from stream.reporting.estimate_page import estimate_page
+from tests.estimating.logs import N_FEATURES, MemoryLog, a_log
+
+
+@pytest.fixture(scope="module")
+def found() -> Estimates:
+    policies = [
+        parse_policy(one, tuple("abcd"), N_FEATURES, Training()) for one in ("uniform", "constant:a", "late-ucb")
+    ]
+    return estimate(MemoryLog(a_log(400), name="<shop>"), policies, Options(resamples=100))
+
+
+def test_page_says_every_estimate(found: Estimates) -> None:
+    page = estimate_page(found, 0.95, "onebit estimate --data shop.csv")
+    for policy in found.policies:
+        for one in policy.estimates:
+            assert one.value is not None
+            row = rf'<th scope="row">{one.estimator}</th><td>{one.n:,}</td><td>{one.value:.5f}</td>'
+            assert re.search(row, page)
+    assert page.count("its value is the mean over its changes") == 1
+    assert "onebit</span> <span>estimate" in page
+
+
+def test_page_says_the_flags(found: Estimates) -> None:
+    page = unescape(estimate_page(found, 0.95, "onebit"))
+    flags = [flag for policy in found.policies for flag in policy.flags]
+    assert "ess-low" in [flag.name for flag in flags]
+    assert all(flag.text in page for flag in flags)
+
+
+def test_figures_show_intervals_paths_and_weights_in_both_sizes(found: Estimates) -> None:
+    page = estimate_page(found, 0.95, "onebit")
+    for figure in ("intervals", "path", "weights"):
+        for size in ("wide", "narrow"):
+            assert f'id="{figure}-{size}-' in page
+    assert page.count("<svg ") == 6
+    identifiers = re.findall(r' id="([^"]*)"', page)
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_page_is_the_same_each_time_fetches_nothing_and_escapes_names(found: Estimates) -> None:
+    page = estimate_page(found, 0.95, "onebit")
+    assert page == estimate_page(found, 0.95, "onebit")
+    assert "<shop>" not in page
+    assert "&lt;shop&gt;" in page
+    assert "<script" not in page
+    assert "src=" not in page
+
+
+def test_policy_without_weights_has_a_page_of_what_there_is() -> None:
+    rows = a_log(100)._replace(propensities=np.full(100, np.nan))
+    policy = parse_policy("uniform", tuple("abcd"), N_FEATURES, Training())
+    page = estimate_page(estimate(MemoryLog(rows), [policy], Options(resamples=50)), 0.95, "onebit")
+    assert page.count("<svg ") == 2
+    assert "propensity-missing" in page
