@@ -1,15 +1,18 @@
 """The error of the default learners on real data, with bits at once and late.
 
     python benchmarks/late_bits.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000] [--orders 3] [--drift] [--write]
+                                   [--learner igw-logistic] [--param scale=100]
 
 For each set the learner that `auto` chooses, with its defaults, goes once over the rows in each of some orders, drawn
-from a seed; every bit comes a fixed number of decisions late. The error is that of the action. With `--drift` the
-classes change their names halfway, by a permutation that leaves none in its place, and each `drift` is measured.
-`--write` puts the table into benchmarks/results/late_bits.json, or late_bits_drift.json, row by row.
+from a seed; every bit comes a fixed number of decisions late. The error is that of the action; "seeing", that of the
+decisions made since bits have begun to come. With `--drift` the classes change their names halfway, by a permutation
+that leaves none in its place, and each `drift` is measured. `--learner` takes another than `auto` would. `--write` puts
+the table into benchmarks/results/late_bits.json, or late_bits_drift.json, row by row.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -20,14 +23,20 @@ from numpy.typing import NDArray
 
 from producers.datasets import svmlight
 from producers.datasets.synthetic import synnonsep, synsep
-from stream.learners import create
-from stream.learners.auto import choose
+from stream.learners import Learner, create
+from stream.learners.auto import Choice, choose
 from stream.learners.kernels import DRIFTS
 from stream.offline import Examples, run
+from stream.wire.events import FloatArray
 
 RESULTS = Path(__file__).parent / "results"
 
 SYNTHETIC_ROWS = 50_000
+
+LOGNORMAL = "lognormal"
+"""A delay drawn for each bit, with a median of 1,000 decisions: `LOGNORMAL_MEDIAN` · exp(a standard normal)."""
+
+LOGNORMAL_MEDIAN = 1_000
 
 FILES = {
     "vowel": ("vowel.scale.svm.gz", 10),
@@ -49,7 +58,7 @@ FILES = {
 
 SETS = (*FILES, "SynSep", "SynNonSep")
 
-GOALS: dict[int, dict[str, float]] = {
+GOALS: dict[int | str, dict[str, float]] = {
     0: {
         "vowel": 67, "optdigits": 9.5, "pendigits": 12.5, "satimage": 21.5, "usps": 12, "letter": 42, "shuttle": 4.6,
         "covtype": 30, "r8": 6, "reuters4": 5.5, "20news": 19, "amazon3": 7.6, "amazon7": 27, "SynSep": 0.2,
@@ -69,6 +78,15 @@ class Loaded(NamedTuple):
     examples: Examples
     n_classes: int
     n_features: int
+
+
+class Stream(NamedTuple):
+    """A data set in one order, with all that is drawn for it."""
+
+    examples: Examples
+    u: FloatArray  # float64[n]
+    v: FloatArray  # float64[n]
+    delays: NDArray[np.int64]  # int64[n], in decisions
 
 
 def load(name: str, folder: Path) -> Loaded:
@@ -100,30 +118,72 @@ def renamed_halfway(labels: NDArray[np.int64], n_classes: int, rng: np.random.Ge
     return np.concatenate((labels[:half], names[labels[half:]]))
 
 
+def delay_of(text: str) -> int | str:
+    """A number of decisions, or log-normal."""
+    return LOGNORMAL if text == LOGNORMAL else int(text)
+
+
+def stream_of(
+    data: Loaded, delay: int | str, seed: int, *, rows_max: int | None = None, epochs: int = 1, renamed: bool = False
+) -> Stream:
+    """The set in the orders that follow from a seed, one for each epoch; or the first so many rows of that."""
+    rng = np.random.default_rng(seed)
+    order = np.concatenate([rng.permutation(data.examples.labels.size) for _ in range(epochs)])
+    examples = in_order(data.examples, order[:rows_max])
+    if renamed:
+        examples = examples._replace(labels=renamed_halfway(examples.labels, data.n_classes, rng))
+    size = examples.labels.size
+    u, v = rng.random(size), rng.random(size)
+    if delay == LOGNORMAL:
+        return Stream(examples, u, v, np.rint(LOGNORMAL_MEDIAN * np.exp(rng.normal(size=size))).astype(np.int64))
+    return Stream(examples, u, v, np.full(size, delay, dtype=np.int64))
+
+
+def choice_of(data: Loaded) -> Choice:
+    """What `auto` takes for the set."""
+    return choose(data.n_classes, data.n_features, data.examples.indices.size / data.examples.labels.size)
+
+
+def wrong_of(learner: Learner, stream: Stream) -> NDArray[np.bool_]:
+    """Which actions of a learner over a stream are wrong."""
+    actions = run(learner, stream.examples, stream.u, stream.v, stream.delays).actions
+    return np.asarray(actions != stream.examples.labels)
+
+
+def error_percent(learner: Learner, stream: Stream) -> float:
+    """The share of wrong actions of a learner over a stream."""
+    return 100.0 * float(np.mean(wrong_of(learner, stream)))
+
+
+def summary_of(errors: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard error of the errors of some orders."""
+    return {
+        "error %": round(mean(errors), 2),
+        "s.e.": round(stdev(errors) / len(errors) ** 0.5, 2) if len(errors) > 1 else None,
+        "orders": [round(error, 2) for error in errors],
+    }
+
+
 def measure(
-    name: str, data: Loaded, delay: int, orders: int, parameters: dict[str, Any], *, renamed: bool = False
+    name: str, data: Loaded, delay: int | str, orders: int, choice: Choice, *, renamed: bool = False
 ) -> dict[str, Any]:
+    errors, seeing = [], []
     size = data.examples.labels.size
-    choice = choose(data.n_classes, data.n_features, data.examples.indices.size / size)
-    errors = []
+    blind = delay if isinstance(delay, int) else 0
     for seed in range(1, orders + 1):
-        rng = np.random.default_rng(seed)
-        shuffled = in_order(data.examples, rng.permutation(size))
-        if renamed:
-            shuffled = shuffled._replace(labels=renamed_halfway(shuffled.labels, data.n_classes, rng))
-        learner = create(choice.learner, data.n_classes, data.n_features, **{**choice.parameters, **parameters})
-        result = run(learner, shuffled, rng.random(size), rng.random(size), np.full(size, delay))
-        errors.append(100.0 * float(np.mean(result.actions != shuffled.labels)))
+        learner = create(choice.learner, data.n_classes, data.n_features, **choice.parameters)
+        wrong = wrong_of(learner, stream_of(data, delay, seed, renamed=renamed))
+        errors.append(100.0 * float(np.mean(wrong)))
+        seeing.append(100.0 * float(wrong[blind:].sum()) / max(size - blind, 1))
     goal = None if renamed else GOALS.get(delay, {}).get(name)
     return {
         "set": name,
         "delay": delay,
         "learner": choice.learner,
-        "parameters": {**choice.parameters, **parameters},
+        "parameters": dict(choice.parameters),
         "rows": size,
-        "error %": round(mean(errors), 2),
-        "s.e.": round(stdev(errors) / orders**0.5, 2) if orders > 1 else None,
-        "orders": [round(error, 2) for error in errors],
+        **summary_of(errors),
+        "error % seeing": round(mean(seeing), 2) if blind < size else None,
         "goal": goal,
     }
 
@@ -132,8 +192,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
-    parser.add_argument("--delays", nargs="+", type=int, default=[0, 1_000])
+    parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000], help="decisions, or lognormal")
     parser.add_argument("--orders", type=int, default=3)
+    parser.add_argument("--learner", help="instead of the one that auto chooses")
     parser.add_argument("--param", nargs="*", default=[], help="NAME=VALUE, instead of the default")
     parser.add_argument("--drift", action="store_true")
     parser.add_argument("--write", action="store_true")
@@ -143,9 +204,11 @@ def main() -> None:
     rows = json.loads(results.read_text()) if arguments.write and results.exists() else []
     for name in arguments.sets:
         data = load(name, arguments.folder)
+        choice = Choice(arguments.learner, {}, "it is given") if arguments.learner else choice_of(data)
         for delay, drift in product(arguments.delays, DRIFTS if arguments.drift else [None]):
-            parameters = given if drift is None else {**given, "drift": drift}
-            row = measure(name, data, delay, arguments.orders, parameters, renamed=arguments.drift)
+            drifting = {} if drift is None else {"drift": drift}
+            asked = choice._replace(parameters={**choice.parameters, **given, **drifting})
+            row = measure(name, data, delay, arguments.orders, asked, renamed=arguments.drift)
             print(json.dumps(row, ensure_ascii=False), flush=True)
             if arguments.write:
                 rows = [other for other in rows if _what(other) != _what(row)] + [row]
@@ -154,7 +217,7 @@ def main() -> None:
 
 
 def _what(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["set"], row["delay"], row["parameters"]
+    return row["set"], row["delay"], row["learner"], row["parameters"]
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
 """Microseconds per event of the learners for late bits: predict, observe and update, called from Python, and in a loop.
 
-    python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--inverses 100000]
+    python benchmarks/late_bits_speed.py DATA_FOLDER [--sets optdigits reuters4] [--write]
+    python benchmarks/late_bits_speed.py DATA_FOLDER --inverses 100000
 
 Every row stands beside the perceptron on the same events in the same run: on a machine that does other things at the
 time the ratio says more than the figure. CPU time, the best of five parts, after a part to warm up.
+`--write` puts the rows, with the load of the machine, into benchmarks/results/late_bits_speed.json.
 """
 
 import argparse
+import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from late_bits import Loaded, in_order, load
+from late_bits import RESULTS, Loaded, in_order, load
 
-from stream.learners import create
+from stream.learners import check_parameters, create, registered
 from stream.offline import Examples, run
 
 ROWS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
@@ -31,6 +35,10 @@ ROWS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
 
 LOOPS = {"pendigits": ("late-ucb", 400_000), "reuters4": ("igw-logistic", 250_000)}
 """In the compiled loop: events a second."""
+
+RESULT = RESULTS / "late_bits_speed.json"
+
+Row = dict[str, Any]
 
 EVENTS = 6_000
 PARTS = 6
@@ -74,6 +82,11 @@ def called_us(data: Loaded, learner_name: str, parameters: dict[str, Any]) -> fl
     return best_us(part, size)
 
 
+def state_bytes(data: Loaded, learner: str, parameters: dict[str, Any]) -> int:
+    checked = check_parameters(learner, parameters)
+    return registered()[learner].cost(data.n_classes, data.n_features, 0, checked).state_bytes
+
+
 def looped_per_s(data: Loaded, learner_name: str) -> float:
     size = data.examples.labels.size
     u = np.random.default_rng(1).random(size)
@@ -109,10 +122,44 @@ def inverse_error(d: int, events: int) -> tuple[float, float]:
     return of_inverse, of_w
 
 
+def rows_of(name: str, folder: Path) -> Iterator[Row]:
+    """What was measured on a set, with the load of the machine in the minute before."""
+    data = dense_images() if name == "dense" else load(name, folder)
+    order = np.random.default_rng(0).permutation(data.examples.labels.size)
+    data = data._replace(examples=in_order(data.examples, order))
+    reference = called_us(data, "perceptron", {})
+    for learner, parameters, goal in ROWS.get(name, ()):
+        figure = called_us(data, learner, parameters)
+        yield {
+            "set": name,
+            "learner": learner,
+            "parameters": parameters,
+            "µs": round(figure, 2),
+            "goal µs": goal,
+            "perceptron µs": round(reference, 2),
+            "ratio": round(figure / reference, 2),
+            "state kB": round(state_bytes(data, learner, parameters) / 1e3),
+            "load": round(os.getloadavg()[0], 1),
+        }
+    if name in LOOPS:
+        learner, goal_per_s = LOOPS[name]
+        rate, of_perceptron = looped_per_s(data, learner), looped_per_s(data, "perceptron")
+        yield {
+            "set": name,
+            "learner": learner,
+            "events/s in the compiled loop": round(rate),
+            "goal events/s": goal_per_s,
+            "perceptron events/s": round(of_perceptron),
+            "ratio": round(rate / of_perceptron, 3),
+            "load": round(os.getloadavg()[0], 1),
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sets", nargs="+", default=[*ROWS, "pendigits"], choices=[*ROWS, "pendigits"])
+    parser.add_argument("--write", action="store_true", help="keep the figures in the results")
     parser.add_argument("--inverses", type=int, metavar="EVENTS", help="the error of late-ucb's inverses, instead")
     arguments = parser.parse_args()
     if arguments.inverses:
@@ -120,26 +167,13 @@ def main() -> None:
             of_inverse, of_w = inverse_error(d, arguments.inverses)
             print(f"d = {d}: error of P {of_inverse:.1e}, of W {of_w:.1e} after {arguments.inverses:,} events")
         return
+    rows: list[Row] = []
     for name in arguments.sets:
-        data = dense_images() if name == "dense" else load(name, arguments.folder)
-        order = np.random.default_rng(0).permutation(data.examples.labels.size)
-        data = data._replace(examples=in_order(data.examples, order))
-        reference = called_us(data, "perceptron", {})
-        for learner, parameters, goal in ROWS.get(name, ()):
-            figure = called_us(data, learner, parameters)
-            print(
-                f"{name:10} {learner:13} {figure:7.2f} µs, {figure / reference:6.2f} times the perceptron's "
-                f"{reference:.2f}; goal {goal:g}",
-                flush=True,
-            )
-        if name in LOOPS:
-            learner, goal_per_s = LOOPS[name]
-            rate, of_perceptron = looped_per_s(data, learner), looped_per_s(data, "perceptron")
-            print(
-                f"{name:10} {learner:13} {rate:,.0f} events/s in the compiled loop, {rate / of_perceptron:.3f} of the "
-                f"perceptron's {of_perceptron:,.0f}; goal {goal_per_s:,}",
-                flush=True,
-            )
+        for row in rows_of(name, arguments.folder):
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+            rows.append(row)
+    if arguments.write:
+        RESULT.write_text("[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n")
 
 
 if __name__ == "__main__":

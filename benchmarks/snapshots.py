@@ -90,9 +90,10 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     interval_ms = LearnerOptions().snapshot_interval_ms
     options = LearnerOptions(group=f"{topics.contexts}group", records_max=records_max)
     program = LearnerProgram(broker, topics, task, options, lambda: time.monotonic_ns() // 1_000_000)
-    making = Clock(program._snapshot)
+    snapshots = program._snapshots
+    making = Clock(snapshots.portion)
     committing = Clock(commit_module.commit)
-    program._snapshot = making  # type: ignore[method-assign, assignment]
+    snapshots.portion = making  # type: ignore[method-assign, assignment]
     consumers.learner.commit = committing  # type: ignore[attr-defined, assignment]
     while not program.tasks:
         program.step(100)
@@ -101,12 +102,12 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     due_every = 2 * events // (SNAPSHOTS + 1)
     count, done = 0, 0
     while done < 2 * events:
-        due = done >= due_every * (count + 1) and program._writer is None and count < SNAPSHOTS
-        program._options = replace(options, snapshot_interval_ms=interval_ms if due else 0)
+        due = done >= due_every * (count + 1) and snapshots.writer is None and count < SNAPSHOTS
+        snapshots._options = replace(options.snapshots, interval_ms=interval_ms if due else 0)
         if due:
             running.snapshots.taken_ms = 0
             count += 1
-        carries = due or program._writer is not None
+        carries = due or snapshots.writer is not None
         making.seconds = committing.seconds = 0.0
         before, started_s = done, time.perf_counter()
         program.step(100)

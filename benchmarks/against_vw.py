@@ -1,0 +1,206 @@
+"""The learner that `auto` chooses, with its fixed defaults, against Vowpal Wabbit tuned in hindsight.
+
+    pip install vowpalwabbit==9.11.9
+    python benchmarks/against_vw.py DATA_FOLDER [--sets pendigits r8] [--delays 0 1000 lognormal] [--orders 3]
+        [--rows-max 10000] [--quadratic] [--times]
+    python benchmarks/against_vw.py --table [--quadratic]
+
+For each set and delay Vowpal Wabbit's squarecb, softmax and epsilon-greedy each get the setting that errs least in the
+first order: of a grid of explorations, costs (0 for a right action and 1 for a wrong one, or -1 and 0) and scalings of
+x, with the default learning rate, and then of learning rates for the best of these. The winner goes through the other
+orders too. Ours is what it always is. `--quadratic` is late-ucb with all products of two features against `-q ff`.
+`--times` measures microseconds per event instead, called from Python, at no delay, both in one run.
+
+Every row is kept in benchmarks/results/ as soon as it is there, and what is there is not run again.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from late_bits import (
+    GOALS,
+    RESULTS,
+    SETS,
+    Loaded,
+    Stream,
+    choice_of,
+    delay_of,
+    error_percent,
+    load,
+    stream_of,
+    summary_of,
+)
+from late_bits_speed import EVENTS, best_us, called_us
+from vowpal_wabbit import Setting, actions, part
+
+from stream.learners import create
+
+FILES = {"": "against_vw.json", "quadratic": "against_vw_quadratic.json", "times": "against_vw_times.json"}
+"""In the folder of results, by what was asked for."""
+
+GRID = {
+    "squarecb": [f"--squarecb --gamma_scale {scale}" for scale in (10, 100, 1_000)],
+    "softmax": [f"--softmax --lambda {scale}" for scale in (3, 10, 30)],
+    "epsilon-greedy": [f"--epsilon {share}" for share in (0.02, 0.05, 0.15)],
+}
+COSTS = ((0, 1), (-1, 0))
+LEARNING_RATES = (0.1, 2.0, 8.0)
+"""Beside the default of 0.5, for the best of the grid."""
+
+IN_ORDER = sorted(SETS, key=lambda name: (name not in GOALS[1_000], name not in GOALS[0]))
+"""The sets with goals for late bits first, then those with goals for bits at once."""
+
+QUADRATIC_SETS = ("vowel", "pendigits", "letter", "shuttle")
+"""Those whose products late-ucb takes."""
+
+Row = dict[str, Any]
+
+
+class Results:
+    """The rows of the file, each found by what was run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
+
+    def has(self, run: Row) -> bool:
+        """Whether a row of this run is there."""
+        return any(run.items() <= row.items() for row in self.rows)
+
+    def add(self, row: Row) -> None:
+        """Keep and show a row."""
+        self.rows.append(row)
+        lines = ",\n".join(json.dumps(kept, ensure_ascii=False) for kept in self.rows)
+        self._path.write_text(f"[\n{lines}\n]\n")
+        print(json.dumps(row, ensure_ascii=False), flush=True)
+
+
+def error_of_vw(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bool) -> float:
+    taken = actions(data, stream, setting, quadratic=quadratic)
+    return 100.0 * float(np.mean(taken != stream.examples.labels))
+
+
+def tuned(data: Loaded, stream: Stream, family: str, *, quadratic: bool) -> tuple[float, Setting]:
+    """The least error of a family of explorations on a stream, and its setting."""
+
+    def best(settings: Iterable[Setting]) -> tuple[float, Setting]:
+        return min(
+            ((error_of_vw(data, stream, setting, quadratic=quadratic), setting) for setting in settings),
+            key=lambda found: found[0],
+        )
+
+    found = best(Setting(*point) for point in product(GRID[family], COSTS, (True, False)))
+    return min(
+        (found, best(found[1]._replace(learning_rate=rate) for rate in LEARNING_RATES)), key=lambda each: each[0]
+    )
+
+
+def ours(data: Loaded, streams: list[Stream], *, quadratic: bool) -> Row:
+    choice = choice_of(data)
+    name, parameters = ("late-ucb", {"expand": "quadratic"}) if quadratic else (choice.learner, choice.parameters)
+    errors = [error_percent(create(name, data.n_classes, data.n_features, **parameters), stream) for stream in streams]
+    return {"setting": " ".join([name, *(f"{key}={value}" for key, value in parameters.items())]), **summary_of(errors)}
+
+
+def theirs(data: Loaded, streams: list[Stream], family: str, *, quadratic: bool) -> Row:
+    first, setting = tuned(data, streams[0], family, quadratic=quadratic)
+    errors = [first, *(error_of_vw(data, stream, setting, quadratic=quadratic) for stream in streams[1:])]
+    return {"setting": setting.text(), **summary_of(errors)}
+
+
+def compare(name: str, data: Loaded, delay: int | str, arguments: argparse.Namespace, results: Results) -> None:
+    """The rows of a set and a delay."""
+    streams: list[Stream] = []
+    for learner in ("ours", *GRID):
+        run = {
+            "set": name,
+            "delay": delay,
+            "quadratic": arguments.quadratic,
+            "rows max": arguments.rows_max,
+            "seeds": list(range(1, arguments.orders + 1)),
+            "learner": learner,
+        }
+        if results.has(run):
+            continue
+        streams = streams or [stream_of(data, delay, seed, rows_max=arguments.rows_max) for seed in run["seeds"]]
+        if learner == "ours":
+            row = ours(data, streams, quadratic=arguments.quadratic)
+        else:
+            row = theirs(data, streams, learner, quadratic=arguments.quadratic)
+        results.add({**run, "rows": streams[0].examples.labels.size, **row})
+
+
+def compare_times(name: str, data: Loaded, results: Results) -> None:
+    """Microseconds per event: the learner that is chosen, igw-logistic where that is stack-igw, and squarecb."""
+    run: Row = {"set": name, "what": "µs per event"}
+    if results.has(run):
+        return
+    choice = choice_of(data)
+    stream = stream_of(data, 0, 1, rows_max=EVENTS)
+    shuffled = data._replace(examples=stream.examples)
+    figures = {choice.learner: called_us(shuffled, choice.learner, dict(choice.parameters))}
+    if choice.learner == "stack-igw":
+        figures["igw-logistic"] = called_us(shuffled, "igw-logistic", {})
+    size = stream.examples.labels.size
+    squarecb = Setting(GRID["squarecb"][0], COSTS[0], unit=True)
+    for title, made in (("VW squarecb", False), ("VW squarecb, examples made beforehand", True)):
+        figures[title] = best_us(part(data, stream, squarecb, made=made), size)
+    results.add({**run, "events": size, **{learner: round(us, 2) for learner, us in figures.items()}})
+
+
+def table(rows: list[Row], *, quadratic: bool) -> str:
+    """The results as a table in Markdown: ours / the best of Vowpal Wabbit's three."""
+    delays = {0: "at once", 1_000: "each 1,000 late", "lognormal": "log-normal, median 1,000"}
+    lines = ["| data | rows | " + " | ".join(delays.values()) + " |", "|---|---:|" + "---:|" * len(delays)]
+    for name in SETS:
+        of_set = [row for row in rows if row["set"] == name and row.get("quadratic") is quadratic]
+        if of_set:
+            cells = [_cell([row for row in of_set if row["delay"] == delay]) for delay in delays]
+            lines.append(f"| {name} | {of_set[0]['rows']:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(rows: list[Row]) -> str:
+    """The errors of a set and a delay; nothing until all learners have been run."""
+    if {row["learner"] for row in rows} != {"ours", *GRID}:
+        return "–"
+    vw = min((row for row in rows if row["learner"] != "ours"), key=lambda row: row["error %"])
+    (mine,) = (row for row in rows if row["learner"] == "ours")
+    return " / ".join(f"{row['error %']:.1f} ± {row['s.e.']:.1f}" for row in (mine, vw))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--sets", nargs="+", choices=SETS)
+    parser.add_argument("--delays", nargs="+", type=delay_of, default=[0, 1_000, "lognormal"])
+    parser.add_argument("--orders", type=int, default=3)
+    parser.add_argument("--rows-max", type=int, help="the first so many rows of each order, for both")
+    parser.add_argument("--quadratic", action="store_true")
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--table", action="store_true", help="print the errors that are there")
+    parser.add_argument("--results", type=Path, help="instead of benchmarks/results/against_vw*.json")
+    arguments = parser.parse_args()
+    asked = "times" if arguments.times else "quadratic" if arguments.quadratic else ""
+    results = Results(arguments.results or RESULTS / FILES[asked])
+    if arguments.table:
+        print(table(results.rows, quadratic=arguments.quadratic))
+        return
+    if arguments.folder is None:
+        parser.error("give the folder of the data, or --table")
+    for name in arguments.sets or (QUADRATIC_SETS if arguments.quadratic else IN_ORDER):
+        data = load(name, arguments.folder)
+        if arguments.times:
+            compare_times(name, data, results)
+            continue
+        for delay in arguments.delays:
+            compare(name, data, delay, arguments, results)
+
+
+if __name__ == "__main__":
+    main()

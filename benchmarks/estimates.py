@@ -1,0 +1,209 @@
+"""How often the intervals of off-policy estimates hold, where the truth is known.
+
+    python benchmarks/estimates.py [--sets synsep optdigits] [--seeds 1000] [--rows 2000] [--minutes 30] [--write]
+
+The rows of a set are the whole population: for each seed some are drawn with replacement, a known policy plays (seven
+tenths uniform, the rest a learner of some rows, so that weights are bounded), and the bit says whether the class is
+right. Judged are uniform play, one class, and a learner's model that plays every class with probability .02 at least;
+their values are means over the population. Counted are the seeds whose interval holds the value: the bootstrap,
+empirical Bernstein, and the confidence sequence at every row at once. `--write` puts the table into
+benchmarks/results/estimates.json. After `--minutes` for a set no seed is begun; the table says how many there were.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from producers.datasets.base import Dataset
+from producers.datasets.catalogue import load
+from producers.datasets.log import MISSING, LogBatch
+from stream.estimating.estimate import estimate
+from stream.estimating.intervals import Interval
+from stream.estimating.judge import Judged, Options
+from stream.estimating.policies import Policy, Training, parse_policy
+from stream.estimating.rows import Chunk
+from stream.learners import Learner, create
+from stream.wire.events import Features, FloatArray
+
+RESULTS = Path(__file__).parent / "results"
+SETS = ("synsep", "optdigits")
+POPULATION = 4_000
+LEARNED = 1_000
+"""So many rows teach the policy that logs, and as many others the model that is judged."""
+
+
+UNIFORM = 0.7
+"""Share that the logging policy plays uniformly: weights are at most K/UNIFORM."""
+
+
+class Population(NamedTuple):
+    """All rows of a set, and how they are played."""
+
+    name: str
+    contexts: list[Features]
+    labels: NDArray[np.int64]
+    n_classes: int
+    n_features: int
+    logging: FloatArray  # [N, K], with which probability each class is played
+    judged: FloatArray  # [N, K], the same of the model
+
+
+class Known(Policy):
+    """A policy whose probabilities are known for every row of the population; an id ends with its row."""
+
+    def __init__(self, name: str, probabilities: FloatArray) -> None:
+        self.name = name
+        self._probabilities = probabilities
+
+    def probabilities(self, chunk: Chunk) -> FloatArray:
+        """Looked up."""
+        return self._probabilities[[int(one.rpartition("-")[2]) for one in chunk.ids]]
+
+
+class MemoryLog(NamedTuple):
+    """A log in memory."""
+
+    rows: LogBatch
+    n_features: int
+    class_names: tuple[str, ...]
+    name: str = "memory"
+
+    def batches(self) -> Iterator[LogBatch]:
+        """All rows at once."""
+        yield self.rows
+
+
+def population_of(name: str) -> Population:
+    """The first rows of a set."""
+    dataset = load(name)
+    rows = [dataset.row(row) for row in range(min(POPULATION, dataset.rows))]
+    contexts, labels = [x for x, _ in rows], np.array([label for _, label in rows])
+    logs, judged = taught(dataset, 0, "igw-logistic"), taught(dataset, LEARNED, "late-ucb", project=20, floor=0.2)
+    own, model = (np.stack([learner.distribution(x) for x in contexts]) for learner in (logs, judged))
+    logging = UNIFORM / dataset.n_classes + (1.0 - UNIFORM) * own
+    return Population(name, contexts, labels, dataset.n_classes, dataset.n_features, logging, model)
+
+
+def taught(dataset: Dataset, start: int, name: str, **parameters: float) -> Learner:
+    """A learner that got the bits of some rows."""
+    learner = create(name, dataset.n_classes, dataset.n_features, **parameters)
+    uniforms = np.random.default_rng(start).random(LEARNED)
+    for row, u in zip(range(start, start + LEARNED), uniforms, strict=True):
+        x, label = dataset.row(row)
+        decision = learner.predict(x, u)
+        learner.observe(x, decision)
+        learner.update(x, decision, int(decision.action == label))
+    return learner
+
+
+def drawn(population: Population, rows: int, seed: int) -> MemoryLog:
+    """What the logging policy did with some rows."""
+    rng = np.random.default_rng(seed)
+    chosen = rng.integers(0, len(population.contexts), rows)
+    played = population.logging[chosen]
+    actions = np.minimum((rng.random((rows, 1)) >= played.cumsum(axis=1)).sum(axis=1), population.n_classes - 1)
+    contexts = [population.contexts[row] for row in chosen]
+    nowhere = np.full(rows, MISSING, np.int64)
+    batch = LogBatch(
+        ids=[f"{seed}-{number}-{row}" for number, row in enumerate(chosen)],
+        offsets=np.concatenate(([0], np.cumsum([x.indices.size for x in contexts]))),
+        indices=np.concatenate([x.indices for x in contexts]),
+        values=np.concatenate([x.values for x in contexts]),
+        decided_at_ms=nowhere,
+        labels=nowhere,
+        actions=actions,
+        propensities=played[np.arange(rows), actions],
+        rewards=(population.labels[chosen] == actions).astype(np.int64),
+        delays_ms=nowhere,
+    )
+    return MemoryLog(batch, population.n_features, tuple(map(str, range(population.n_classes))))
+
+
+def truths(population: Population) -> dict[str, float]:
+    """The policies' values."""
+    right = population.judged[np.arange(population.labels.size), population.labels]
+    return {
+        "uniform": 1.0 / population.n_classes,
+        "constant:3": float((population.labels == 3).mean()),
+        "model": float(right.mean()),
+    }
+
+
+def holds(interval: Interval | None, truth: float) -> bool | None:
+    """Whether an interval has the truth in it; None: there is no interval."""
+    return None if interval is None else interval.low <= truth <= interval.high
+
+
+def intervals_of(judged: Judged, truth: float) -> Iterator[tuple[str, str, bool | None, float]]:
+    """Estimator, kind, whether it holds, and its width."""
+    for one in judged.estimates:
+        for kind, interval in (("bootstrap", one.bootstrap), ("bernstein", one.bernstein)):
+            if interval is not None:
+                yield one.estimator, kind, holds(interval, truth), interval.high - interval.low
+    for name, path in (
+        ("ips", [point.ips_interval for point in judged.path]),
+        ("dr", [point.dr_interval for point in judged.path]),
+    ):
+        yield name, "anytime", all(holds(one, truth) for one in path), path[-1].high - path[-1].low
+
+
+def measure(population: Population, seeds: int, rows: int, minutes: float = math.inf) -> list[dict[str, object]]:
+    """The coverage of every interval."""
+    known = truths(population)
+    found: dict[tuple[str, str, str], list[tuple[bool | None, float]]] = {}
+    weight_max = 0.0
+    started_s = time.monotonic()
+    for seed in range(seeds):
+        if time.monotonic() - started_s > 60.0 * minutes:
+            break
+        log = drawn(population, rows, seed)
+        policies: list[Policy] = [
+            parse_policy(spec, log.class_names, log.n_features, Training()) for spec in ("uniform", "constant:3")
+        ]
+        policies.append(Known("model", population.judged))
+        least = float(population.logging.min())
+        options = Options(seed=seed, path_points=rows, propensity_min=least)
+        for judged in estimate(log, policies, options).policies:
+            weight_max = max(weight_max, judged.weight_max)
+            for estimator, kind, hit, width in intervals_of(judged, known[judged.policy]):
+                found.setdefault((judged.policy, estimator, kind), []).append((hit, width))
+    return [
+        {
+            "set": population.name, "policy": policy, "value": round(known[policy], 4), "estimator": estimator,
+            "interval": kind, "rows": rows, "seeds": len(cases),
+            "covers %": round(100.0 * sum(bool(hit) for hit, _ in cases) / len(cases), 1),
+            "mean width": round(float(np.mean([width for _, width in cases])), 4),
+            "largest weight": round(weight_max, 1),
+        }
+        for (policy, estimator, kind), cases in found.items()
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure, show, and write if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--seeds", type=int, default=1_000)
+    parser.add_argument("--rows", type=int, default=2_000)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    table = []
+    for name in arguments.sets:
+        for line in measure(population_of(name), arguments.seeds, arguments.rows, arguments.minutes):
+            print(json.dumps(line), flush=True)
+            table.append(line)
+    if arguments.write:
+        lines = ",\n".join(json.dumps(line) for line in table)
+        (RESULTS / "estimates.json").write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main()

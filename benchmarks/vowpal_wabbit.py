@@ -1,0 +1,168 @@
+"""Vowpal Wabbit's contextual bandits on our streams: the same rows, the same draws, bits as late.
+
+A single-line bandit of K actions (`--cb_explore K`), which Vowpal Wabbit turns into its multi-line one, with the
+regression over all actions (`--cb_type mtr`). Examples are made from numbers and not parsed from text, and each is used
+for its prediction and then for its update: that is the fastest way through the Python package. The bit comes as a cost,
+with the action and the probability that it had when it was made.
+
+    pip install vowpalwabbit==9.11.9
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from late_bits import Loaded, Stream
+from numpy.typing import NDArray
+
+from stream.offline import Examples
+
+NAMESPACE = "f"
+"""Of the features f0, f1, ...; bare integers are not hashed, and their weights fall upon each other."""
+
+BITS = range(18, 25)
+"""Of the table of weights: from Vowpal Wabbit's default to 268 MB."""
+
+
+class Setting(NamedTuple):
+    """One of the ways to run Vowpal Wabbit."""
+
+    exploration: str  # its arguments
+    costs: tuple[int, int]  # of a right and of a wrong action
+    unit: bool  # whether x is scaled to unit norm
+    learning_rate: float = 0.5
+
+    def text(self) -> str:
+        """The setting, for people."""
+        x = "x of unit norm" if self.unit else "x as it is"
+        return f"{self.exploration} -l {self.learning_rate:g}, costs {self.costs[0]}/{self.costs[1]}, {x}"
+
+
+class MissingError(RuntimeError):
+    """Vowpal Wabbit is not there."""
+
+
+def package() -> Any:
+    """Vowpal Wabbit's Python package.
+
+    Raises:
+        MissingError: it is not installed.
+    """
+    try:
+        return importlib.import_module("vowpalwabbit.pyvw")
+    except ImportError as error:
+        raise MissingError(
+            "comparing with Vowpal Wabbit needs its Python package, which nothing else here does: "
+            "pip install vowpalwabbit==9.11.9"
+        ) from error
+
+
+@cache
+def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
+    """The places of the features in a table of so many bits, int64[d]."""
+    workspace = package().Workspace(f"--quiet -b {bits}")
+    namespace = workspace.hash_space(NAMESPACE)
+    found = [workspace.hash_feature(f"f{i}", namespace) for i in range(n_features)]
+    workspace.finish()
+    return np.array(found, dtype=np.int64)
+
+
+class Bandit:
+    """A Vowpal Wabbit for K actions, and the examples of a stream as it takes them."""
+
+    def __init__(self, data: Loaded, setting: Setting, *, quadratic: bool = False) -> None:
+        pyvw = package()
+        size = data.n_features * (data.n_features + 3) // 2 if quadratic else data.n_features
+        # Four places for each weight: hashes then meet seldom.
+        bits = min(max(math.ceil(math.log2(4 * data.n_classes * (size + 1))), BITS[0]), BITS[-1])
+        self._workspace = pyvw.Workspace(
+            f"--cb_explore {data.n_classes} --quiet -b {bits} -l {setting.learning_rate} {setting.exploration}"
+            + (f" -q {NAMESPACE}{NAMESPACE}" if quadratic else "")
+        )
+        self._example, self._native, self._model = pyvw.Example, pyvw.pylibvw.example, pyvw.pylibvw.vw
+        self._setting = setting
+        self._namespace = self._workspace.hash_space(NAMESPACE)
+        self._hashes = hashes(data.n_features, bits)
+
+    def example(self, examples: Examples, t: int) -> Any:
+        """Event t, without a label."""
+        indices, values = examples.features(t)
+        norm = float(np.linalg.norm(values)) if self._setting.unit else 1.0
+        entries = values / norm if norm > 0.0 else values
+        features = list(zip(self._hashes[indices].tolist(), entries.tolist(), strict=True))
+        example = self._example(self._workspace)
+        self._native.push_namespace(example, ord(NAMESPACE))  # without it the features count for nothing
+        example.push_feature_list(self._workspace, ord(NAMESPACE), self._namespace, features)
+        example.setup_example()
+        return example
+
+    def decide(self, example: Any, u: float) -> tuple[int, float]:
+        """An action by one uniform, and its probability."""
+        self._model.predict(self._workspace, example)
+        probabilities: list[float] = example.get_action_scores()
+        below = 0.0
+        for action, probability in enumerate(probabilities):
+            below += probability
+            if u < below:
+                return action, probability
+        last = max(action for action, probability in enumerate(probabilities) if probability > 0.0)  # they are float32
+        return last, probabilities[last]
+
+    def learn(self, example: Any, action: int, probability: float, *, right: bool) -> None:
+        """The bit of an example that `decide` has seen; an example takes one label in its life."""
+        example.set_label_string(f"{action + 1}:{self._setting.costs[0 if right else 1]}:{probability:.8g}")
+        example.set_test_only(False)  # it was made without a label, and would teach nothing
+        self._model.learn(self._workspace, example)
+
+    def finish(self) -> None:
+        """Free the weights."""
+        self._workspace.finish()
+
+
+def actions(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bool = False) -> NDArray[np.int64]:
+    """What Vowpal Wabbit does over a stream: decisions and late bits in the order of `stream.offline.run`."""
+    bandit = Bandit(data, setting, quadratic=quadratic)
+    size = stream.examples.labels.size
+    labels, u = stream.examples.labels.tolist(), stream.u.tolist()
+    due = np.arange(size) + stream.delays
+    order = np.argsort(due, kind="stable")
+    due_in_order = [*due[order].tolist(), math.inf]
+    waiting: dict[int, tuple[Any, int, float]] = {}
+    taken = np.empty(size, dtype=np.int64)
+    applied = 0
+    for t in range(size):
+        example = bandit.example(stream.examples, t)
+        action, probability = bandit.decide(example, u[t])
+        taken[t] = action
+        waiting[t] = example, action, probability
+        while due_in_order[applied] <= t:
+            s = int(order[applied])
+            applied += 1
+            bandit.learn(*waiting.pop(s), right=taken[s] == labels[s])
+    bandit.finish()
+    return taken
+
+
+def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
+    """What predicts and learns the events from one to another, for a clock.
+
+    Args:
+        data: the set.
+        stream: its first events.
+        setting: how Vowpal Wabbit is run.
+        made: the examples are made beforehand, so that this takes no time of an event.
+    """
+    bandit = Bandit(data, setting)
+    labels, u = stream.examples.labels.tolist(), stream.u.tolist()
+    examples = [bandit.example(stream.examples, t) for t in range(len(labels))] if made else []
+
+    def run(start: int, stop: int) -> None:
+        for t in range(start, stop):
+            example = examples[t] if made else bandit.example(stream.examples, t)
+            action, probability = bandit.decide(example, u[t])
+            bandit.learn(example, action, probability, right=action == labels[t])
+
+    return run
