@@ -12,15 +12,15 @@ from rich.table import Table
 
 from producers.datasets.log import Log, rows_left_out
 from producers.datasets.logs.mapping import read_mapping
-from producers.datasets.logs.reading import OnBadRow, open_log
+from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.streams import STDIN
 from stream.cli.console import announce, every, examples, monotonic_ms, out, warn
-from stream.cli.flags import Json
+from stream.cli.flags import BadRows, Json, LogMap, RewardAbove
 from stream.cli.settings import SettingsError
 from stream.cli.sources import command_line
 from stream.estimating.estimate import Estimates, Progress, estimate
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import Estimate, Judged, Options
+from stream.estimating.judge import Judged, Options, estimate_fields
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
 from stream.joining.play import Reward
 from stream.learners import create
@@ -58,14 +58,7 @@ def estimate_policies(
             "`onebit model export`, or a learner that learns from the log, NAME or NAME:PARAMETER=VALUE,...",
         ),
     ],
-    mapping: Annotated[
-        str | None,
-        typer.Option(
-            "--map",
-            metavar="FILE.toml|PAIRS",
-            help="Which column of a table says what; in short: action=item,reward=click,categorical=device+region.",
-        ),
-    ] = None,
+    mapping: LogMap = None,
     delay: Annotated[
         str | None,
         typer.Option(
@@ -94,12 +87,8 @@ def estimate_policies(
     reward: Annotated[
         Reward, typer.Option(help="How many classes may be right for one context, for the learners that are judged.")
     ] = "exclusive",
-    reward_above: Annotated[
-        float | None, typer.Option(metavar="X", help="A reward above this is 1, any other 0.")
-    ] = None,
-    on_bad_row: Annotated[
-        OnBadRow, typer.Option(help="Stop at a row that cannot be used, or skip and count it.")
-    ] = "stop",
+    reward_above: RewardAbove = None,
+    on_bad_row: BadRows = "stop",
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", show_default="none", help="Write a page with figures to this file."),
@@ -195,22 +184,18 @@ def as_json(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
                 "ess": policy.ess,
                 "weight_max": policy.weight_max,
                 "flags": [flag.name for flag in policy.flags],
-                "estimates": [_estimate_as_json(one, interval) for one in policy.estimates],
+                "estimates": [
+                    estimate_fields(
+                        one.estimator,
+                        one.value,
+                        one.bernstein if interval is IntervalKind.BERNSTEIN else one.bootstrap,
+                        one.anytime,
+                    )
+                    for one in policy.estimates
+                ],
             }
             for policy in found.policies
         ],
-    }
-
-
-def _estimate_as_json(one: Estimate, interval: IntervalKind) -> dict[str, Any]:
-    shown = one.bernstein if interval is IntervalKind.BERNSTEIN else one.bootstrap
-    return {
-        "estimator": one.estimator,
-        "value": one.value,
-        "low": None if shown is None else shown.low,
-        "high": None if shown is None else shown.high,
-        "anytime_low": None if one.anytime is None else one.anytime.low,
-        "anytime_high": None if one.anytime is None else one.anytime.high,
     }
 
 

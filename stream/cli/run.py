@@ -10,6 +10,7 @@ import orjson
 import typer
 from typer.core import TyperCommand
 
+from producers.datasets.logs.streams import STDIN
 from stream.cli import cost
 from stream.cli.composition import check_play, class_names_of, dataset_of, events_of, task_settings, with_chosen
 from stream.cli.console import StopRequest, announce, announced_when_slow, examples, fail, out, print_table, warn
@@ -17,7 +18,7 @@ from stream.cli.embedded import run_embedded
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
 from stream.cli.live_estimates import check_estimate, estimate_lines
-from stream.cli.settings import Panel, Program, Settings
+from stream.cli.settings import Panel, Program, Settings, SettingsError
 from stream.cli.sources import command_line
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, labels
@@ -81,6 +82,10 @@ def run(
     """
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
+    if kafka is not None and settings.data == STDIN:
+        raise SettingsError(
+            "--data -: each program of a run on Kafka reads the log, and standard input only one can; give a file"
+        )
     dataset = dataset_of(settings)
     check_play(settings, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)

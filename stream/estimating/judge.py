@@ -78,6 +78,20 @@ class Estimate(NamedTuple):
     anytime: Interval | None
 
 
+def estimate_fields(
+    estimator: str, value: float | None, interval: Interval | None, anytime: Interval | None
+) -> dict[str, object]:
+    """An estimate as plain values, under the names that programs read; `interval` is the one of low and high."""
+    return {
+        "estimator": estimator,
+        "value": value,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "anytime_low": None if anytime is None else anytime.low,
+        "anytime_high": None if anytime is None else anytime.high,
+    }
+
+
 class PathPoint(NamedTuple):
     """The estimates after so many rows with a weight."""
 

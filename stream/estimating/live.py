@@ -40,7 +40,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream.estimating.intervals import Interval, Sequence01, within_01
-from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, weight_flags
+from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.survey import Flag
 from stream.wire.events import Example, Outcome, Prediction
 
@@ -78,17 +78,7 @@ class LiveEstimates(NamedTuple):
             "weight_max": self.weight_max,
             "logged": self.logged,
             "flags": [flag.name for flag in self.flags],
-            "estimates": [
-                {
-                    "estimator": one.estimator,
-                    "value": one.value,
-                    "low": None if one.normal is None else one.normal.low,
-                    "high": None if one.normal is None else one.normal.high,
-                    "anytime_low": None if one.anytime is None else one.anytime.low,
-                    "anytime_high": None if one.anytime is None else one.anytime.high,
-                }
-                for one in self.estimates
-            ],
+            "estimates": [estimate_fields(*one) for one in self.estimates],
         }
 
 

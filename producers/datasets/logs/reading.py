@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.catalogue import catalogue
+from producers.datasets.log import MISSING, LogBatch, OnBadRow
 from producers.datasets.logs import csv_tables, json_lines, parquet_tables, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
 from producers.datasets.logs.encoding import distinct_texts, encode_rows, endless_rows
@@ -20,13 +21,11 @@ from producers.datasets.logs.looks import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.parsed import ParsedBatch, Problem, problem
 from producers.datasets.logs.seen_ids import SeenIds
-from producers.datasets.logs.streams import CutOffError, Source
+from producers.datasets.logs.streams import STDIN, CutOffError, Source
 from producers.datasets.logs.survey import Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
 from stream.wire.events import FloatArray
 from stream.wire.named_features import FeatureEncoder, Kind, build, sharing
-
-OnBadRow = Literal["stop", "skip"]
 
 VOCABULARY_MAX = 1_000
 """A name with more values than this is hashed: with dense models, each index costs every class some numbers."""
@@ -39,6 +38,26 @@ CUT_OFF = "the rest of the file: it is damaged or cut off"
 _ENDLESS = ("features: expected a finite sum of the numbers that share an index", "one beyond 64 bits")
 
 _SUFFIX = re.compile(r"\.(gz|zst|zstd|csv|tsv|jsonl|ndjson|json|parquet|dsjson|vw)$", re.IGNORECASE)
+
+
+def is_log(name_or_file: str) -> bool:
+    """Whether a data set, by its name or file, is a log; otherwise it has labels, or is nothing that can be read.
+
+    Standard input is one: nothing else is read from there.
+
+    Raises:
+        DatasetError: a file that cannot be read; the message says what it looks like.
+    """
+    if name_or_file == STDIN:
+        return True
+    if name_or_file in (entry.name for entry in catalogue()) or not Path(name_or_file).is_file():
+        return False
+    try:
+        return format_of(Source(name_or_file).head(), name_or_file) is not Format.SVMLIGHT
+    except DatasetError:
+        if svmlight.is_named_so(Path(name_or_file)):
+            return False  # its own reader says which line is wrong
+        raise
 
 
 class TableReader(NamedTuple):
@@ -311,9 +330,9 @@ class _Batches(NamedTuple):
 
 def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> _Batches:
     if mapping is None:
+        shown = "FILE` guesses one for a file that is like it" if source.is_stdin else f"{source.path}` guesses one"
         raise DatasetError(
-            f"{source.name} is {kind}: a mapping must say which column is what; `onebit data show {source.path}` "
-            "guesses one"
+            f"{source.name} is {kind}: a mapping must say which column is what; `onebit data show {shown}"
         )
     known = mapping  # for the functions below, it is there
     names_of, tables = TABLES[kind]
