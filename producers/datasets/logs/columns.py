@@ -82,7 +82,7 @@ def texts(column: Column, field: str, problems: list[Problem]) -> pa.StringArray
     for row, value in enumerate(column):
         text = text_of(value)
         if text is None and value is not None:
-            problems.append(problem(row, field, "a text or a number", value))
+            problems.append(_no_single(row, field, "a text or a number", value))
         found.append(text or None)
     return pa.array(found, pa.string())
 
@@ -142,10 +142,16 @@ def _one_by_one(
             continue
         number = read(value)
         if number is None:
-            problems.append(problem(row, field, expected, value))
+            problems.append(_no_single(row, field, expected, value))
         else:
             found[row] = number
     return found
+
+
+def _no_single(row: int, field: str, expected: str, value: Any) -> Problem:
+    """A value that is none of the expected; of lists and objects it is said where their parts belong."""
+    hint = " (the parts of a list or an object have columns of their own)" if isinstance(value, list | dict) else ""
+    return problem(row, field, expected + hint, value)
 
 
 def _number(value: Any) -> float | None:

@@ -37,6 +37,10 @@ class SeenIds:
         if not run.size:
             return
         while self._runs and self._runs[-1].size <= run.size:
-            run = np.concatenate([self._runs.pop(), run])
+            merged = self._runs.pop()
+            size = merged.size
+            merged.resize(size + run.size, refcheck=False)  # in its place: a copy would take as much memory again
+            merged[size:] = run
+            run = merged
             run.sort(kind="stable")  # which merges sorted runs
         self._runs.append(run)
