@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
 from producers.datasets.log import OnBadRow
-from producers.datasets.logs import streams
+from producers.datasets.logs import columns, streams
 from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
 from stream.wire.named_features import build, from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
@@ -470,3 +470,12 @@ def test_a_packed_file_that_is_still_written_has_changed_rather_than_been_cut_of
     path.write_bytes(packed[:-5])
     with pytest.raises(DatasetError, match="has changed while it was read"):
         plain(log.batches())
+
+
+def test_a_text_of_parquet_is_at_most_as_long_as_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "LINE_BYTES_MAX", 100)
+    path = write(tmp_path, as_parquet([*ROWS, {**ROWS[0], "country": "x" * 101}, {**ROWS[1], "country": "y" * 100}]))
+    log, found = read(path, on_bad_row="skip")
+    assert log.skipped == {"country: expected at most 100 bytes": 1}
+    assert len(found) == 4
+    assert set(log.encoder.names["country"].indices or ()) == {"de", "fr", "y" * 100}
