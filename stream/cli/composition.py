@@ -7,12 +7,11 @@ import orjson
 import platformdirs
 
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import load
+from producers.datasets.catalogue import is_log, load
 from producers.datasets.log import OnBadRow, rows_left_out
 from producers.datasets.logged import LogDataset, has_labels, has_times, log_dataset, logged_delays_ms, part_of
 from producers.datasets.logs.kept import keep_log
 from producers.datasets.logs.mapping import read_mapping
-from producers.datasets.logs.reading import is_log
 from producers.replay import ReplayOptions
 from stream.cli.console import announce, warn
 from stream.cli.settings import AUTO, LOGGED, Settings, SettingsError, parse_time

@@ -8,8 +8,7 @@ import orjson
 import typer
 from rich.markup import escape
 
-from producers.datasets.catalogue import catalogue, load
-from producers.datasets.logs.reading import is_log
+from producers.datasets.catalogue import catalogue, is_log, load
 from stream.cli.console import boxed_table, out
 from stream.cli.flags import Json, LogMap, RewardAbove
 from stream.cli.show_log import show_log

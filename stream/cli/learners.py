@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import load
-from producers.datasets.logs.reading import is_log
+from producers.datasets.catalogue import is_log, load
 from stream.cli.composition import log_of
 from stream.cli.console import announce, every, out
 from stream.cli.cost import FLOPS_PER_S, SLOW_S, nnz_of

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
-from producers.datasets.catalogue import catalogue
 from producers.datasets.log import MISSING, LogBatch, OnBadRow
 from producers.datasets.logs import csv_tables, json_lines, parquet_tables, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
@@ -21,7 +20,7 @@ from producers.datasets.logs.looks import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.parsed import ParsedBatch, Problem, problem
 from producers.datasets.logs.seen_ids import SeenIds
-from producers.datasets.logs.streams import STDIN, CutOffError, Source
+from producers.datasets.logs.streams import CutOffError, Source
 from producers.datasets.logs.survey import Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
 from stream.wire.events import FloatArray
@@ -38,26 +37,6 @@ CUT_OFF = "the rest of the file: it is damaged or cut off"
 _ENDLESS = ("features: expected a finite sum of the numbers that share an index", "one beyond 64 bits")
 
 _SUFFIX = re.compile(r"\.(gz|zst|zstd|csv|tsv|jsonl|ndjson|json|parquet|dsjson|vw)$", re.IGNORECASE)
-
-
-def is_log(name_or_file: str) -> bool:
-    """Whether a data set, by its name or file, is a log; otherwise it has labels, or is nothing that can be read.
-
-    Standard input is one: nothing else is read from there.
-
-    Raises:
-        DatasetError: a file that cannot be read; the message says what it looks like.
-    """
-    if name_or_file == STDIN:
-        return True
-    if name_or_file in (entry.name for entry in catalogue()) or not Path(name_or_file).is_file():
-        return False
-    try:
-        return format_of(Source(name_or_file).head(), name_or_file) is not Format.SVMLIGHT
-    except DatasetError:
-        if svmlight.is_named_so(Path(name_or_file)):
-            return False  # its own reader says which line is wrong
-        raise
 
 
 class TableReader(NamedTuple):

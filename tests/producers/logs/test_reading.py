@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
 from producers.datasets.log import OnBadRow
-from producers.datasets.logs import columns, streams
+from producers.datasets.logs import columns, seen_ids, streams
 from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
 from stream.wire.named_features import build, from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
@@ -244,8 +244,10 @@ def test_ids_are_the_logs_own_and_duplicates_are_bad_rows(tmp_path: Path) -> Non
         read(path, mapping=mapping(id="id"))
 
 
-def test_duplicates_are_found_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("run_ids_max", [40, seen_ids.RUN_IDS_MAX])
+def test_duplicates_are_found_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_ids_max: int) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(seen_ids, "RUN_IDS_MAX", run_ids_max)
     ids = [f"id-{n}" for n in range(500)]
     rows = [{**ROWS[n % 2], "id": one} for n, one in enumerate([*ids, "id-7", "id-499", "id-500"])]
     log, found = read(write(tmp_path, as_jsonl(rows)), mapping=mapping(id="id"), on_bad_row="skip")
