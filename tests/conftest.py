@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all tests that need a Kafka to one process, where several run side by side: they share the one of the run."""
+    """Give all tests that need a Kafka to one process, where several run side by side: they share that of the run."""
     for item in items:
         if isinstance(item, pytest.Function) and _needs_kafka(item):
             item.add_marker(pytest.mark.xdist_group("kafka"))
