@@ -12,6 +12,7 @@ import orjson
 import typer
 from typer.core import TyperCommand
 
+from producers.datasets.logs.streams import STDIN
 from stream.cli import cost
 from stream.cli.composition import check_play, class_names_of, dataset_of, events_of, task_settings, with_chosen
 from stream.cli.console import StopRequest, announce, announced_when_slow, examples, fail, out, print_table, warn
@@ -95,6 +96,10 @@ def run(
         raise SettingsError(f"--jobs {jobs}: on Kafka the learners run one after the other; leave it out")
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
+    if kafka is not None and settings.data == STDIN:
+        raise SettingsError(
+            "--data -: each program of a run on Kafka reads the log, and standard input only one can; give a file"
+        )
     dataset = dataset_of(settings)
     check_play(settings, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)
