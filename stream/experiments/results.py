@@ -63,7 +63,8 @@ def first_field_of(row: Row, names: str) -> Scalar | None:
 
 def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
     """The panels of a figure, with a line for each learner, and for each value of what `lines` names."""
-    shown = [row for row in rows if all(field_of(row, name) == value for name, value in figure.where.items())]
+    # A learner that has no such parameter is shown whatever its value.
+    shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in shown:
         label = ", ".join([row.title, *(f"{name} {field_of(row, name)}" for name in figure.lines if _has(row, name))])

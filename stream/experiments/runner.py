@@ -4,6 +4,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -94,32 +95,34 @@ def run_experiment(
     rows = read_rows(path)
     missing = sets.missing(experiment)
     refused: list[Refused] = []
+    saved_s = time.monotonic()
     try:
-        for sweep in experiment.sweeps:
-            if only is not None and sweep.name not in only:
-                continue
-            best = None
-            if sweep.best_of is not None:
-                best = best_parameters([row for row in rows if row.sweep == sweep.best_of])
-            planned = jobs_of(sweep, [name for name in sweep.data if name not in missing], best)
-            done = {row.key for row in rows}
-            left = {job.key: job for job in planned if job.key not in done}
-            show, time_left = len(planned), TimeLeft(jobs)
-            progress(Progress(sweep.name, show - len(left), show, float("nan"), None, None))
-            saved_s = time.monotonic()
-            for job, ended, seconds in _ended(list(left.values()), sets, jobs):
-                del left[job.key]
-                time_left.took(job, seconds)
-                if isinstance(ended, Refused):
-                    refused.append(ended)
-                else:
-                    rows.append(ended)
-                if time.monotonic() - saved_s > SAVE_INTERVAL_S:
-                    write_rows(path, rows)
-                    saved_s = time.monotonic()
-                error = None if isinstance(ended, Refused) else ended.error
-                left_s = time_left.estimate_s(list(left.values()))
-                progress(Progress(sweep.name, show - len(left), show, left_s, error, job))
+        with _processes(sets, jobs) as make:
+            for sweep in experiment.sweeps:
+                if only is not None and sweep.name not in only:
+                    continue
+                best = None
+                if sweep.best_of is not None:
+                    best = best_parameters([row for row in rows if row.sweep == sweep.best_of])
+                planned = jobs_of(sweep, [name for name in sweep.data if name not in missing], best)
+                done = {row.key for row in rows}
+                left = {job.key: job for job in planned if job.key not in done}
+                runs, time_left = len(planned), TimeLeft(jobs)
+                progress(Progress(sweep.name, runs - len(left), runs, float("nan"), None, None))
+                for job, ended, seconds in make(list(left.values())):
+                    del left[job.key]
+                    time_left.took(job, seconds)
+                    error = None
+                    if isinstance(ended, Refused):
+                        refused.append(ended)
+                    else:
+                        rows.append(ended)
+                        error = ended.error
+                    if time.monotonic() - saved_s > SAVE_INTERVAL_S:
+                        write_rows(path, rows)
+                        saved_s = time.monotonic()
+                    left_s = time_left.estimate_s(list(left.values()))
+                    progress(Progress(sweep.name, runs - len(left), runs, left_s, error, job))
     finally:
         if rows:
             write_rows(path, rows)
@@ -137,12 +140,17 @@ def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]
     return found
 
 
-def _ended(planned: Sequence[Job], sets: Sets, jobs: int) -> Iterator[tuple[Job, Ended, float]]:
-    if jobs == 1 or len(planned) <= 1:
-        yield from (_make(job, sets) for job in planned)
+Make = Callable[[Sequence[Job]], Iterator[tuple[Job, Ended, float]]]
+
+
+@contextmanager
+def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
+    """What makes runs, in so many processes, for all sweeps of an experiment: the first run of each takes seconds."""
+    if jobs == 1:
+        yield lambda planned: (_make(job, sets) for job in planned)
         return
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(planned)), _start, (sets,)) as pool:
-        yield from pool.imap_unordered(_make, planned)
+    with multiprocessing.get_context("spawn").Pool(jobs, _start, (sets,)) as pool:
+        yield lambda planned: pool.imap_unordered(_make, planned)
 
 
 _sets: list[Sets] = []

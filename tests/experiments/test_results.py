@@ -58,6 +58,12 @@ def test_a_panel_shows_what_where_asks_for_with_a_line_for_each_value_of_lines()
     assert [(line.label, line.x) for line in panel.lines] == [("soba, drift off", [9]), ("soba, drift class", [9])]
 
 
+def test_a_learner_that_lacks_the_parameter_that_where_names_is_shown() -> None:
+    rows = [row(margin="feedback"), row(margin="decision"), row("late-ucb")]
+    (panel,) = panels_of(figure(x="delay", where={"margin": "decision"}), rows, title)
+    assert [line.label for line in panel.lines] == ["soba", "late-ucb"]
+
+
 def test_a_field_is_a_parameter_a_condition_a_fact_without_its_name_or_the_policy_in_one_word() -> None:
     one = row(u_norm_sq="0.1 squared_norm", delay=3, late="correct", on_expiry="negative")
     assert [field_of(one, name) for name in ("u_norm_sq", "delay", "loss", "policy", "eta", "seed")] == [
