@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stream.cli.console import announce, boxed_table, err, every, examples, out, warn
 from stream.cli.exits import ExitCode
@@ -148,10 +148,10 @@ class _Shown:
         self._announce = every(LINE_INTERVAL_MS, self._line)
         self._bar: Progress | None = None
         if err.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}")
+            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}", markup=False)
             self._bar = Progress(*columns, console=err)
             self._bar.start()
-        self._tasks: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def show(self, far: HowFar) -> None:
         """Show a run that has ended."""
@@ -161,7 +161,7 @@ class _Shown:
             return
         if far.sweep not in self._tasks:
             self._tasks[far.sweep] = self._bar.add_task(f"{self._name} {far.sweep}", total=far.of, figures="")
-        self._bar.update(self._bar.task_ids[self._tasks[far.sweep]], completed=far.done, figures=self._figures(far))
+        self._bar.update(self._tasks[far.sweep], completed=far.done, figures=self._figures(far))
 
     def close(self) -> None:
         """Leave the bar as it is."""
