@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -40,6 +41,20 @@ def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
     broker.close()
     assert local_kafka.stop(tmp_path, purge=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "not-ours"]
+
+
+def test_a_broker_that_dies_while_it_is_asked_for_is_started_again(tmp_path: Path) -> None:
+    first = local_kafka.start(0, tmp_path)
+    try:
+        os.kill(first.pid, signal.SIGSTOP)  # there, as one is that was just killed, and does not answer any more
+        end = threading.Timer(0.5, os.kill, (first.pid, signal.SIGKILL))
+        end.start()
+        second = local_kafka.start(0, tmp_path)
+        end.join()
+        assert second.pid != first.pid
+        assert not second.already
+    finally:
+        local_kafka.stop(tmp_path)
 
 
 def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp_path: Path) -> None:
