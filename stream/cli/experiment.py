@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from stream.cli.console import announce, boxed_table, err, every, examples, out, warn
 from stream.cli.exits import ExitCode
 from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
+from stream.experiments.opponents import OPPONENTS
 from stream.experiments.plan import check_learners
 from stream.experiments.report import PAGE, write_report
 from stream.experiments.rows import read_rows
@@ -78,9 +79,8 @@ def run(
     """
     for name in names:
         experiment = _find(name).resized(events, seeds)
-        check_learners(
-            experiment, {key: frozenset(p.name for p in cls.parameters) for key, cls in registered().items()}
-        )
+        accepted = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()}
+        check_learners(experiment, accepted | OPPONENTS)
         unknown = [each for each in sweep or () if each not in [known.name for known in experiment.sweeps]]
         if unknown:
             known = ", ".join(each.name for each in experiment.sweeps)

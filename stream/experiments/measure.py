@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stream import __version__
 from stream.experiments.definition import FOLDS, Conditions, Evaluation, Parameters
+from stream.experiments.opponents import OPPONENTS, oppose
 from stream.experiments.sets import Loaded, Sets, with_facts
 from stream.experiments.streams import (
     Stream,
@@ -29,8 +30,8 @@ from stream.experiments.streams import (
     stream_of,
 )
 from stream.joining.task import TaskSettings
-from stream.learners import Learner
-from stream.offline import Patience, Run, run
+from stream.learners import Learner, ParameterError
+from stream.offline import NEVER, Patience, Run, run
 
 CURVE_POINTS = 60
 """How many points of a run are kept, at equal distances on a logarithmic axis."""
@@ -161,7 +162,10 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
     counts = np.zeros(4, dtype=np.int64)
     seconds = 0.0
     for part, events in _parts(job, stream):
-        result, took_s = _run(job, data, learner_of(job, data), part)
+        if job.learner in OPPONENTS:
+            result, took_s = _opposed(job, data, part)
+        else:
+            result, took_s = _run(job, data, learner_of(job, data), part)
         seconds += took_s
         wrong[events] = result.actions != part.truth
         greedy_wrong[events] = result.greedy != part.truth
@@ -183,6 +187,17 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
     )
 
 
+def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
+    """The run of another library's learner: of its greedy class nothing is known, so it counts as the action."""
+    if job.conditions.window >= 0:
+        raise ParameterError(f"{job.learner} knows no window: leave it out")
+    started_s = time.perf_counter()
+    actions = oppose(job.learner, job.parameters, data, stream)
+    seconds = time.perf_counter() - started_s
+    came = int(np.count_nonzero(stream.delays != NEVER))
+    return Run(actions, actions, np.ones(actions.size), came, came, 0, 0), seconds
+
+
 def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
     """The streams of the learners of a run, with the events that each of them gets."""
     size, conditions = stream.truth.size, job.conditions
@@ -199,6 +214,8 @@ SPLIT_FOLDS = 5
 
 def _tested(job: Job, data: Loaded) -> Row:
     """Train on some rows, and answer the others greedily, without learning."""
+    if job.learner in OPPONENTS:
+        raise ParameterError(f'{job.learner} is not tested on rows of their own: use evaluate = "online"')
     folds = SPLIT_FOLDS if job.evaluate == "split" else FOLDS
     trained, tested = split(data.rows, job.seed, job.fold, folds)
     rows = in_order(data.examples, trained)

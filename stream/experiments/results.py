@@ -11,6 +11,7 @@ from scipy.stats import ttest_rel
 
 from stream.experiments.definition import Comparison, Conditions, Figure, Parameters, Reported, Scalar
 from stream.experiments.measure import Row
+from stream.parsing import parse_number
 from stream.reporting.experiment_figures import Line, Panel
 from stream.reporting.tables import Table
 
@@ -45,8 +46,9 @@ def field_of(row: Row, name: str) -> Scalar | None:
     parameters: Parameters = json.loads(row.parameters)
     if name in parameters:
         value = parameters[name]
-        number, space, _ = str(value).partition(" ")
-        return float(number) if space else value
+        factor, space, _ = str(value).partition(" ")
+        number = parse_number(factor) if space else None
+        return value if number is None else number
     conditions = json.loads(row.conditions)
     if name == POLICY:
         return "correct" if conditions.get("late") == "correct" else str(conditions.get("on_expiry", "drop"))

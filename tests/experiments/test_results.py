@@ -65,7 +65,8 @@ def test_a_learner_that_lacks_the_parameter_that_where_names_is_shown() -> None:
 
 
 def test_a_field_is_a_parameter_a_condition_a_fact_without_its_name_or_the_policy_in_one_word() -> None:
-    one = row(u_norm_sq="0.1 squared_norm", delay=3, late="correct", on_expiry="negative")
+    one = row(u_norm_sq="0.1 squared_norm", exploration="--softmax -l 1", delay=3, late="correct", on_expiry="negative")
+    assert field_of(one, "exploration") == "--softmax -l 1"
     assert [field_of(one, name) for name in ("u_norm_sq", "delay", "loss", "policy", "eta", "seed")] == [
         0.1, 3, 0.0, "correct", None, 1,
     ]  # fmt: skip

@@ -6,13 +6,14 @@ import pytest
 
 from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
 from stream.experiments.measure import Job, Row
+from stream.experiments.opponents import OPPONENTS
 from stream.experiments.plan import check_learners
 from stream.experiments.rows import read_rows
 from stream.experiments.runner import ROWS_FILE, Progress, rows_of, run_experiment
 from stream.experiments.sets import Sets
 from stream.learners import registered
 
-ACCEPTED = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()}
+ACCEPTED = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()} | OPPONENTS
 
 
 def sweep(name: str = "one", **fields: Any) -> dict[str, Any]:
