@@ -113,9 +113,10 @@ def _data_lines(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[
                 lines.append(
                     f"- *{sweep.name}*, {sets.title(name)}: {len(of_set):,} runs of up to {events:,} events{note}."
                 )
-            elif name in missing:
-                lines.append(f"- *{sweep.name}*: left out, {missing[name]}")
-            else:
+            elif name not in missing:
                 lines.append(f"- *{sweep.name}*, {sets.title(name)}: not run yet.")
+    # Not where it was looked for: a page may be shown to others.
+    gone = [name for name in missing if all(row.data != name for of_sweep in rows.values() for row in of_sweep)]
+    lines += [f"- Left out, since its file was not there: {sets.title(name)}." for name in gone]
     made = sorted({(row.onebit, row.python, row.numpy, row.numba) for of_sweep in rows.values() for row in of_sweep})
     return [*lines, *(f"- Onebit {o}, Python {p}, numpy {n}, numba {j}." for o, p, n, j in made)]

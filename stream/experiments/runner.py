@@ -103,7 +103,7 @@ def run_experiment(
                     continue
                 best = None
                 if sweep.best_of is not None:
-                    best = best_parameters([row for row in rows if row.sweep == sweep.best_of])
+                    best = best_parameters(rows_of(experiment, rows)[sweep.best_of])
                 planned = jobs_of(sweep, [name for name in sweep.data if name not in missing], best)
                 done = {row.key for row in rows}
                 left = {job.key: job for job in planned if job.key not in done}

@@ -49,7 +49,7 @@ def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit
     page = (folder / "README.md").read_text()
     assert "![Errors](errors.svg)" in page
     assert "*one*, my rows: 4 runs of up to 60 events" in page
-    assert "*one*: left out, reuters4" in page
+    assert "Left out, since its file was not there: Reuters4" in page
     with (folder / "errors.csv").open() as file:
         assert [row["delay"] for row in csv.DictReader(file)] == ["0", "10"]
 

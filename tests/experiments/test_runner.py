@@ -104,6 +104,18 @@ def test_parameters_are_those_that_did_best_in_an_earlier_sweep(tmp_path: Path) 
     assert sorted(row.fold for row in rows["folds"] if row.learner == "banditron") == list(range(10))
 
 
+def test_parameters_that_the_definition_has_no_more_are_not_the_best(tmp_path: Path) -> None:
+    def of(gamma: float) -> Experiment:
+        learners = [{"learner": "banditron", "parameters": {"gamma": gamma}}]
+        tuned = sweep("tuned", evaluate="split", seeds=1, learners=learners)
+        return experiment(tuned, sweep("then", best_of="tuned", seeds=1, learners=learners))
+
+    run(of(0.1), tmp_path)
+    run(of(1.0), tmp_path)
+    rows = rows_of(of(1.0), read_rows(tmp_path / ROWS_FILE))
+    assert [row.parameters for row in rows["then"]] == ['{"gamma": 1.0}']
+
+
 def test_a_state_that_is_lost_or_spread_is_a_worse_one(tmp_path: Path) -> None:
     conditions = ({"partitions": [1, 8]}, {"forget_every": [0, 50]})
     learner = [{"learner": "perceptron"}]
