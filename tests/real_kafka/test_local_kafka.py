@@ -71,7 +71,9 @@ def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp
     assert not got[0].storage.exists()
 
 
-@pytest.mark.parametrize("created_s", [0.0, psutil.Process().create_time()])
+@pytest.mark.parametrize(
+    "created_s", [0.0, psutil.Process().create_time()], ids=["long ago", "as long as this process"]
+)
 def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_path: Path, created_s: float) -> None:
     state = {"pid": os.getpid(), "created_s": created_s, "port": 1, "storage": str(tmp_path), "ephemeral": False}
     (tmp_path / "state.json").write_text(json.dumps(state))
