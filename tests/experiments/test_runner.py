@@ -110,10 +110,12 @@ def test_parameters_that_the_definition_has_no_more_are_not_the_best(tmp_path: P
         tuned = sweep("tuned", evaluate="split", seeds=1, learners=learners)
         return experiment(tuned, sweep("then", best_of="tuned", seeds=1, learners=learners))
 
-    run(of(0.1), tmp_path)
     run(of(1.0), tmp_path)
-    rows = rows_of(of(1.0), read_rows(tmp_path / ROWS_FILE))
-    assert [row.parameters for row in rows["then"]] == ['{"gamma": 1.0}']
+    run(of(0.01), tmp_path)
+    found = rows_of(of(0.01), read_rows(tmp_path / ROWS_FILE))
+    errors = {row.parameters: row.error for row in read_rows(tmp_path / ROWS_FILE) if row.sweep == "tuned"}
+    assert errors['{"gamma": 1.0}'] < errors['{"gamma": 0.01}'], "the one that is gone would be the best"
+    assert [row.parameters for row in found["then"]] == ['{"gamma": 0.01}']
 
 
 def test_a_state_that_is_lost_or_spread_is_a_worse_one(tmp_path: Path) -> None:
