@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from producers.datasets.base import Dataset
-from producers.datasets.svmlight import SparseRows
+from producers.datasets.base import Dataset, SparseRows
 from stream.brokers.reading import read_partition
 from stream.cli.composition import feedback_plan
 from stream.cli.embedded import EmbeddedPipeline, prepare_embedded
