@@ -3,8 +3,10 @@
 import itertools
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
 from stream.brokers.clocks import VirtualClock
@@ -16,17 +18,17 @@ from stream.brokers.port import Broker
 _numbers = itertools.count()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all tests that need a Kafka to one process, where several run side by side: they share that of the run."""
-    for item in items:
-        if isinstance(item, pytest.Function) and _needs_kafka(item):
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+class KafkaInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
+    """Where tests run side by side, all that need a Kafka go to one process: they share that of the run."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        needs_kafka = nodeid.startswith(("tests/real_kafka/", "tests/contract/")) and "[embedded" not in nodeid
+        return "kafka" if needs_kafka else nodeid
 
 
-def _needs_kafka(item: pytest.Function) -> bool:
-    if "broker" in item.fixturenames and hasattr(item, "callspec"):
-        return item.callspec.params.get("broker") != "embedded"
-    return "kafka" in item.fixturenames or "real_kafka" in item.path.parts
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """See pytest-xdist."""
+    return KafkaInOneProcess(config, log)
 
 
 @pytest.fixture(scope="session")
