@@ -32,6 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 
 ONLY_IMPORTER = {
     "kafka": "stream.brokers.kafka_python",
+    "confluent_kafka": "stream.brokers.confluent",
     "faust": "consumers.monitor",
     "pyarrow": "producers.datasets.logs",
     "matplotlib": "stream.reporting",
