@@ -14,7 +14,7 @@ from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
 from stream.wire import codec as wire_codec
 from stream.wire.ledger import Ledger
-from stream.wire.records import TopicPartition
+from stream.wire.records import Headers, TopicPartition
 from tests.contract.test_foreign_records import CODECS, NOT_UTF_8, Name
 from tests.processes import Pipeline
 
@@ -94,12 +94,12 @@ def test_nothing_that_other_clients_write_stops_learner_or_audit(
     assert found["replay"][0]["snapshot"] > 0
 
     kept_own = (("traceparent", b"00-ab"), ("original-onebit-offset", b"77"), ("original-onebit-kind", b"orphan"))
-    latin = ((NOT_UTF_8.decode(errors="surrogateescape"), b"kept"), ("plain", b"1"))
+    plain = ("plain", b"1")
+    latin: Headers = ((NOT_UTF_8.decode(errors="surrogateescape"), b"kept"), plain)
     if client == "confluent":  # which cannot tell the name
         latin = (plain,)
-        assert (
-            f"{topics.contexts}/0, offset 203: 1 of its headers, one of them {NOT_UTF_8!r}, left out" in learner.said()
-        )
+        named = f"{topics.contexts}/0, offset 203: 1 of its headers, one of them {NOT_UTF_8!r}, left out"
+        assert named in learner.said()
     broker = ours.broker()
     letters = list(read_partition(broker, TopicPartition(topics.dead_letter, 0)))
     broker.close()

@@ -191,8 +191,10 @@ class TransactionalConfluentProducer:
     def take_over(self) -> None:
         """Fence earlier producers of this id, and have their open transaction aborted."""
         try:
-            with self._translating("take over the transactional id"):
-                self._client.init_transactions(self._connection.request_timeout_s)
+            self._connection.ask(
+                f"take over the transactional id {self._id}",
+                lambda: self._client.init_transactions(self._connection.request_timeout_s),
+            )
         except BrokerError:
             self.close()
             raise
