@@ -142,7 +142,7 @@ def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafk
 
 
 def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kafka: LocalKafka, client: str) -> None:
-    broker = connect(own_kafka.bootstrap, client=client, request_timeout_ms=30_000)
+    broker = connect(own_kafka.bootstrap, client=client, request_timeout_ms=30_000, session_timeout_ms=60_000)
     broker.create_topics([TopicSpec("topic", 1)])
     tp = TopicPartition("topic", 0)
     producer, transactions = broker.producer(), broker.transactional_producer("id")

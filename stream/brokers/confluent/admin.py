@@ -1,6 +1,8 @@
 """Topics, offsets and groups, asked of Kafka by librdkafka's admin client.
 
 - Committed offsets lag behind a commit until its marker is written. They are asked for with `require_stable`.
+- Where partitions end is asked of consumers: the admin client's answer that did not come in time is an offset below 0
+  and no error, and its process was aborted later by an assertion (librdkafka 2.16.0).
 - A static member (`group.instance.id`) does not leave its group at close, and this admin client cannot take it out, so
   that its partitions would lie still until the session ends. kafka-python, which every installation has, can: `leave`.
 """
@@ -24,6 +26,9 @@ from stream.wire.topics import TopicDescription, TopicSpec
 
 _ATTEMPT_S = 2.0  # one attempt to connect, and how often the wait is reported
 
+NO_GROUP = "onebit-reader"
+"""librdkafka makes no consumer without the name of a group; this one is never joined."""
+
 _admin: Any = client_admin  # its names are exported, but not so that mypy sees it
 _kafka: Any = confluent_kafka
 
@@ -35,6 +40,7 @@ class Admin:
         """Connect, and wait for a broker that is not up yet; for how long, and who is told: see ConfluentBroker."""
         self._connection = connection
         self._timeout_s = connection.request_timeout_s
+        self._asking: dict[str, Any] = {}  # consumers that read nothing, by their level of isolation
         with connection.translating("make a client"):
             self.client = _admin.AdminClient(connection.properties())
         self._connect(connect_timeout_ms, progress)
@@ -158,37 +164,33 @@ class Admin:
         raise BrokerError(f"Kafka at {self._connection.bootstrap} refused to {what} topics: {said}")
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """See Broker. Both questions are under way at once; neither end is older than this call."""
-        levels = _kafka.IsolationLevel
-        high_watermark, stable = self._offsets(
-            tps, _admin.OffsetSpec.latest(), levels.READ_UNCOMMITTED, levels.READ_COMMITTED
-        )
-        return {tp: Ends(max(high_watermark[tp], stable[tp]), stable[tp]) for tp in tps}
+        """See Broker."""
+        # The stable end first: both only grow, so that it is never beyond the high watermark.
+        stable = {tp: self._watermarks("read_committed", tp)[1] for tp in tps}
+        return {tp: Ends(self._watermarks("read_uncommitted", tp)[1], stable[tp]) for tp in tps}
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
-        return self._offsets(tps, _admin.OffsetSpec.earliest(), _kafka.IsolationLevel.READ_UNCOMMITTED)[0]
+        return {tp: self._watermarks("read_uncommitted", tp)[0] for tp in tps}
 
-    def _offsets(self, tps: Iterable[TopicPartition], spec: Any, *levels: Any) -> list[dict[TopicPartition, int]]:
-        """What stands where the specification says, for each level of isolation."""
-        specs = {_kafka.TopicPartition(*tp): spec for tp in tps}
-        if not specs:
-            return [{} for _ in levels]
+    def _watermarks(self, level: str, tp: TopicPartition) -> tuple[int, int]:
+        """Where a partition begins and ends for a consumer of this level, asked of the broker now."""
+        if level not in self._asking:
+            with self._connection.translating("make a client"):
+                self._asking[level] = _kafka.Consumer(
+                    self._connection.properties(group_id=NO_GROUP, isolation_level=level)
+                )
 
-        def ask() -> list[dict[TopicPartition, int]]:
-            asked = [
-                self.client.list_offsets(specs, isolation_level=level, request_timeout=self._timeout_s)
-                for level in levels
-            ]
-            return [
-                {
-                    TopicPartition(tp.topic, tp.partition): answer.result(self._connection.patience_s).offset
-                    for tp, answer in answers.items()
-                }
-                for answers in asked
-            ]
+        def ask() -> tuple[int, int]:
+            found = self._asking[level].get_watermark_offsets(
+                _kafka.TopicPartition(*tp), timeout=self._timeout_s, cached=False
+            )
+            if found is None or min(found) < 0:
+                raise KafkaException(_kafka.KafkaError(_kafka.KafkaError._TIMED_OUT))
+            low, high = found
+            return low, high
 
-        return self._connection.ask("ask where partitions begin and end", ask)
+        return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask)
 
     def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -240,6 +242,11 @@ class Admin:
             )
             other.admin.leave(group, member_id, member)
             other.close()
+
+    def close(self) -> None:
+        """Release the connections."""
+        for client in self._asking.values():
+            client.close()
 
 
 @contextmanager

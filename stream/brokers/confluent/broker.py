@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from stream.brokers.confluent.admin import Admin
+from stream.brokers.confluent.admin import NO_GROUP, Admin
 from stream.brokers.confluent.connection import Connection
 from stream.brokers.confluent.consumers import Reader, make_consumer
 from stream.brokers.confluent.membership import GroupConsumer, join_group
@@ -13,9 +13,6 @@ from stream.brokers.port import BrokerError, Ends, RebalanceListener
 from stream.brokers.refusals import check_co_partitioned
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
-
-_NO_GROUP = "onebit-reader"
-"""librdkafka makes no consumer without the name of a group; this one is never joined."""
 
 
 class ConfluentBroker:
@@ -74,7 +71,7 @@ class ConfluentBroker:
     def reader(self, tps: Sequence[TopicPartition]) -> Reader:
         """See Broker."""
         beginnings = self.beginnings(tps)
-        client = make_consumer(self._connection, _NO_GROUP)
+        client = make_consumer(self._connection, NO_GROUP)
         return self._connection.opened(Reader(self._connection, self.admin, client, beginnings))
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
@@ -98,3 +95,4 @@ class ConfluentBroker:
         for client in list(self._connection.clients):
             with suppress(BrokerError):
                 client.close()
+        self.admin.close()

@@ -81,6 +81,7 @@ class Connection:
         self.request_timeout_s = request_timeout_ms / 1000
         self.patience_s = self.request_timeout_s + _SLACK_S
         self.clients: list[Client] = []
+        self.cut_off_s = 0.0  # when a client last said that a broker is out of reach, by this host's monotonic clock
         self._servers = ",".join(servers_of(bootstrap))
 
     def opened(self, client: Opened) -> Opened:
@@ -102,12 +103,17 @@ class Connection:
             # What it logs as errors it then tries again; what is final is raised. A `logger` of Python's would not do:
             # with one, the close of a consumer that is just joining its group now and then never ended.
             "log_level": 0,
+            "error_cb": self._hear,
             "socket.timeout.ms": self.request_timeout_ms,
             "socket.connection.setup.timeout.ms": max(1_000, setup_ms),
             "api.version.request.timeout.ms": setup_ms,
             "reconnect.backoff.max.ms": 1_000,
             **{name.replace("_", "."): value for name, value in own.items()},
         }
+
+    def _hear(self, error: Any) -> None:
+        if error.code() in (_code._ALL_BROKERS_DOWN, _code._TRANSPORT):
+            self.cut_off_s = time.monotonic()
 
     def deadline_s(self) -> float:
         """When a request that begins now must be answered, by this host's monotonic clock."""

@@ -81,6 +81,7 @@ class Reader:
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()  # paused for the client, too
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events of paused partitions, or left over of them
+        self._has_moved = False  # past markers or aborted records, and no record was read
         self._errors: list[Any] = []  # that the client has told, and poll has not raised
         self._unreadable: dict[TopicPartition, str] = {}  # and why
 
@@ -91,14 +92,20 @@ class Reader:
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
         self._begin()
-        self._refuse_if_told_to()
-        events = self._take_aside(records_max)
-        if len(events) < records_max:
-            events += self._receive(0 if events else timeout_ms, records_max - len(events))
-        records = self._records(events)
-        if not records:  # else it is raised by the next poll: what was read is not lost
+        ends_s = time.monotonic() + timeout_ms / 1000
+        while True:
             self._refuse_if_told_to()
-        return records
+            self._has_moved = False
+            events = self._take_aside(records_max)
+            if len(events) < records_max:
+                left_s = 0.0 if events else max(0.0, ends_s - time.monotonic())
+                events += self._receive(left_s, records_max - len(events))
+            records = self._records(events)
+            if records:  # what else was told is raised by the next poll: what was read is not lost
+                return records
+            self._refuse_if_told_to()
+            if self._has_moved or time.monotonic() >= ends_s:
+                return []
 
     def _begin(self) -> None:
         if not self._is_assigned:
@@ -123,12 +130,12 @@ class Reader:
                     self._client.resume([_kafka.TopicPartition(*tp)])
         return events
 
-    def _receive(self, timeout_ms: int, count: int) -> list[Any]:
+    def _receive(self, timeout_s: float, count: int) -> list[Any]:
         """What has come, or else the first that comes; what is to wait is set aside."""
         try:
             events = self._client.consume(count, 0)
-            if not events and timeout_ms > 0:
-                first = self._client.poll(timeout_ms / 1000)
+            if not events and timeout_s > 0:
+                first = self._client.poll(timeout_s)
                 events = [] if first is None else [first, *(self._client.consume(count - 1, 0) if count > 1 else ())]
         except RAISED as raised:
             self._errors.append(error_of(raised))
@@ -180,8 +187,9 @@ class Reader:
         if tp in self._unreadable or is_transient(error):
             return
         if code == _code._PARTITION_EOF:
-            if tp in self._positions:
+            if tp in self._positions and self._positions[tp] != event.offset():
                 self._positions[tp] = event.offset()
+                self._has_moved = True
         elif code == _code._AUTO_OFFSET_RESET:
             self._unreadable[tp] = (
                 f"an offset to be read is not in its partition, because it is no longer kept or never was: "

@@ -74,6 +74,7 @@ class GroupConsumer(Reader):
         self._rejoins = rejoins
         self._member_id = ""  # which the group gave at the last assignment
         self._generation = _NO_GENERATION  # of the group, since its assignment was taken over, until it is taken back
+        self._heard_s = time.monotonic()  # when records or partitions came last
         self._lost = False  # the partitions, and the group has not said why
         self._was_busy = False  # for too long to poll, so that the member gave up its place
         self._out: str | None = None  # why this member has no place in its group for good
@@ -96,7 +97,9 @@ class GroupConsumer(Reader):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        if not records:
+        if records:
+            self._heard_s = time.monotonic()
+        else:
             self._refuse_if_out()
             if self._lost:
                 self._settle_loss()
@@ -114,10 +117,12 @@ class GroupConsumer(Reader):
         except Exception as error:
             self._failure = error
             self._positions = {}
+        self._has_moved = True
         self._assign()
 
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
         """Read on where the group stands, or where the listener says."""
+        self._heard_s = time.monotonic()
         self._member_id = self._client.memberid()
         self._generation = _generation_of(self._client.consumer_group_metadata())
         beginnings = self._admin.beginnings(sorted(tps))
@@ -137,6 +142,7 @@ class GroupConsumer(Reader):
                 self._failure = error
         self._generation = _NO_GENERATION
         self._positions = {}
+        self._has_moved = True
         self._aside.clear()
         self._stopped.clear()
         self._unreadable.clear()
@@ -167,7 +173,7 @@ class GroupConsumer(Reader):
             return  # the next poll asks again
         if place not in (None, self._member_id):
             self._out = replaced(self._member, self.group)
-        elif place is None and not (self._rejoins or self._was_busy):
+        elif place is None and not (self._rejoins or self._was_busy or self._was_cut_off()):
             self._out = thrown_out(self._member, self.group)
         self._refuse_if_out()
         self._lost = self._was_busy = False
@@ -176,6 +182,15 @@ class GroupConsumer(Reader):
     def _ask_place(self) -> str | None:
         """The id of the member that has the place of this one in the group."""
         return self._admin.member_ids(self.group).get(self._member)
+
+    def _was_cut_off(self) -> bool:
+        """Whether the broker was out of reach since it was last heard of, and nobody else has partitions now.
+
+        librdkafka gives up its place by itself when it cannot reach the broker for a session. A member that was paused
+        finds the broker in reach.
+        """
+        others = self._admin.members(self.group)
+        return self._connection.cut_off_s > self._heard_s and not any(others.values())
 
     def membership(self) -> bytes:
         """The member and generation under which offsets are committed, as the client takes them.
@@ -186,7 +201,8 @@ class GroupConsumer(Reader):
         """
         self._refuse_if_out()
         metadata: bytes = self._client.consumer_group_metadata()
-        if _generation_of(metadata) != self._generation or self._generation == _NO_GENERATION:
+        is_joined = self._generation != _NO_GENERATION and self._client.memberid() == self._member_id
+        if not is_joined or _generation_of(metadata) != self._generation:
             raise StaleMemberError(f"{self._member} is not a member of group {self.group} now; poll to join it again")
         return metadata
 
@@ -209,7 +225,7 @@ class GroupConsumer(Reader):
             return
         if place not in (None, self._member_id):
             self._out = replaced(self._member, self.group)
-        elif place is None and not self._rejoins:
+        elif place is None and not (self._rejoins or self._was_cut_off()):
             self._out = thrown_out(self._member, self.group)
         self._refuse_if_out()
         hears_by_s = time.monotonic() + _VERDICT_S
