@@ -32,11 +32,11 @@ class ConfluentBroker:
         self._session_timeout_ms = session_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
         self._connection = Connection(bootstrap, request_timeout_ms)
-        self.admin = Admin(self._connection, connect_timeout_ms, progress or (lambda _: None))
+        self.admin = Admin(self._connection, connect_timeout_ms, progress)
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
-        self.admin.create_topics(specs)
+        self.admin.other.create_topics(specs)
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
@@ -44,7 +44,7 @@ class ConfluentBroker:
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
-        self.admin.delete_topics(names)
+        self.admin.other.delete_topics(names)
 
     def producer(self) -> PlainProducer:
         """See Broker."""

@@ -100,8 +100,7 @@ class Connection:
         return {
             "bootstrap.servers": self._servers,
             "client.id": "onebit",
-            # What it logs as errors it then tries again; what is final is raised. A `logger` of Python's would not do:
-            # with one, the close of a consumer that is just joining its group now and then never ended.
+            # What it logs as errors it then tries again; what is final is raised.
             "log_level": 0,
             "error_cb": self._hear,
             "socket.timeout.ms": self.request_timeout_ms,

@@ -13,12 +13,13 @@ What librdkafka leaves to its caller:
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
 
 from stream.brokers.confluent.admin import Admin
-from stream.brokers.confluent.connection import FENCED, RETRY_S, Connection
+from stream.brokers.confluent.connection import FENCED, RAISED, RETRY_S, Connection
 from stream.brokers.confluent.consumers import Reader, make_consumer
 from stream.brokers.port import (
     BrokerError,
@@ -109,7 +110,8 @@ class GroupConsumer(Reader):
         """Nothing: the group gives the partitions."""
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
-        if self._closing:
+        if self._closing:  # and not given back, the client's close may never end
+            client.unassign()
             return
         tps = frozenset(TopicPartition(tp.topic, tp.partition) for tp in partitions)
         try:
@@ -241,6 +243,10 @@ class GroupConsumer(Reader):
     def close(self) -> None:
         """See Consumer."""
         self._closing = True
+        # A client that is closed while it joins may never come to an end of it: see `_on_assign`, too.
+        with suppress(*RAISED):
+            self._client.unsubscribe()
+            self._client.poll(0)
         super().close()
         if self._member_id and self._out is None:
             self._admin.leave(self.group, self._member_id, self._member)

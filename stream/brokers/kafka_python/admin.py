@@ -164,10 +164,8 @@ class Admin:
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """See Broker."""
-        found = self._connection.ask(f"describe group {group}", lambda: self.client.describe_groups([group]))
         members: dict[str, frozenset[TopicPartition]] = {}
-        for member in found[group]["members"]:
-            name = member["group_instance_id"] or member["member_id"]
+        for name, member in self._described_members(group):
             dealt = member["member_assignment"] or {"assigned_partitions": []}  # no bytes: it is being dealt anew
             members[name] = frozenset(
                 TopicPartition(of_topic["topic"], partition)
@@ -175,6 +173,14 @@ class Admin:
                 for partition in of_topic["partitions"]
             )
         return members
+
+    def member_ids(self, group: str) -> dict[str, str]:
+        """The id that the group has given to each of its members, by name."""
+        return {name: str(member["member_id"]) for name, member in self._described_members(group)}
+
+    def _described_members(self, group: str) -> list[tuple[str, Any]]:
+        found = self._connection.ask(f"describe group {group}", lambda: self.client.describe_groups([group]))
+        return [(member["group_instance_id"] or member["member_id"], member) for member in found[group]["members"]]
 
     def leave(self, group: str, member_id: str, member: str) -> None:
         """Take a static member out of its group, unless another process has its place already."""
