@@ -16,7 +16,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from stream.brokers.confluent.connection import RAISED, Connection
+from stream.brokers.confluent.connection import MISSING, RAISED, Connection, error_of
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.port import BrokerError, Ends
 from stream.wire.records import TopicPartition
@@ -70,11 +70,17 @@ class Admin:
                 )
 
         def ask() -> tuple[int, int]:
-            found = self._asking[level].get_watermark_offsets(
-                _kafka.TopicPartition(*tp), timeout=self._connection.request_timeout_s, cached=False
-            )
+            try:
+                found = self._asking[level].get_watermark_offsets(
+                    _kafka.TopicPartition(*tp), timeout=self._connection.request_timeout_s, cached=False
+                )
+            except KafkaException as raised:
+                # So it also answers while it has not heard yet which partitions there are.
+                if error_of(raised).code() in MISSING and tp.partition < self.partitions_of(tp.topic):
+                    raise _timed_out() from raised
+                raise
             if found is None or min(found) < 0:
-                raise KafkaException(_kafka.KafkaError(_kafka.KafkaError._TIMED_OUT))
+                raise _timed_out()
             low, high = found
             return low, high
 
@@ -103,3 +109,7 @@ class Admin:
                 client.close()
         with suppress(BrokerError):
             self.other.close()
+
+
+def _timed_out() -> KafkaException:
+    return KafkaException(_kafka.KafkaError(_kafka.KafkaError._TIMED_OUT))

@@ -125,7 +125,13 @@ class GroupConsumer(Reader):
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
         """Read on where the group stands, or where the listener says."""
         self._heard_s = time.monotonic()
-        self._member_id = self._client.memberid()
+        joined_as = self._client.memberid()
+        if self._member_id not in ("", joined_as) and not self._rejoins:
+            # Thrown out when it had no partitions to lose, in the middle of a rebalance, it joined again unasked.
+            self._admin.leave(self.group, joined_as, self._member)
+            self._out = thrown_out(self._member, self.group)
+            self._refuse_if_out()
+        self._member_id = joined_as
         self._generation = _generation_of(self._client.consumer_group_metadata())
         beginnings = self._admin.beginnings(sorted(tps))
         self._positions = beginnings | self._admin.committed(self.group, sorted(tps))
@@ -179,6 +185,7 @@ class GroupConsumer(Reader):
             self._out = thrown_out(self._member, self.group)
         self._refuse_if_out()
         self._lost = self._was_busy = False
+        self._member_id = ""
         self._subscribe()
 
     def _ask_place(self) -> str | None:
