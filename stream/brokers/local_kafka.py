@@ -100,7 +100,7 @@ def start(
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LocalKafka:
-    """Start the broker of a home and wait until it answers; one that runs already is returned as it is.
+    """Start the broker of a home and wait until it answers; one that runs already is returned when it answers.
 
     Args:
         port: Where clients connect, on the loopback interface alone; 0 chooses a free port.
@@ -121,7 +121,7 @@ def start(
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home / "lock"):
         running = _running(home)
-        if running is not None:
+        if running is not None and _comes_to_answer(running, timeout_s):
             say(f"Kafka runs already: {running.bootstrap}, pid {running.pid}, {home}")
             return running
         _forget(home)
@@ -409,6 +409,21 @@ def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
         tail = _tail(kafka.home / "stdout.log") + _tail(kafka.log_path)
         _forget(kafka.home)
         raise LocalKafkaError(f"{problem}; the end of {kafka.log_path} and stdout.log:\n{tail}")
+
+
+def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
+    """Wait until a broker that was there before answers; False when it ends: one that was killed takes a moment to."""
+    deadline_s = time.monotonic() + timeout_s
+    while _running(kafka.home) is not None:
+        if _answers(int(kafka.bootstrap.rpartition(":")[2])):
+            return True
+        if time.monotonic() > deadline_s:
+            raise LocalKafkaError(
+                f"Kafka runs (pid {kafka.pid}, {kafka.home}), but did not answer on {kafka.bootstrap} within "
+                f"{timeout_s:g} s; stop it (onebit kafka down), and start it again"
+            )
+        time.sleep(_POLL_S)
+    return False
 
 
 def _answers(port: int) -> bool:

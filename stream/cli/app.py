@@ -13,6 +13,7 @@ from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
     data,
     estimate,
+    experiment,
     feedback,
     kafka,
     learn,
@@ -30,6 +31,7 @@ from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
 from stream.durations import DurationError
 from stream.estimating.policies import EstimateError
+from stream.experiments.definition import ExperimentError
 from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
@@ -50,6 +52,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
+app.add_typer(experiment.app, name="experiment")
 
 
 def _show_version(asked: bool) -> None:
@@ -74,6 +77,7 @@ USAGE_ERRORS = (
     DelayError,
     DurationError,
     EstimateError,
+    ExperimentError,
     JournalError,
     LocalKafkaError,
     ModelError,
