@@ -10,6 +10,7 @@ ARGS ?=
 SAMPLE ?= 120
 SEED ?= 1
 ONLY ?= *
+CLIENT ?= auto
 
 # The main job: the rows of optdigits 12 times over, so that the curves go on well beyond the delays.
 RUN := --learner perceptron --learner banditron --learner soba-diag --learner confidit --param confidit.variant=2 \
@@ -30,8 +31,8 @@ run: $(VENV)/.run ## Replay optdigits to six learners, embedded, in virtual time
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags
 	$(PY) -m pytest -n auto $(ARGS)
 
-test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen again and again
-	$(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)
+test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen; CLIENT=kafka-python chooses the client
+	ONEBIT_TEST_CLIENT=$(CLIENT) $(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)
 
 mutants: $(VENV)/.mutants ## Do the fast tests catch small mistakes? A sample: SAMPLE=120 SEED=1 ONLY='stream/verifying/*'
 	$(PY) -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --only '$(ONLY)' $(ARGS)

@@ -2,8 +2,9 @@
 
     python benchmarks/real_kafka.py [--events 20000] [--profile]
 
-A single-node Kafka is started for it. The replay writes all contexts as fast as they are taken; then learner and
-feedback work through them side by side, the feedback at once, so that both are always busy.
+A single-node Kafka is started for it, and every client has its turn in the same run. The replay writes all contexts as
+fast as they are taken; then learner and feedback work through them side by side, the feedback at once, so that both are
+always busy.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.connecting import ADAPTERS, connect
 from stream.brokers.local_kafka import local_kafka
 from stream.cli.settings import Settings
 from stream.cli.sources import load_settings
@@ -69,42 +70,48 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="say where the time goes; it costs time itself")
     arguments = parser.parse_args()
     events: int = arguments.events
-    with local_kafka() as kafka, tempfile.TemporaryDirectory() as directory:
-        given = {"data": "synsep", "events": events, "rate": 1e9, "delay": "none", "seed": 1, "instance": "bench"}
-        settings = load_settings({**given, "bootstrap": kafka.bootstrap})
-        topics = Topics.with_prefix(settings.topic_prefix)
-        broker = KafkaBroker(kafka.bootstrap)
-        broker.create_topics(topics.specs(1))
-        profiles = {
-            name: Path(directory) / name if arguments.profile else None for name in ("replay", "learn", "feedback")
-        }
+    with local_kafka() as kafka:
+        for client in ADAPTERS:
+            print(client, flush=True)
+            with tempfile.TemporaryDirectory() as directory:
+                measure(kafka.bootstrap, client, events, Path(directory) if arguments.profile else None)
 
-        began_s = time.perf_counter()
-        used_s = 0.0
-        replay = start("replay", settings, profiles["replay"])
-        while replay.poll() is None:
-            used_s = cpu_s(replay)
-            time.sleep(0.02)
-        show("replay", events, time.perf_counter() - began_s, used_s)
 
-        programs = {name: start(name, settings, profiles[name]) for name in ("learn", "feedback")}
-        follower = JournalFollower(broker, topics, 1)
-        while follower.read(100).decided == 0:
-            pass
-        ledger = follower.read(0)
-        before_s, began_s, done = {name: cpu_s(p) for name, p in programs.items()}, time.perf_counter(), ledger.matched
-        while ledger.matched < events:
-            ledger = follower.read(20)
-        wall_s = time.perf_counter() - began_s
-        for name, process in programs.items():
-            show(name, events - done, wall_s, cpu_s(process) - before_s[name])
-        for process in programs.values():
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-        for name, profile in profiles.items():
-            if profile is not None:
-                print(f"{name}: {where(profile)}")
-        broker.close()
+def measure(bootstrap: str, client: str, events: int, profiles_in: Path | None) -> None:
+    """Run the three programs with one client."""
+    given = {"data": "synsep", "events": events, "rate": 1e9, "delay": "none", "seed": 1, "instance": "bench"}
+    settings = load_settings({**given, "bootstrap": bootstrap, "client": client, "topic_prefix": f"{client}."})
+    topics = Topics.with_prefix(settings.topic_prefix)
+    broker = connect(bootstrap, client=client)
+    broker.create_topics(topics.specs(1))
+    profiles = {name: profiles_in / name if profiles_in else None for name in ("replay", "learn", "feedback")}
+
+    began_s = time.perf_counter()
+    used_s = 0.0
+    replay = start("replay", settings, profiles["replay"])
+    while replay.poll() is None:
+        used_s = cpu_s(replay)
+        time.sleep(0.02)
+    show("replay", events, time.perf_counter() - began_s, used_s)
+
+    programs = {name: start(name, settings, profiles[name]) for name in ("learn", "feedback")}
+    follower = JournalFollower(broker, topics, 1)
+    while follower.read(100).decided == 0:
+        pass
+    ledger = follower.read(0)
+    before_s, began_s, done = {name: cpu_s(p) for name, p in programs.items()}, time.perf_counter(), ledger.matched
+    while ledger.matched < events:
+        ledger = follower.read(20)
+    wall_s = time.perf_counter() - began_s
+    for name, process in programs.items():
+        show(name, events - done, wall_s, cpu_s(process) - before_s[name])
+    for process in programs.values():
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    for name, profile in profiles.items():
+        if profile is not None:
+            print(f"{name}: {where(profile)}")
+    broker.close()
 
 
 def show(name: str, events: int, wall_s: float, used_s: float) -> None:

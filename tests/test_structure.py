@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 
 ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "kafka": "stream.brokers.kafka_python",
+    "confluent_kafka": "stream.brokers.confluent",
     "faust": "consumers.monitor",
     "pyarrow": ("producers.datasets.logs", "stream.experiments.rows"),
     "matplotlib": "stream.reporting",

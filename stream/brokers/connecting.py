@@ -2,21 +2,36 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Protocol, cast
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol, cast
 
-from stream.brokers.port import Broker
+from stream.brokers.port import Broker, BrokerError
 
 CONNECT_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 15_000
 SESSION_TIMEOUT_MS = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
 
-ADAPTERS = {
-    "kafka-python": "stream.brokers.kafka_python.broker:KafkaBroker",
-}
-"""The clients behind the port, each with its module and its Broker: a new one is its folder and its line here."""
 
-DEFAULT_CLIENT = "kafka-python"
+class Client(NamedTuple):
+    """A client behind the port."""
+
+    package: str  # that it is imported by
+    adapter: str  # its module, and its Broker there
+
+
+ADAPTERS = {
+    "kafka-python": Client("kafka", "stream.brokers.kafka_python.broker:KafkaBroker"),
+    "confluent": Client("confluent_kafka", "stream.brokers.confluent.broker:ConfluentBroker"),
+}
+"""The clients behind the port, the fastest last: a new one is its folder and its line here."""
+
+AUTO = "auto"
+"""Stands for the fastest client that is installed."""
+
+
+class ClientMissingError(BrokerError):
+    """The client that was chosen is not installed."""
 
 
 class Adapter(Protocol):
@@ -35,16 +50,33 @@ class Adapter(Protocol):
         """Connect."""
 
 
+def chosen(client: str) -> str:
+    """The client that a name stands for.
+
+    Raises:
+        ClientMissingError: it is not installed.
+    """
+    installed = [name for name, known in ADAPTERS.items() if find_spec(known.package) is not None]
+    if client == AUTO:
+        return installed[-1]
+    if client not in installed:
+        raise ClientMissingError(
+            f"the client {client} is not installed: pip install 'onebit[{client}]', or take another one; "
+            f"installed: {', '.join(installed)}"
+        )
+    return client
+
+
 def adapter(client: str) -> Adapter:
     """The adapter of a client, imported now."""
-    module, _, name = ADAPTERS[client].partition(":")
+    module, _, name = ADAPTERS[chosen(client)].adapter.partition(":")
     return cast(Adapter, getattr(import_module(module), name))
 
 
 def connect(
     bootstrap: str,
     *,
-    client: str = DEFAULT_CLIENT,
+    client: str = AUTO,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -55,7 +87,7 @@ def connect(
 
     Args:
         bootstrap: HOST:PORT of a broker, or several with commas between.
-        client: One of ADAPTERS.
+        client: One of ADAPTERS, or AUTO.
         connect_timeout_ms: How long to wait for the first answer.
         request_timeout_ms: How long any other operation may take.
         session_timeout_ms: After so long without a sign of life a group member's partitions go to the others.
@@ -64,6 +96,7 @@ def connect(
 
     Raises:
         BootstrapError: `bootstrap` is no such address.
+        ClientMissingError: the client is not installed.
         BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
     """
     return adapter(client)(

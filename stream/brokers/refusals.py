@@ -38,6 +38,40 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
         raise BrokerError(f"group {group} needs topics with equal numbers of partitions; got {partitions}")
 
 
+def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
+    """Refuse records that their senders dated, each by its topic, as long as the topic is so.
+
+    What stands there from a time when the topic was so is read when it is not any more: else its partition could never
+    be read again.
+    """
+    for topic, found in topics.items():
+        if not found.append_time:
+            record = records[topic]
+            raise TopicSettingsError(
+                f"topic {topic}: expected message.timestamp.type LogAppendTime; got CreateTime: the record at "
+                f"offset {record.offset} of partition {record.partition} is dated by its sender"
+            )
+
+
+def no_longer_kept(tp: TopicPartition, offset: int, group: str, first: int) -> str:
+    """What a member is told that would have to read on before the first record that is kept."""
+    return (
+        f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {group}, is no longer kept: the "
+        f"first is {first}; raise its retention.ms"
+    )
+
+
+def damaged(tp: TopicPartition, offset: int, reason: str) -> str:
+    """What a reader is told of a batch that cannot be read."""
+    return f"{tp.topic}/{tp.partition} cannot be read from offset {offset} on ({reason}); {DAMAGED_REMEDY}"
+
+
+DAMAGED_REMEDY = (
+    "kafka-dump-log shows the batch that stands there; if it was damaged, another replica may hold it whole; if none "
+    "does, begin anew with another prefix, and bring the model along (onebit model export, import)"
+)
+
+
 def replaced(member: str, group: str) -> str:
     """What a member is told whose place another process has taken."""
     return f"member {member} of group {group} was replaced by a newer one"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from stream.brokers import local_kafka
+from stream.brokers.connecting import chosen
 from stream.brokers.connecting import connect as connect_to_kafka
 from stream.brokers.port import (
     Broker,
@@ -52,6 +53,7 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
     try:
         return connect_to_kafka(
             settings.bootstrap,
+            client=settings.client,
             connect_timeout_ms=settings.connect_timeout_ms,
             session_timeout_ms=settings.session_timeout_ms,
             transaction_timeout_ms=settings.transaction_timeout_ms,
@@ -59,6 +61,11 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
         )
     except BrokerUnavailableError as error:
         raise fail(f"{error}{_start_hint(settings)}", ExitCode.UNAVAILABLE) from error
+
+
+def by_client(settings: Settings) -> str:
+    """How a program's first line says which client it has."""
+    return f"client {chosen(settings.client)}"
 
 
 def _start_hint(settings: Settings) -> str:

@@ -6,7 +6,7 @@ from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Broker
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
-from stream.cli.connection import keep_running, require_topics, watch_topics
+from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
 from stream.cli.flags import with_settings
 from stream.cli.settings import Program, Settings
@@ -41,7 +41,7 @@ def feedback(settings: Settings) -> None:
         program = FeedbackProgram(
             broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
         )
-        announce(f"feedback on {topics.predictions}: delay {settings.delay}; Ctrl-C stops it")
+        announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
         sent, said = 0, Status()
         show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
         try:

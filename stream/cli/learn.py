@@ -11,7 +11,7 @@ from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker
 from stream.cli import cost
 from stream.cli.composition import n_features_of, parameters_of, topics_of
-from stream.cli.connection import keep_running, require_topics, watch_topics
+from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
 from stream.cli.live_estimates import LiveEstimating, check_estimate
@@ -88,7 +88,10 @@ def learn(
             broker, topics, task, _options(settings, task, nnz), boot_ms, announce,
             stop=stop, given=given, change_settings=change_settings, committed=committed,
         )  # fmt: skip
-        announce(f"{task.learner} on {topics.contexts}: started as instance {settings.instance}; Ctrl-C stops it")
+        announce(
+            f"{task.learner} on {topics.contexts}: started as instance {settings.instance}, {by_client(settings)}; "
+            "Ctrl-C stops it"
+        )
         said = Status()
 
         def status() -> None:

@@ -9,7 +9,7 @@ import typer
 from producers.replay import ReplayProgram, Timetable, resume_position
 from stream.brokers.port import Broker
 from stream.cli.composition import dataset_of, replay_options, topics_of
-from stream.cli.connection import keep_running, require_topics, watch_topics
+from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import StopRequest, announce, examples, monotonic_ms, warn
 from stream.cli.flags import with_settings
 from stream.cli.progress import run_progress
@@ -50,7 +50,8 @@ def replay(settings: Settings, *, resume: bool) -> None:
         if resume or reached:
             announce(f"looking for the last event in {topics.contexts}")
             options = replace(options, start=resume_position(broker, topics, dataset, options))
-        announce(f"{dataset.name}: {options.events - options.start:,} events from position {options.start:,}")
+        events = options.events - options.start
+        announce(f"{dataset.name}: {events:,} events from position {options.start:,}, {by_client(settings)}")
         program = ReplayProgram(broker, topics, dataset, options, monotonic_ms, timetable)
         timetable = program.timetable
         with run_progress("replay", options.events) as progress:

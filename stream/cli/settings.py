@@ -517,6 +517,14 @@ class Settings(BaseSettings):
     bootstrap: Annotated[str, Setting(Panel.KAFKA, _CONNECTED, "The address at which Kafka answers.", "HOST:PORT")] = (
         "localhost:9092"
     )
+    client: Annotated[
+        Literal["auto", "kafka-python", "confluent"],
+        Setting(
+            Panel.KAFKA,
+            _CONNECTED,
+            "The client that talks to Kafka; auto takes confluent, the faster one, where confluent-kafka is installed.",
+        ),
+    ] = "auto"
     topic_prefix: Annotated[
         str,
         Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"),

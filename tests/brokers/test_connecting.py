@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stream.brokers.bootstrap import BootstrapError, servers_of
-from stream.brokers.connecting import ADAPTERS, DEFAULT_CLIENT, adapter, connect
+from stream.brokers.connecting import ADAPTERS, adapter, connect
 from tests.test_structure import ONLY_IMPORTER
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,11 +42,10 @@ def test_what_is_no_address_is_refused_with_what_was_expected(bootstrap: str) ->
 
 @pytest.mark.parametrize("client", ADAPTERS)
 def test_every_adapter_is_in_a_package_of_its_own_and_found_by_its_name(client: str) -> None:
-    module = ADAPTERS[client].partition(":")[0]
+    module = ADAPTERS[client].adapter.partition(":")[0]
     assert module.startswith("stream.brokers.")
     assert module.rpartition(".")[0] in ONLY_IMPORTER.values()
     assert callable(adapter(client))
-    assert DEFAULT_CLIENT in ADAPTERS
 
 
 @pytest.mark.parametrize(

@@ -386,3 +386,12 @@ def test_a_partition_of_a_member_that_leaves_goes_to_the_others_at_once(broker: 
     joined(second, partitions=2)
     assert time.monotonic() - started_s < 8  # the session would have lasted 10 s
     second.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_member_is_closed_at_any_moment_of_its_join(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    for hundredths in range(12):
+        consumer = broker.group_consumer(prefix, "m", [name], Heard())
+        time.sleep(hundredths / 100)
+        consumer.close()

@@ -1,4 +1,4 @@
-"""What only the Kafka adapter can show: brokers that are down, restarted or frozen, and what is left behind."""
+"""What only the adapters of Kafka can show: brokers that are down, restarted or frozen, and what is left behind."""
 
 import gc
 import os
@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.partitioner.default import DefaultPartitioner
 
 from stream.brokers import local_kafka
+from stream.brokers.connecting import ADAPTERS, connect
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.partitioner import partition_for
@@ -44,6 +45,12 @@ def own_kafka(tmp_path: Path, unused_port: int) -> Iterator[LocalKafka]:
     local_kafka.stop(tmp_path)
 
 
+@pytest.fixture(params=ADAPTERS)
+def client(request: pytest.FixtureRequest) -> str:
+    """Each of the clients in turn."""
+    return str(request.param)
+
+
 @pytest.mark.parametrize("partitions", [1, 2, 3, 12])
 def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: int) -> None:
     class Cluster:
@@ -60,20 +67,20 @@ def test_partition_for_agrees_with_the_clients_default_partitioner(partitions: i
         assert partition_for(key, partitions) == theirs.partition("topic", key, key, None, None, Cluster())
 
 
-def test_a_broker_that_is_down_is_waited_for_and_then_named(unused_port: int) -> None:
+def test_a_broker_that_is_down_is_waited_for_and_then_named(unused_port: int, client: str) -> None:
     said: list[str] = []
     started_s = time.monotonic()
     with pytest.raises(BrokerUnavailableError, match=rf"127\.0\.0\.1:{unused_port} within 3000 ms.*onebit kafka up"):
-        KafkaBroker(f"127.0.0.1:{unused_port}", connect_timeout_ms=3_000, progress=said.append)
+        connect(f"127.0.0.1:{unused_port}", client=client, connect_timeout_ms=3_000, progress=said.append)
     assert 2.5 < time.monotonic() - started_s < 8
     assert said
     assert f"waiting for Kafka at 127.0.0.1:{unused_port}" in said[0]
 
 
-def test_a_broker_that_comes_up_later_is_connected_to(tmp_path: Path, unused_port: int) -> None:
+def test_a_broker_that_comes_up_later_is_connected_to(tmp_path: Path, unused_port: int, client: str) -> None:
     starter = threading.Thread(target=local_kafka.start, args=(unused_port, tmp_path))
     starter.start()
-    broker = KafkaBroker(f"127.0.0.1:{unused_port}", connect_timeout_ms=60_000)
+    broker = connect(f"127.0.0.1:{unused_port}", client=client, connect_timeout_ms=60_000)
     assert broker.describe_topics(["none"]) == {}
     broker.close()
     starter.join()
@@ -96,8 +103,10 @@ def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str) 
     assert set(threading.enumerate()) == before
 
 
-def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(kafka: LocalKafka, prefix: str) -> None:
-    broker = KafkaBroker(kafka.bootstrap, transaction_timeout_ms=1_000)
+def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(
+    kafka: LocalKafka, prefix: str, client: str
+) -> None:
+    broker = connect(kafka.bootstrap, client=client, transaction_timeout_ms=1_000)
     broker.create_topics([TopicSpec(prefix, 1)])
     tp = TopicPartition(prefix, 0)
     producer = broker.transactional_producer(prefix)
@@ -110,8 +119,8 @@ def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(
     broker.close()
 
 
-def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafka, prefix: str) -> None:
-    broker = KafkaBroker(kafka.bootstrap, transaction_timeout_ms=1_000)
+def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafka, prefix: str, client: str) -> None:
+    broker = connect(kafka.bootstrap, client=client, transaction_timeout_ms=1_000)
     broker.create_topics([TopicSpec(prefix, 2)])
     tp = TopicPartition(prefix, 0)
     producer = broker.transactional_producer(prefix)
@@ -132,8 +141,8 @@ def test_a_transaction_that_took_too_long_takes_no_more_records(kafka: LocalKafk
     broker.close()
 
 
-def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kafka: LocalKafka) -> None:
-    broker = KafkaBroker(own_kafka.bootstrap, request_timeout_ms=30_000)
+def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kafka: LocalKafka, client: str) -> None:
+    broker = connect(own_kafka.bootstrap, client=client, request_timeout_ms=30_000, session_timeout_ms=60_000)
     broker.create_topics([TopicSpec("topic", 1)])
     tp = TopicPartition("topic", 0)
     producer, transactions = broker.producer(), broker.transactional_producer("id")
@@ -165,8 +174,8 @@ def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kaf
     broker.close()
 
 
-def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka) -> None:
-    broker = KafkaBroker(own_kafka.bootstrap, request_timeout_ms=2_000)
+def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> None:
+    broker = connect(own_kafka.bootstrap, client=client, request_timeout_ms=2_000)
     broker.create_topics([TopicSpec("topic", 1)])
     tp = TopicPartition("topic", 0)
     producer, transactions = broker.producer(), broker.transactional_producer("id")
@@ -226,8 +235,10 @@ def answers(question: Callable[[], object]) -> bool:
     return True
 
 
-def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka: LocalKafka, prefix: str) -> None:
-    broker = KafkaBroker(kafka.bootstrap)
+def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
+    kafka: LocalKafka, prefix: str, client: str
+) -> None:
+    broker = connect(kafka.bootstrap, client=client)
     broker.create_topics([TopicSpec(prefix, 1)])
     tp = TopicPartition(prefix, 0)
     producer = broker.producer()
@@ -238,7 +249,9 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka:
     wait_for(lambda: bool(consumer.poll(100, 10)))
     consumer.commit({tp: 1})
     consumer.close()
-    broker.admin.client.delete_records({tp: 3})  # as retention does
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    admin.delete_records({tp: 3})  # as retention does
+    admin.close()
     assert broker.beginnings([tp]) == {tp: 3}
 
     reader = broker.reader([tp])
@@ -261,8 +274,10 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(kafka:
     broker.close()
 
 
-def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_again(own_kafka: LocalKafka) -> None:
-    broker = KafkaBroker(own_kafka.bootstrap)
+def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_again(
+    own_kafka: LocalKafka, client: str
+) -> None:
+    broker = connect(own_kafka.bootstrap, client=client)
     broker.create_topics([TopicSpec("topic", 2)])
     damaged, whole = TopicPartition("topic", 0), TopicPartition("topic", 1)
     producer = broker.producer()

@@ -15,6 +15,7 @@ from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.brokers import local_kafka
+from stream.brokers.connecting import ADAPTERS
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
@@ -361,10 +362,11 @@ def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out
         watch.wait_until(lambda ledger: ledger.feedback_duplicates > 0, sent_again)
 
 
+@pytest.mark.parametrize("client", ADAPTERS)
 def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothing_and_says_why(
-    pipeline: MakePipeline,
+    pipeline: MakePipeline, client: str
 ) -> None:
-    ours = pipeline(**STREAM)
+    ours = pipeline(**STREAM, client=client)
     ours.start("feedback")
     ours.start("replay")
     with ours.watch() as watch:
@@ -383,12 +385,14 @@ def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothin
     ours.assert_every_context_is_decided_and_settled_once(EVENTS)
 
 
-@pytest.mark.parametrize("frozen_s", [5, 20])  # longer than a session; longer than requests are waited for, too
-@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(
+    ("client", "others", "frozen_s"),  # longer than a session; longer than requests are waited for, too
+    [(client, others, 5) for client in ADAPTERS for others in (0, 1)] + [("confluent", 0, 20), ("kafka-python", 1, 20)],
+)
 def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_place(
-    pipeline: MakePipeline, others: int, frozen_s: int
+    pipeline: MakePipeline, client: str, others: int, frozen_s: int
 ) -> None:
-    ours = pipeline(**STREAM, partitions=2)
+    ours = pipeline(**STREAM, partitions=2, client=client)
     ours.start("feedback")
     ours.start("replay")
     with ours.watch() as watch:

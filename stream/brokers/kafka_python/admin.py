@@ -23,16 +23,11 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from stream.brokers.kafka_python.connection import RETRY_S, Connection
 from stream.brokers.port import BrokerError, BrokerUnavailableError, Ends
 from stream.brokers.refusals import check_settings
+from stream.brokers.topic_settings import description_of, settings_of
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
 _ATTEMPT_MS = 2_000  # one attempt to connect, and how often the wait is reported
-
-# Only closed segments are compacted, by default of 1 GB, and only when half of a log is obsolete; all of such a topic
-# is read whenever a task is recovered.
-_COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
-
-_SEGMENT_MS = 7 * 24 * 3_600_000  # after so long, by default, a segment is closed
 
 
 class Admin:
@@ -64,7 +59,15 @@ class Admin:
         """See Broker."""
         existing = self.describe_topics([spec.name for spec in specs])
         check_settings(specs, existing)
-        missing = {spec.name: _settings_of(spec) for spec in specs if spec.name not in existing}
+        missing = {
+            spec.name: {
+                "num_partitions": spec.partitions,
+                "replication_factor": spec.replication,
+                "configs": settings_of(spec),
+            }
+            for spec in specs
+            if spec.name not in existing
+        }
         if not missing:
             return
         answer = self._connection.ask(
@@ -96,14 +99,8 @@ class Admin:
         for name, topic in found.items():
             settings = {setting: described["value"] for setting, described in configs[name].items()}
             if settings:  # none: deleted between the two questions
-                descriptions[name] = TopicDescription(
-                    name,
-                    partitions=len(topic["partitions"]),
-                    append_time=settings["message.timestamp.type"] == "LogAppendTime",
-                    compacted="compact" in settings["cleanup.policy"],
-                    retention_ms=int(settings["retention.ms"]),
-                    replication=min(len(partition["replica_nodes"]) for partition in topic["partitions"]),
-                )
+                replication = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
+                descriptions[name] = description_of(name, len(topic["partitions"]), replication, settings)
         return descriptions
 
     def delete_topics(self, names: Sequence[str]) -> None:
@@ -167,10 +164,8 @@ class Admin:
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """See Broker."""
-        found = self._connection.ask(f"describe group {group}", lambda: self.client.describe_groups([group]))
         members: dict[str, frozenset[TopicPartition]] = {}
-        for member in found[group]["members"]:
-            name = member["group_instance_id"] or member["member_id"]
+        for name, member in self._described_members(group):
             dealt = member["member_assignment"] or {"assigned_partitions": []}  # no bytes: it is being dealt anew
             members[name] = frozenset(
                 TopicPartition(of_topic["topic"], partition)
@@ -178,6 +173,14 @@ class Admin:
                 for partition in of_topic["partitions"]
             )
         return members
+
+    def member_ids(self, group: str) -> dict[str, str]:
+        """The id that the group has given to each of its members, by name."""
+        return {name: str(member["member_id"]) for name, member in self._described_members(group)}
+
+    def _described_members(self, group: str) -> list[tuple[str, Any]]:
+        found = self._connection.ask(f"describe group {group}", lambda: self.client.describe_groups([group]))
+        return [(member["group_instance_id"] or member["member_id"], member) for member in found[group]["members"]]
 
     def leave(self, group: str, member_id: str, member: str) -> None:
         """Take a static member out of its group, unless another process has its place already."""
@@ -189,21 +192,3 @@ class Admin:
     def close(self) -> None:
         """Release the connection."""
         self.client.close()
-
-
-def _settings_of(spec: TopicSpec) -> dict[str, Any]:
-    """How a topic is created."""
-    return {
-        "num_partitions": spec.partitions,
-        "replication_factor": spec.replication,
-        "configs": {
-            "message.timestamp.type": "LogAppendTime",
-            "cleanup.policy": "compact" if spec.compacted else "delete",
-            "retention.ms": str(spec.retention_ms),
-            # With acks=all an acknowledged record is then on two brokers at least.
-            "min.insync.replicas": str(max(1, spec.replication - 1)),
-            **(_COMPACTION if spec.compacted else {}),
-            # Only closed segments are deleted.
-            **({"segment.ms": str(spec.retention_ms)} if 0 < spec.retention_ms < _SEGMENT_MS else {}),
-        },
-    }

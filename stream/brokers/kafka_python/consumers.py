@@ -22,7 +22,8 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from stream.brokers.kafka_python.admin import Admin
 from stream.brokers.kafka_python.connection import CLOSE_S, RETRY_S, TRANSIENT, Connection
 from stream.brokers.kafka_python.foreign import PartitionRecords, UnreadableError, headers_read
-from stream.brokers.port import BrokerError, BrokerUnavailableError, TopicSettingsError
+from stream.brokers.port import BrokerError, BrokerUnavailableError
+from stream.brokers.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
 _CREATE_TIME = 0
@@ -90,21 +91,11 @@ class Reader:
         ]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Refuse what was appended since its topic was altered to its senders' times, as long as it is.
-
-        The last record of a partition tells. What stands there from a time when the topic was so is read when it is not
-        any more: else the partition could never be read again.
-        """
+        """Refuse what was appended since its topic was altered to its senders' times; the last of a partition tells."""
         dated_by_sender = {
             records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
         }
-        for topic, found in self._admin.describe_topics(list(dated_by_sender)).items():
-            if not found.append_time:
-                record = dated_by_sender[topic]
-                raise TopicSettingsError(
-                    f"topic {topic}: expected message.timestamp.type LogAppendTime; got CreateTime: the record at "
-                    f"offset {record.offset} of partition {record.partition} is dated by its sender"
-                )
+        check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
         """Take what is used up of the last fetch out of the place that records put aside come back to.

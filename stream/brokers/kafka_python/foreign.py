@@ -19,6 +19,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.serializer import Serializer
 
+from stream.brokers.refusals import DAMAGED_REMEDY
 from stream.wire.records import Headers
 
 NULL = object()
@@ -82,10 +83,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 def _remedy(error: Exception) -> str:
     if isinstance(error, kafka_errors.UnsupportedCodecError):
         return "install the package of the codec that its batch is compressed with"
-    return (
-        "kafka-dump-log shows the batch that stands there; if it was damaged, another replica may hold it whole; if "
-        "none does, begin anew with another prefix, and bring the model along (onebit model export, import)"
-    )
+    return DAMAGED_REMEDY
 
 
 class _Batches:

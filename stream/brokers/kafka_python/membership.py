@@ -26,7 +26,7 @@ from stream.brokers.kafka_python.admin import Admin
 from stream.brokers.kafka_python.connection import RETRY_S, Connection
 from stream.brokers.kafka_python.consumers import Reader, make_consumer
 from stream.brokers.port import BrokerError, FencedError, RebalanceListener, StaleMemberError
-from stream.brokers.refusals import replaced, thrown_out
+from stream.brokers.refusals import no_longer_kept, replaced, thrown_out
 from stream.wire.records import Record, TopicPartition
 
 _JOIN_POLL_MS = 50
@@ -255,10 +255,7 @@ class GroupConsumer(Reader):
         for tp in sorted(tps - self._paused):  # of what the user has paused, the user knows where to read on
             offset = self.position(tp)
             if offset < beginnings[tp]:
-                raise BrokerError(
-                    f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {self._group}, "
-                    f"is no longer kept: the first is {beginnings[tp]}; raise its retention.ms"
-                )
+                raise BrokerError(no_longer_kept(tp, offset, self._group, beginnings[tp]))
         super().resume(tps - self._paused)
 
 

@@ -1,0 +1,115 @@
+"""Topics, offsets and groups.
+
+Where partitions begin and end is asked by librdkafka, since a learner asks at every step. All else is asked by
+kafka-python, which every installation has, and not by librdkafka's admin client:
+
+- When a broker does not answer in time, that one aborts the process by an assertion a little later, and its answer to
+  where a partition ends is an offset below 0, and no error (librdkafka 2.16.0).
+- A static member (`group.instance.id`) does not leave its group at close, and that one cannot take it out, so that its
+  partitions would lie still until the session ends.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from stream.brokers.confluent.connection import MISSING, RAISED, Connection, error_of
+from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.port import BrokerError, Ends
+from stream.wire.records import TopicPartition
+from stream.wire.topics import TopicDescription
+
+NO_GROUP = "onebit-reader"
+"""librdkafka makes no consumer without the name of a group; this one is never joined."""
+
+_kafka: Any = confluent_kafka
+
+
+class Admin:
+    """What is asked of the broker outside of producers and consumers."""
+
+    def __init__(self, connection: Connection, connect_timeout_ms: int, progress: Callable[[str], None] | None) -> None:
+        """Connect, and wait for a broker that is not up yet; for how long, and who is told: see ConfluentBroker."""
+        self._connection = connection
+        self._asking: dict[str, Any] = {}  # consumers that read nothing, by their level of isolation
+        self.other = KafkaBroker(
+            connection.bootstrap,
+            connect_timeout_ms=connect_timeout_ms,
+            request_timeout_ms=connection.request_timeout_ms,
+            progress=progress,
+        )
+
+    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """See Broker."""
+        return self.other.describe_topics(names)
+
+    def partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has; 0 when there is no such topic."""
+        found = self.other.describe_topics([topic])
+        return found[topic].partitions if found else 0
+
+    def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+        """See Broker."""
+        # The stable end first: both only grow, so that it is never beyond the high watermark.
+        stable = {tp: self._watermarks("read_committed", tp)[1] for tp in tps}
+        return {tp: Ends(self._watermarks("read_uncommitted", tp)[1], stable[tp]) for tp in tps}
+
+    def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return {tp: self._watermarks("read_uncommitted", tp)[0] for tp in tps}
+
+    def _watermarks(self, level: str, tp: TopicPartition) -> tuple[int, int]:
+        """Where a partition begins and ends for a consumer of this level, asked of the broker now."""
+        if level not in self._asking:
+            with self._connection.translating("make a client"):
+                self._asking[level] = _kafka.Consumer(
+                    self._connection.properties(group_id=NO_GROUP, isolation_level=level)
+                )
+
+        def ask() -> tuple[int, int]:
+            try:
+                found = self._asking[level].get_watermark_offsets(
+                    _kafka.TopicPartition(*tp), timeout=self._connection.request_timeout_s, cached=False
+                )
+            except KafkaException as raised:
+                # So it also answers while it has not heard yet which partitions there are.
+                if error_of(raised).code() in MISSING and tp.partition < self.partitions_of(tp.topic):
+                    raise _timed_out() from raised
+                raise
+            if found is None or min(found) < 0:
+                raise _timed_out()
+            low, high = found
+            return low, high
+
+        return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask)
+
+    def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return self.other.committed(group, list(tps))
+
+    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
+        """See Broker."""
+        return self.other.members(group)
+
+    def member_ids(self, group: str) -> dict[str, str]:
+        """The id that the group has given to each of its members, by name."""
+        return self.other.admin.member_ids(group)
+
+    def leave(self, group: str, member_id: str, member: str) -> None:
+        """Take a static member out of its group, unless another process has its place already."""
+        self.other.admin.leave(group, member_id, member)
+
+    def close(self) -> None:
+        """Release the connections."""
+        for client in self._asking.values():
+            with suppress(*RAISED):
+                client.close()
+        with suppress(BrokerError):
+            self.other.close()
+
+
+def _timed_out() -> KafkaException:
+    return KafkaException(_kafka.KafkaError(_kafka.KafkaError._TIMED_OUT))

@@ -1,0 +1,261 @@
+"""Reading from Kafka.
+
+What librdkafka leaves to its caller:
+
+- `consume` waits until it has as many records as are wanted, or for all of its time. So what is there is taken first,
+  and otherwise the first record is waited for.
+- Its position does not pass the markers of transactions, nor aborted records. The end of a partition is an event here,
+  which says where it is.
+- A partition that is paused loses all that was fetched of it, and once it is resumed waits for the fetch that is under
+  way. So what comes of a paused partition is set aside here, up to a limit; only then it is paused for the client, too.
+- A damaged batch is an event, and the next one is read on. Here its partition is not read any further.
+- A record says whether its time is the broker's or its sender's; nobody else looks at that.
+- No seek is possible just after an assignment. A reader is given its partitions when it first polls.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from stream.brokers.confluent.admin import Admin
+from stream.brokers.confluent.connection import RAISED, Connection, error_of, is_transient
+from stream.brokers.confluent.headers import headers_read
+from stream.brokers.port import BrokerError
+from stream.brokers.refusals import check_dated_by_sender, damaged
+from stream.wire.records import Record, TopicPartition
+
+_kafka: Any = confluent_kafka
+_code: Any = confluent_kafka.KafkaError
+
+_FETCH_WAIT_MS = 100
+"""How long the broker may wait for records: so long an end that is behind a marker is not heard of, and so long a
+partition that is read on waits for a fetch that is under way."""
+
+_FETCHED_RECORDS_MIN = 10_000
+_FETCHED_KIB_MAX = 16 << 10
+_ASIDE_RECORDS_MAX = 10_000
+_SEEK_RETRY_S = 0.002
+
+
+def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
+    """A consumer of confluent-kafka that reads committed records, whatever other clients have written."""
+    with connection.translating("make a consumer"):
+        return _kafka.Consumer(
+            connection.properties(
+                **{
+                    "group_id": group,
+                    "enable_auto_commit": False,
+                    "enable_auto_offset_store": False,
+                    "auto_offset_reset": "error",
+                    "isolation_level": "read_committed",
+                    "enable_partition_eof": True,
+                    "check_crcs": True,
+                    "allow_auto_create_topics": False,
+                    "fetch_wait_max_ms": min(_FETCH_WAIT_MS, connection.request_timeout_ms // 2),
+                    "fetch_error_backoff_ms": 50,
+                    "fetch_queue_backoff_ms": 5,
+                    "queued_min_messages": _FETCHED_RECORDS_MIN,
+                    "queued_max_messages_kbytes": _FETCHED_KIB_MAX,
+                    **own,
+                }
+            )
+        )
+
+
+class Reader:
+    """See Consumer; without a group."""
+
+    def __init__(
+        self, connection: Connection, admin: Admin, client: Any, positions: Mapping[TopicPartition, int]
+    ) -> None:
+        self._connection = connection
+        self._admin = admin
+        self._client = client
+        self._positions = dict(positions)
+        self._is_assigned = False  # to the client; before, a seek only says where to begin
+        self._paused: set[TopicPartition] = set()
+        self._stopped: set[TopicPartition] = set()  # paused for the client, too
+        self._aside: dict[TopicPartition, deque[Any]] = {}  # events of paused partitions, or left over of them
+        self._has_moved = False  # past markers or aborted records, and no record was read
+        self._errors: list[Any] = []  # that the client has told, and poll has not raised
+        self._unreadable: dict[TopicPartition, str] = {}  # and why
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """See Consumer."""
+        return frozenset(self._positions)
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
+        self._begin()
+        ends_s = time.monotonic() + timeout_ms / 1000
+        while True:
+            self._refuse_if_told_to()
+            self._has_moved = False
+            events = self._take_aside(records_max)
+            if len(events) < records_max:
+                left_s = 0.0 if events else max(0.0, ends_s - time.monotonic())
+                events += self._receive(left_s, records_max - len(events))
+            records = self._records(events)
+            if records:  # what else was told is raised by the next poll: what was read is not lost
+                return records
+            self._refuse_if_told_to()
+            if self._has_moved or time.monotonic() >= ends_s:
+                return []
+
+    def _begin(self) -> None:
+        if not self._is_assigned:
+            self._assign()
+
+    def _assign(self) -> None:
+        with self._connection.translating("read partitions"):
+            self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
+        self._is_assigned = True
+
+    def _take_aside(self, count: int) -> list[Any]:
+        """What was set aside of partitions that are read on, up to a number."""
+        events: list[Any] = []
+        for tp in [tp for tp in self._aside if tp not in self._paused]:
+            waiting = self._aside[tp]
+            while waiting and len(events) < count:
+                events.append(waiting.popleft())
+            if not waiting:
+                del self._aside[tp]
+                if tp in self._stopped:
+                    self._stopped.remove(tp)
+                    self._client.resume([_kafka.TopicPartition(*tp)])
+        return events
+
+    def _receive(self, timeout_s: float, count: int) -> list[Any]:
+        """What has come, or else the first that comes; what is to wait is set aside."""
+        try:
+            events = self._client.consume(count, 0)
+            if not events and timeout_s > 0:
+                first = self._client.poll(timeout_s)
+                events = [] if first is None else [first, *(self._client.consume(count - 1, 0) if count > 1 else ())]
+        except RAISED as raised:
+            self._errors.append(error_of(raised))
+            return []
+        if not (self._paused or self._aside):
+            return list(events)
+        taken = []
+        for event in events:
+            tp = TopicPartition(event.topic(), event.partition())
+            if tp in self._paused or tp in self._aside:
+                self._set_aside(tp, event)
+            else:
+                taken.append(event)
+        return taken
+
+    def _set_aside(self, tp: TopicPartition, event: Any) -> None:
+        waiting = self._aside.setdefault(tp, deque())
+        waiting.append(event)
+        if len(waiting) >= _ASIDE_RECORDS_MAX and tp not in self._stopped:
+            self._stopped.add(tp)
+            self._client.pause([_kafka.TopicPartition(*tp)])
+
+    def _records(self, events: Iterable[Any]) -> list[Record]:
+        records = []
+        dated_by_sender: dict[str, Record] = {}
+        positions, unreadable = self._positions, self._unreadable
+        for event in events:
+            topic, partition, error = event.topic(), event.partition(), event.error()
+            tp = TopicPartition(topic, partition)
+            if error is not None:
+                self._hear(tp, event, error)
+                continue
+            if tp not in positions or tp in unreadable:
+                continue
+            kind, append_ms = event.timestamp()
+            offset = event.offset()
+            record = Record(topic, partition, offset, append_ms, event.key(), event.value(), headers_read(event))
+            positions[tp] = offset + 1
+            records.append(record)
+            if kind != _kafka.TIMESTAMP_LOG_APPEND_TIME:
+                dated_by_sender[topic] = record
+        if dated_by_sender:
+            check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
+        return records
+
+    def _hear(self, tp: TopicPartition, event: Any, error: Any) -> None:
+        """Take in what the client tells beside records."""
+        code = error.code()
+        if tp in self._unreadable or is_transient(error):
+            return
+        if code == _code._PARTITION_EOF:
+            if tp in self._positions and self._positions[tp] != event.offset():
+                self._positions[tp] = event.offset()
+                self._has_moved = True
+        elif code == _code._AUTO_OFFSET_RESET:
+            self._unreadable[tp] = (
+                f"an offset to be read is not in its partition, because it is no longer kept or never was: "
+                f"{tp.topic}/{tp.partition}, offset {self._positions.get(tp)}: {error.str()}"
+            )
+        elif code == _code._BAD_MSG:
+            self._unreadable[tp] = damaged(tp, self._positions.get(tp, -1), f"CorruptRecord: {error.str()}")
+        else:
+            self._errors.append(error)
+
+    def _refuse_if_told_to(self) -> None:
+        """Raise what the client has told beside records."""
+        errors, self._errors = self._errors, []
+        if errors:
+            self._connection.refuse("read", errors[0])
+        for tp, reason in self._unreadable.items():
+            if tp not in self._paused:
+                raise BrokerError(reason)
+
+    def position(self, tp: TopicPartition) -> int:
+        """See Consumer."""
+        if tp not in self._positions:
+            raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer")
+        return self._positions[tp]
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """See Consumer."""
+        self.position(tp)
+        if self._is_assigned:
+            self._seek(tp, offset)
+        self._positions[tp] = offset
+        self._aside.pop(tp, None)
+        self._unreadable.pop(tp, None)
+
+    def _seek(self, tp: TopicPartition, offset: int) -> None:
+        if tp in self._stopped:
+            self._stopped.remove(tp)
+            self._client.resume([_kafka.TopicPartition(*tp)])
+        deadline_s = self._connection.deadline_s()
+        while True:
+            try:
+                self._client.seek(_kafka.TopicPartition(*tp, offset))
+            except KafkaException as raised:
+                if error_of(raised).code() != _code._STATE or time.monotonic() > deadline_s:
+                    self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", error_of(raised), raised)
+                time.sleep(_SEEK_RETRY_S)
+            else:
+                return
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        self._paused.update(tps)
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        self._paused.difference_update(tps)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See Consumer."""
+        raise BrokerError("this consumer is in no group and has no offsets to commit")
+
+    def check_place(self) -> None:
+        """See Consumer."""
+
+    def close(self) -> None:
+        """See Consumer."""
+        self._connection.forget(self)
+        with suppress(KafkaException, RuntimeError):  # RuntimeError: it was closed already
+            self._client.close()

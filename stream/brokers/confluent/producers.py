@@ -1,0 +1,293 @@
+"""Writing to Kafka, with and without transactions.
+
+What librdkafka leaves to its caller:
+
+- A record for a topic or a partition that is not there is queued, and fails after the time of a request. `_Sent` asks
+  how many partitions there are before it first writes to a topic. It asks the admin client: a producer that asks has
+  the broker make the topic.
+- Whether all of a flush was written is told record by record, by their delivery callbacks.
+- After a commit that was not answered its outcome is unknown, and the producer is of no more use here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import confluent_kafka
+
+from stream.brokers.confluent.admin import Admin
+from stream.brokers.confluent.connection import FENCED, RAISED, Connection, error_of, is_transient
+from stream.brokers.confluent.headers import headers_to_send
+from stream.brokers.confluent.membership import GroupConsumer
+from stream.brokers.port import BrokerError, BrokerUnavailableError, Consumer, FencedError
+from stream.wire.records import Headers, TopicPartition
+
+_kafka: Any = confluent_kafka
+
+_QUEUED_RECORDS_MAX = 20_000
+_QUEUED_KIB_MAX = 32 << 10
+"""So many unacknowledged records are waited for before more are queued."""
+
+_RECORD_BYTES_MAX = 1 << 20
+_LINGER_MS = 5
+_RETRY_MS = 20
+
+
+def make_producer(connection: Connection, **own: Any) -> Any:
+    """A producer of confluent-kafka."""
+    with connection.translating("make a producer"):
+        return _kafka.Producer(
+            connection.properties(
+                **{
+                    "acks": "all",
+                    "enable_idempotence": True,
+                    "linger_ms": _LINGER_MS,
+                    "message_max_bytes": _RECORD_BYTES_MAX,
+                    "message_timeout_ms": connection.request_timeout_ms + _LINGER_MS,
+                    "queue_buffering_max_messages": _QUEUED_RECORDS_MAX,
+                    "queue_buffering_max_kbytes": _QUEUED_KIB_MAX,
+                    "partitioner": "murmur2_random",
+                    "retry_backoff_ms": _RETRY_MS,
+                    **own,
+                }
+            )
+        )
+
+
+def transactional_producer(
+    connection: Connection, admin: Admin, transactional_id: str, transaction_timeout_ms: int
+) -> "TransactionalConfluentProducer":
+    """A producer of transactions, which has taken over its id."""
+    client = make_producer(
+        connection,
+        transactional_id=transactional_id,
+        transaction_timeout_ms=transaction_timeout_ms,
+        # librdkafka wants both to end before the transaction does.
+        message_timeout_ms=min(connection.request_timeout_ms, transaction_timeout_ms),
+        socket_timeout_ms=min(connection.request_timeout_ms, transaction_timeout_ms),
+    )
+    producer = TransactionalConfluentProducer(connection, admin, client, transactional_id)
+    producer.take_over()
+    return producer
+
+
+class _Sent:
+    """Records that were queued, and what their acknowledgements say."""
+
+    __slots__ = ("_admin", "_append_ms", "_connection", "_error", "_failed", "_partitions")
+
+    def __init__(self, connection: Connection, admin: Admin) -> None:
+        self._connection = connection
+        self._admin = admin
+        self._partitions: dict[str, int] = {}
+        self._append_ms: dict[tuple[str, int], int] = {}
+        self._failed = 0
+        self._error: Any = None
+
+    def send(
+        self, client: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        """Queue a record; when too many are queued, wait for those."""
+        if partition >= self._partitions.get(topic, 0):
+            self._look_up(topic, partition)
+        sent = headers_to_send(topic, headers)
+        try:
+            while True:
+                try:
+                    client.produce(topic, value, key, partition, on_delivery=self._delivered, headers=sent)
+                except BufferError:
+                    client.flush(self._connection.patience_s)
+                else:
+                    return
+        except RAISED as raised:
+            what = f"send a record of {len(value or b'')} bytes to {topic}/{partition}"
+            self._connection.refuse(what, error_of(raised), raised)
+
+    def _look_up(self, topic: str, partition: int) -> None:
+        there_are = self._partitions[topic] = self._admin.partitions_of(topic)
+        if partition >= there_are:
+            raise BrokerError(
+                f"could not send a record to {topic}/{partition} at {self._connection.bootstrap}: "
+                f"the topic has {there_are} partitions"
+            )
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed += 1
+            self._error = self._error or error
+        else:
+            self._append_ms[message.topic(), message.partition()] = message.timestamp()[1]
+
+    def settle(self, client: Any) -> dict[TopicPartition, int]:
+        """Wait until each record is acknowledged; each partition's latest append time since this was last asked for."""
+        with self._connection.translating("write records"):
+            left = client.flush(self._connection.patience_s)
+        append_ms = {TopicPartition(*tp): ms for tp, ms in self._append_ms.items()}
+        failed, error = self._failed, self._error
+        self.drop()
+        if error is not None:
+            self._connection.refuse(f"write {failed} records", error)
+        if left:
+            raise BrokerUnavailableError(
+                f"could not write {left} records: Kafka at {self._connection.bootstrap} did not answer within "
+                f"{self._connection.request_timeout_ms} ms; see that it runs and is reachable"
+            )
+        return append_ms
+
+    def drop(self) -> None:
+        """Forget what was heard."""
+        self._append_ms, self._failed, self._error = {}, 0, None
+
+
+class PlainProducer:
+    """See Producer."""
+
+    def __init__(self, connection: Connection, admin: Admin) -> None:
+        self._connection = connection
+        self._admin = admin
+        self._client = make_producer(connection)
+        self._sent = _Sent(connection, admin)
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """See Producer."""
+        self._sent.send(self._client, topic, partition, key, value, headers)
+
+    def flush(self) -> int:
+        """See Producer."""
+        try:
+            return max(self._sent.settle(self._client).values(), default=-1)
+        except BrokerError:
+            self._renew()
+            raise
+
+    def close(self) -> None:
+        """See Producer."""
+        try:
+            self.flush()
+        finally:
+            self._connection.forget(self)
+            release(self._client)
+            del self._client
+
+    def _renew(self) -> None:
+        """Make the client anew: one that could not deliver may have no sequence to go on with."""
+        release(self._client)
+        self._client = make_producer(self._connection)
+        self._sent = _Sent(self._connection, self._admin)
+
+
+class TransactionalConfluentProducer:
+    """See TransactionalProducer."""
+
+    def __init__(self, connection: Connection, admin: Admin, client: Any, transactional_id: str) -> None:
+        self._connection = connection
+        self._client = client
+        self._id = transactional_id
+        self._sent = _Sent(connection, admin)
+        self._in_transaction = False
+        self._append_ms = -1  # the latest append time in the open transaction
+        self._ended: Callable[[], BrokerError] | None = None  # what all is answered when this producer is of no use
+
+    def take_over(self) -> None:
+        """Fence earlier producers of this id, and have their open transaction aborted."""
+        try:
+            self._connection.ask(
+                f"take over the transactional id {self._id}",
+                lambda: self._client.init_transactions(self._connection.request_timeout_s),
+            )
+        except BrokerError:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """See TransactionalProducer."""
+        self._check_usable()
+        with self._translating("begin a transaction"):
+            self._client.begin_transaction()
+        self._in_transaction = True
+        self._append_ms = -1
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """See TransactionalProducer."""
+        self._check_open()
+        self._sent.send(self._client, topic, partition, key, value, headers)
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        """See TransactionalProducer."""
+        self._check_open()
+        appended_ms = self._sent.settle(self._client)
+        self._append_ms = max(self._append_ms, *appended_ms.values(), -1)
+        return appended_ms
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+        """See TransactionalProducer."""
+        self._check_open()
+        assert isinstance(consumer, GroupConsumer)
+        metadata = consumer.membership()
+        positions = [_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+        with self._translating(f"send the offsets of group {consumer.group}"):
+            try:
+                self._client.send_offsets_to_transaction(positions, metadata, self._connection.request_timeout_s)
+            except RAISED as raised:
+                if error_of(raised).code() == _kafka.KafkaError.UNKNOWN_MEMBER_ID:
+                    consumer.hear_thrown_out()
+                raise
+
+    def commit(self) -> int:
+        """See TransactionalProducer."""
+        self.flush()
+        with self._translating("commit"):
+            self._client.commit_transaction(self._connection.request_timeout_s)
+        self._in_transaction = False
+        return self._append_ms
+
+    def abort(self) -> None:
+        """See TransactionalProducer."""
+        if not self._in_transaction:
+            return
+        self._in_transaction = False
+        self._check_usable()
+        with self._translating("abort"):
+            self._client.abort_transaction(self._connection.request_timeout_s)
+        self._sent.drop()
+
+    def close(self) -> None:
+        """See TransactionalProducer."""
+        with suppress(BrokerError):  # what is left open is aborted by its successor, or by the broker in time
+            self.abort()
+        self._connection.forget(self)
+        release(self._client)
+        del self._client
+
+    def _check_open(self) -> None:
+        self._check_usable()
+        if not self._in_transaction:
+            raise BrokerError("no transaction is open: call begin first")
+
+    def _check_usable(self) -> None:
+        if self._ended is not None:
+            raise self._ended()
+
+    @contextmanager
+    def _translating(self, what: str) -> Iterator[None]:
+        what = f"{what} (transactional id {self._id})"
+        try:
+            yield
+        except RAISED as raised:
+            error = error_of(raised)
+            if error.fatal() and error.code() in FENCED:
+                self._ended = lambda: FencedError(f"could not {what}: another process has taken over ({error.str()})")
+            elif is_transient(error) and not error.txn_requires_abort():
+                self._ended = lambda: BrokerUnavailableError(
+                    f"the outcome of a transaction of {self._id} at {self._connection.bootstrap} is unknown: could not "
+                    f"{what} ({error.str()}); make a new producer with this id, and read what was written"
+                )
+            self._check_usable()
+            self._connection.refuse(what, error, raised)
+
+
+def release(client: Any) -> None:
+    """Let a producer go without waiting for what it has not delivered."""
+    with suppress(*RAISED):
+        client.purge()
+        client.poll(0)
