@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 SEED = 20_26
 STREAM = {
-    "client": os.environ.get("ONEBIT_TEST_CLIENT", "auto"),  # `make test-faults CLIENT=...`
+    "client": os.environ.get("ONEBIT_TEST_CLIENT", "kafka-python"),  # `make test-faults CLIENT=...`
     "data": "synsep",
     "shuffle": "true",
     "delay": "lognormal:300ms,1.0",
