@@ -4,12 +4,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol, cast
 
+from stream.brokers.client_config import ClientConfig
 from stream.brokers.port import Broker
 
 CONNECT_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 15_000
 SESSION_TIMEOUT_MS = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
+NO_SECURITY = ClientConfig()
 
 ADAPTERS = {
     "kafka-python": "stream.brokers.kafka_python.broker:KafkaBroker",
@@ -26,6 +28,7 @@ class Adapter(Protocol):
         self,
         bootstrap: str,
         *,
+        config: ClientConfig,
         connect_timeout_ms: int,
         request_timeout_ms: int,
         session_timeout_ms: int,
@@ -45,6 +48,7 @@ def connect(
     bootstrap: str,
     *,
     client: str = DEFAULT_CLIENT,
+    config: ClientConfig = NO_SECURITY,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -56,6 +60,7 @@ def connect(
     Args:
         bootstrap: HOST:PORT of a broker, or several with commas between.
         client: One of ADAPTERS.
+        config: How the client comes in.
         connect_timeout_ms: How long to wait for the first answer.
         request_timeout_ms: How long any other operation may take.
         session_timeout_ms: After so long without a sign of life a group member's partitions go to the others.
@@ -64,10 +69,13 @@ def connect(
 
     Raises:
         BootstrapError: `bootstrap` is no such address.
+        ClientConfigError: a certificate that `config` names cannot be read.
+        AccessError: the broker does not let this client in, or cannot be trusted.
         BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
     """
     return adapter(client)(
         bootstrap,
+        config=config,
         connect_timeout_ms=connect_timeout_ms,
         request_timeout_ms=request_timeout_ms,
         session_timeout_ms=session_timeout_ms,
