@@ -28,6 +28,9 @@ _NOT_LET_IN = (
     kafka_errors.IllegalSaslStateError,
 )
 _NOT_IN_TIME = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
+_NO_TOPIC = kafka_errors.ClusterAuthorizationFailedError.__name__
+"""What a producer is told, in the text of another error, whose user may write to no topic at all."""
+
 _KINDS = {
     kafka_errors.TopicAuthorizationFailedError: "topic",
     kafka_errors.GroupAuthorizationFailedError: "group",
@@ -114,6 +117,9 @@ def access_error(
             return AccessError(f"Kafka at {bootstrap} does not let {_user(config)} in: {_why(reason, config)}")
         if isinstance(reason, kafka_errors.AuthorizationError):
             return forbidden(what, bootstrap, config, _missing(reason, needs))
+        if isinstance(reason, kafka_errors.KafkaError) and _NO_TOPIC in str(reason):
+            writes = [acl for acl in needs if (acl.kind, acl.operation) == ("topic", "Write")]
+            return forbidden(what, bootstrap, config, writes)
     told = reason_of(error, config) if is_about_tls(error) else None
     return AccessError(f"no connection to Kafka at {bootstrap}: {told}") if told else None
 
@@ -130,11 +136,11 @@ def forbidden(what: str, bootstrap: str, config: ClientConfig, missing: Sequence
 
 def hint_of(failure: BaseException | None, config: ClientConfig) -> str:
     """What may be wrong when a broker is there, and closes the connections; else nothing."""
-    if failure is None or "socket disconnected" not in str(failure):
+    if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
         return ""
     by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
     return (
-        f"; something listens there, and closes the connection: does it expect another security.protocol or "
+        "; something listens there, and speaks otherwise: does it expect another security.protocol or "
         f"sasl.mechanism than {by}?"
     )
 
