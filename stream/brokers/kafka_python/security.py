@@ -49,6 +49,7 @@ def settings_of(config: ClientConfig) -> dict[str, Any]:
         settings["client_id"] = config.client_id
     if config.uses_tls:
         settings["ssl_context"] = context_of(config)
+        settings["ssl_context"].sslsocket_class = _TlsSocket
     if config.uses_sasl:
         settings["sasl_mechanism"] = config.sasl_mechanism
         if config.sasl_mechanism == BY_TOKEN:
@@ -58,6 +59,19 @@ def settings_of(config: ClientConfig) -> dict[str, Any]:
             settings["sasl_plain_username"] = config.sasl_username
             settings["sasl_plain_password"] = config.sasl_password.get_secret_value()
     return settings
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Is closed when its handshake fails, which kafka-python leaves to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except OSError:
+            self.close()
+            raise
 
 
 class Manager(KafkaConnectionManager):  # type: ignore[misc]
