@@ -40,7 +40,7 @@ def with_settings(program: Program) -> Callable[[Command], Command]:
     """
 
     def decorate(command: Command) -> Command:
-        taken = [one for one in described() if program in one.setting.programs and not one.setting.is_secret]
+        taken = [one for one in described() if program in one.setting.programs]
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
         shared = [_parameter(one.field, _annotation(one)) for one in taken] + [_parameter("config", Config)]
 

@@ -72,6 +72,7 @@ _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _CONNECTED = frozenset(Program) - {Program.RUN}
 _ACCESS = frozenset(Program)
+_NO_FLAG: frozenset[Program] = frozenset()  # of secrets: everybody on a machine can read command lines
 
 
 class Setting(NamedTuple):
@@ -82,7 +83,7 @@ class Setting(NamedTuple):
     help: str
     metavar: str | None = None  # None: by its type
     unset: str | None = None  # what counts when it is None
-    is_secret: bool = False  # it has no flag, since command lines can be read by others, and is never shown
+    is_secret: bool = False  # it is never shown
 
 
 def _duration(value: object) -> object:
@@ -561,7 +562,7 @@ class Settings(BaseSettings):
     )
     sasl_password: Annotated[
         Secret | None,
-        Setting(Panel.ACCESS, _ACCESS, "The user's password.", unset="none", is_secret=True),
+        Setting(Panel.ACCESS, _NO_FLAG, "The user's password.", unset="none", is_secret=True),
     ] = None
     sasl_oauthbearer_token_command: Annotated[
         str | None,
@@ -590,7 +591,7 @@ class Settings(BaseSettings):
         str | None, Setting(Panel.ACCESS, _ACCESS, "The key of that certificate, in PEM.", "FILE", unset="none")
     ] = None
     ssl_key_password: Annotated[
-        Secret | None, Setting(Panel.ACCESS, _ACCESS, "The password of that key.", unset="none", is_secret=True)
+        Secret | None, Setting(Panel.ACCESS, _NO_FLAG, "The password of that key.", unset="none", is_secret=True)
     ] = None
     session_timeout_ms: Annotated[
         Duration,

@@ -72,9 +72,7 @@ def _code(one: Described) -> str:
 
 
 def _programs(one: Described) -> str:
-    if one.setting.is_secret:
-        return "no flag"
     programs = one.setting.programs
     if programs >= frozenset(Program) - {Program.RUN}:
         return "all" if Program.RUN in programs else "all but run"
-    return ", ".join(str(program) for program in Program if program in programs)
+    return ", ".join(str(program) for program in Program if program in programs) or "none"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from stream.brokers import token_command
 from stream.brokers.port import AccessError
 from stream.brokers.token_command import Token, TokenCommand, read_token
 
@@ -46,7 +45,7 @@ def counting(tmp_path: Path, printed: str) -> tuple[TokenCommand, Path]:
 def test_a_token_is_used_again_while_it_lasts_and_not_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command, runs = counting(tmp_path, json.dumps({"access_token": "opaque", "expires_in": 100}))
     for now_s, times in ((0.0, 1), (79.0, 1), (80.0, 2), (159.0, 2), (161.0, 3)):
-        monkeypatch.setattr(token_command.time, "time", lambda now_s=now_s: now_s)
+        monkeypatch.setattr("stream.brokers.token_command.time.time", lambda now_s=now_s: now_s)
         assert command.token().value == "opaque"
         assert runs.read_text() == "x" * times
 
