@@ -25,6 +25,7 @@ from kafka import errors as kafka_errors
 from stream.brokers.kafka_python.connection import CLOSE_S, FENCED, STALE, Connection
 from stream.brokers.kafka_python.foreign import NULL, NullSerializer, headers_to_send
 from stream.brokers.kafka_python.membership import GroupConsumer, offsets_of
+from stream.brokers.kafka_python.security import is_refusal
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, Consumer, FencedError
 from stream.wire.records import Headers, TopicPartition
 
@@ -303,9 +304,9 @@ class TransactionalKafkaProducer:
     def _raise_if_final(self, what: str, needs: Sequence[Acl] = ()) -> None:
         """Raise when the transaction manager has heard that another has taken over, or that this is not allowed."""
         reason = self._manager.last_error
-        if isinstance(reason, (*FENCED, *STALE, kafka_errors.AuthorizationError)):
+        if isinstance(reason, (*FENCED, *STALE)) or is_refusal(reason):
             own = Acl("transactional-id", self._id, "Write")
-            self._connection.refuse(what, reason, (own, *self._sent.needs(), *needs))
+            self._connection.refuse(what, reason, (own, *needs, *self._sent.needs()))
 
 
 def _close_producer(client: Any) -> None:

@@ -28,14 +28,13 @@ _NOT_LET_IN = (
     kafka_errors.IllegalSaslStateError,
 )
 _NOT_IN_TIME = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
-_NO_TOPIC = kafka_errors.ClusterAuthorizationFailedError.__name__
-"""What a producer is told, in the text of another error, whose user may write to no topic at all."""
-
 _KINDS = {
-    kafka_errors.TopicAuthorizationFailedError: "topic",
-    kafka_errors.GroupAuthorizationFailedError: "group",
-    kafka_errors.TransactionalIdAuthorizationFailedError: "transactional-id",
+    kafka_errors.TopicAuthorizationFailedError.__name__: "topic",
+    kafka_errors.GroupAuthorizationFailedError.__name__: "group",
+    kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
+    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # of a producer that may write to no topic at all
 }
+"""What each refusal is about, by the name of its error: some come as the text of another error alone."""
 
 
 def settings_of(config: ClientConfig) -> dict[str, Any]:
@@ -129,11 +128,8 @@ def access_error(
             return reason
         if isinstance(reason, _NOT_LET_IN):
             return AccessError(f"Kafka at {bootstrap} does not let {_user(config)} in: {_why(reason, config)}")
-        if isinstance(reason, kafka_errors.AuthorizationError):
+        if is_refusal(reason):
             return forbidden(what, bootstrap, config, _missing(reason, needs))
-        if isinstance(reason, kafka_errors.KafkaError) and _NO_TOPIC in str(reason):
-            writes = [acl for acl in needs if (acl.kind, acl.operation) == ("topic", "Write")]
-            return forbidden(what, bootstrap, config, writes)
     told = reason_of(error, config) if is_about_tls(error) else None
     return AccessError(f"no connection to Kafka at {bootstrap}: {told}") if told else None
 
@@ -142,10 +138,15 @@ def forbidden(what: str, bootstrap: str, config: ClientConfig, missing: Sequence
     """What is told when an ACL is missing."""
     acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
     return AccessError(
-        f"could not {what}: Kafka at {bootstrap} does not allow {_user(config)} this: {acts}",
+        f"could not {what}: Kafka at {bootstrap} does not allow {_user(config)} all of this: {acts}",
         missing,
         config.sasl_username if config.uses_sasl else None,
     )
+
+
+def is_refusal(error: object) -> bool:
+    """Whether somebody was not allowed to do something."""
+    return isinstance(error, kafka_errors.KafkaError) and _kind_of(error) is not None
 
 
 def hint_of(failure: BaseException | None, config: ClientConfig) -> str:
@@ -183,13 +184,19 @@ def _why(reason: BaseException, config: ClientConfig) -> str:
 
 
 def _missing(reason: BaseException, needs: Iterable[Acl]) -> list[Acl]:
-    """Those of the needed ACLs that an answer is about."""
+    """Those of the needed ACLs that an answer is about; if it names nothing, all that the first one is like."""
     named: set[str] = set()
     for one in reason.args:
         named |= {str(name) for name in one} if isinstance(one, set | list | tuple) else {str(one)}
-    kind = _KINDS.get(type(reason))
+    kind = _kind_of(reason)
     of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
-    return [acl for acl in of_kind if acl.name in named] or of_kind
+    return [acl for acl in of_kind if acl.name in named] or [
+        acl for acl in of_kind if acl.operation == of_kind[0].operation
+    ]
+
+
+def _kind_of(error: BaseException) -> str | None:
+    return next((kind for name, kind in _KINDS.items() if name in f"{type(error).__name__} {error}"), None)
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
