@@ -25,6 +25,7 @@ from kafka.admin import (
 from stream.brokers.client_config import client_config, read_properties
 from stream.brokers.kafka_python.security import settings_of
 from stream.brokers.local_kafka import LocalKafka
+from tests.processes import wait_for
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"
 PASSWORD = "correct-horse-battery-staple"  # noqa: S105  # looked for everywhere
@@ -113,12 +114,12 @@ class Secured:
         """Add ACLs, and wait until they count."""
         wanted = [_acl(one) for one in allowed]
         assert not self.admin.create_acls(wanted)["failed"]
-        assert all(self._counts(one) for one in wanted)
+        wait_for(lambda: all(self._counts(one) for one in wanted), "the ACLs count")
 
     def forbid(self, one: Allowed) -> None:
         """Take an ACL back."""
         self.admin.delete_acls([_filter(_acl(one))])
-        assert not self._counts(_acl(one))
+        wait_for(lambda: not self._counts(_acl(one)), "the ACL counts no more")
 
     @contextmanager
     def without(self, one: Allowed) -> Iterator[None]:
