@@ -28,7 +28,7 @@ run: $(VENV)/.run ## Replay optdigits to six learners, embedded, in virtual time
 	$(PY) -m stream.cli run $(RUN) $(ARGS)
 
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n auto --dist loadgroup $(ARGS)
 
 test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen again and again
 	$(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)

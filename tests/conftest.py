@@ -17,6 +17,19 @@ from tests.secured import SETTINGS, Secured
 _numbers = itertools.count()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give all tests that need a Kafka to one process, where several run side by side: they share that of the run."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _needs_kafka(item):
+            item.add_marker(pytest.mark.xdist_group("kafka"))
+
+
+def _needs_kafka(item: pytest.Function) -> bool:
+    if "broker" in item.fixturenames and hasattr(item, "callspec"):
+        return item.callspec.params.get("broker") != "embedded"
+    return "kafka" in item.fixturenames or "real_kafka" in item.path.parts
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka]:
     """A Kafka that lives as long as the test run; when it cannot start, the tests that need it fail."""

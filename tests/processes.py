@@ -31,11 +31,14 @@ from stream.wire.topics import Topics
 WAIT_S = 120.0
 
 
-def wait_for(claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-    """Wait until something holds."""
+def wait_for(
+    claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S, otherwise: Callable[[], str] = str
+) -> None:
+    """Wait until something holds; `otherwise` tells how things stand when it did not come to hold."""
     deadline_s = time.monotonic() + timeout_s
     while not claim():
-        assert time.monotonic() < deadline_s, f"this did not come to hold within {timeout_s:g} s: {what}"
+        if time.monotonic() >= deadline_s:
+            raise AssertionError(f"this did not come to hold within {timeout_s:g} s: {what}\n{otherwise()}")
         time.sleep(0.02)
 
 
@@ -117,6 +120,13 @@ class Pipeline:
         broker.create_topics(self.topics.specs(self.partitions))
         broker.close()
 
+    def said(self) -> str:
+        """The last that each program has said, and whether it still runs."""
+        return "\n".join(
+            f"--- {program.log.name}, exit code {program.process.poll()}:\n{program.said()[-2_000:]}"
+            for program in self.programs
+        )
+
     def broker(self) -> KafkaBroker:
         """A connection of the test's own."""
         return KafkaBroker(self._bootstrap)
@@ -126,7 +136,7 @@ class Pipeline:
         """Follow the journals."""
         broker = self.broker()
         try:
-            yield Watch(broker, self._bootstrap, self.topics, self.partitions)
+            yield Watch(broker, self._bootstrap, self.topics, self.partitions, self.said)
         finally:
             broker.close()
 
@@ -192,8 +202,11 @@ class Pipeline:
 class Watch:
     """How far the learners of a pipeline have come."""
 
-    def __init__(self, broker: KafkaBroker, bootstrap: str, topics: Topics, partitions: int) -> None:
+    def __init__(
+        self, broker: KafkaBroker, bootstrap: str, topics: Topics, partitions: int, said: Callable[[], str]
+    ) -> None:
         self.broker = broker
+        self._said = said
         self._bootstrap = bootstrap
         self._follower = JournalFollower(broker, topics, partitions)
         self._topics = topics
@@ -213,7 +226,7 @@ class Watch:
 
     def wait_until(self, claim: Callable[[Ledger], bool], what: str, timeout_s: float = WAIT_S) -> None:
         """Wait until the ledger is so."""
-        wait_for(lambda: claim(self.ledger()), f"{what}; ledger {self.ledger()}", timeout_s)
+        wait_for(lambda: claim(self.ledger()), what, timeout_s, lambda: f"{self._ledger}\n{self._said()}")
 
     def wait_until_decided(self, events: int) -> None:
         """Wait until so many contexts are decided."""

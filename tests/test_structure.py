@@ -147,6 +147,16 @@ def test_third_party_package_has_one_importer(package: str) -> None:
     assert [module for module in sorted(importers) if not within(module, ONLY_IMPORTER[package])] == []
 
 
+def test_logs_are_read_without_the_compiler() -> None:
+    """It would take as much memory as all else that reads a log of any size."""
+    reached, new = set[str](), {"producers.datasets.logs.reading"}
+    while new:
+        reached |= new
+        new = {other for module in new for other in IMPORTS.get(module, ())} - reached
+    assert "pyarrow" in reached
+    assert "numba" not in reached
+
+
 def test_core_reads_no_clock_opens_no_socket_and_throws_no_dice() -> None:
     core = [name for name in MODULES if any(within(name, allowed) for allowed in CORE)]
     wrong = [f"{name} imports {other}" for name in core for other in sorted(IMPORTS[name] & CLOCKS_AND_DICE)]

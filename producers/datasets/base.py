@@ -61,6 +61,35 @@ class Rows(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SparseRows:
+    """All rows in compressed rows: row i holds the entries offsets[i] to offsets[i+1]."""
+
+    offsets: OffsetArray  # int64[n + 1]
+    indices: IndexArray  # int32[nnz]
+    values: FloatArray  # float64[nnz]
+    labels: LabelArray  # int64[n]
+
+    def row(self, row: int) -> Row:
+        """A row, as views of the whole."""
+        start, stop = self.offsets[row], self.offsets[row + 1]
+        return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
+
+    def label(self, row: int) -> int:
+        """The label of a row."""
+        return int(self.labels[row])
+
+    def block(self, start: int, stop: int) -> Block:
+        """The rows [start, stop), as views of the whole where that is possible."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Block(
+            self.offsets[start : stop + 1] - first,
+            self.indices[first:last],
+            self.values[first:last],
+            self.labels[start:stop],
+        )
+
+
 class Known(NamedTuple):
     """What is known of the outcome of an event, whatever is played for it."""
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from producers.datasets import svmlight, synthetic
 from producers.datasets.base import Dataset, DatasetError
+from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.streams import STDIN, Source
 from stream.near_names import close_matches
 
 
@@ -57,6 +59,26 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
         f"no data set and no file is called {name_or_file!r}; the names are {_names()}"
         f"{close_matches(name_or_file, [entry.name for entry in _ENTRIES])}"
     )
+
+
+def is_log(name_or_file: str) -> bool:
+    """Whether a data set, by its name or file, is a log; otherwise it has labels, or is nothing that can be read.
+
+    Standard input is one: nothing else is read from there.
+
+    Raises:
+        DatasetError: a file that cannot be read; the message says what it looks like.
+    """
+    if name_or_file == STDIN:
+        return True
+    if name_or_file in (entry.name for entry in _ENTRIES) or not Path(name_or_file).is_file():
+        return False
+    try:
+        return format_of(Source(name_or_file).head(), name_or_file) is not Format.SVMLIGHT
+    except DatasetError:
+        if svmlight.is_named_so(Path(name_or_file)):
+            return False  # its own reader says which line is wrong
+        raise
 
 
 def _load_optdigits(_seed: int) -> Dataset:

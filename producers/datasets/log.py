@@ -5,15 +5,19 @@ say of a row is `MISSING` in a column of integers, and NaN in the propensities.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from producers.datasets.base import OffsetArray, Rows
+from stream.estimating.rows import DecisionLog
 from stream.wire.events import FloatArray, IndexArray
 
 MISSING = -1
+
+OnBadRow = Literal["stop", "skip"]
+"""What is done at a row that cannot be used: the reading ends with an error, or the row is left out and counted."""
 
 
 class LogBatch(NamedTuple):
@@ -31,23 +35,8 @@ class LogBatch(NamedTuple):
     delays_ms: NDArray[np.int64]  # [n], from the decision to its feedback; or MISSING
 
 
-class Log(Protocol):
-    """A log that can be read from its beginning, any number of times."""
-
-    @property
-    def name(self) -> str:
-        """As people call it: the name of its file."""
-        ...
-
-    @property
-    def n_features(self) -> int:
-        """The dimension d of the feature space."""
-        ...
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Class k is called class_names[k] in the file."""
-        ...
+class Log(DecisionLog, Protocol):
+    """A log in a file, whose name it has; class k is called class_names[k] there."""
 
     def batches(self) -> Iterator[LogBatch]:
         """The rows in their order.

@@ -16,16 +16,15 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.datasets.base import Block, Dataset, DatasetError, LabelArray, OffsetArray, Row
+from producers.datasets.base import Dataset, DatasetError, LabelArray, OffsetArray, SparseRows
 from stream.parsing import parse_number
-from stream.wire.events import Features, FloatArray, IndexArray
+from stream.wire.events import FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
 """Indices are 32-bit."""
@@ -34,35 +33,6 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = re.compile(r"(\.(gz|svm|svmlight|libsvm|txt|dat))+$", re.IGNORECASE)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_LENGTH_MAX = 64
-
-
-@dataclass(frozen=True, slots=True)
-class SparseRows:
-    """Rows in memory, compressed: row i holds the entries offsets[i] to offsets[i+1]."""
-
-    offsets: OffsetArray  # int64[n + 1]
-    indices: IndexArray  # int32[nnz]
-    values: FloatArray  # float64[nnz]
-    labels: LabelArray  # int64[n]
-
-    def row(self, row: int) -> Row:
-        """A row, as views of the whole."""
-        start, stop = self.offsets[row], self.offsets[row + 1]
-        return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
-
-    def label(self, row: int) -> int:
-        """The label of a row."""
-        return int(self.labels[row])
-
-    def block(self, start: int, stop: int) -> Block:
-        """The rows [start, stop), as views of the whole where that is possible."""
-        first, last = self.offsets[start], self.offsets[stop]
-        return Block(
-            self.offsets[start : stop + 1] - first,
-            self.indices[first:last],
-            self.values[first:last],
-            self.labels[start:stop],
-        )
 
 
 def read(

@@ -73,6 +73,7 @@ class LocalKafka(NamedTuple):
     storage: Path
     ephemeral: bool
     already: bool  # it ran before it was asked for
+    own_port: int  # where it is asked whether it is there
     client_config: Path | None = None  # of a secured one: the properties with which a client may do everything
 
     @property
@@ -107,7 +108,7 @@ def start(
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LocalKafka:
-    """Start the broker of a home and wait until it answers; one that runs already is returned as it is.
+    """Start the broker of a home and wait until it answers; one that runs already is returned when it answers.
 
     Args:
         port: Where clients connect, on the loopback interface alone; 0 chooses a free port.
@@ -129,7 +130,7 @@ def start(
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home / "lock"):
         running = _running(home)
-        if running is not None:
+        if running is not None and _comes_to_answer(running, timeout_s):
             say(f"Kafka runs already: {running.bootstrap}, pid {running.pid}, {home}")
             return running
         _forget(home)
@@ -148,8 +149,8 @@ def start(
             say(f"formatting {storage}")
             _format(home, class_path, security)
         say(f"starting Apache Kafka {KAFKA_VERSION} on {HOST}:{chosen}")
-        kafka = _launch(home, storage, chosen, class_path, ephemeral=ephemeral, security=security)
-        _wait_until_it_answers(kafka, ports.get(INTERNAL, chosen), security, timeout_s)
+        kafka = _launch(home, storage, ports, class_path, ephemeral=ephemeral, security=security)
+        _wait_until_it_answers(kafka, timeout_s)
         say(f"Kafka answers: {kafka.bootstrap}, pid {kafka.pid}")
         return kafka
 
@@ -245,6 +246,7 @@ def _running(home: Path) -> LocalKafka | None:
         return None
     return LocalKafka(
         f"{HOST}:{state['port']}", state["pid"], home, Path(state["storage"]), state["ephemeral"], already=True,
+        own_port=state.get("own_port", state["port"]),
         client_config=LocalSecurity(home).client_config if state.get("secure") else None,
     )  # fmt: skip
 
@@ -408,9 +410,13 @@ def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -
 
 
 def _launch(
-    home: Path, storage: Path, port: int, class_path: list[str], *, ephemeral: bool, security: LocalSecurity | None
-) -> LocalKafka:
+    home: Path, storage: Path, ports: Mapping[str, int], class_path: list[str],
+    *, ephemeral: bool, security: LocalSecurity | None,
+) -> LocalKafka:  # fmt: skip
     import psutil
+
+    port = ports[LISTENER if security else "PLAINTEXT"]
+    own_port = ports.get(INTERNAL, port)
 
     command = _java(home, class_path, "kafka.Kafka", str(home / "server.properties"))
     with (home / "stdout.log").open("wb") as out:
@@ -424,22 +430,22 @@ def _launch(
         "port": port,
         "storage": str(storage),
         "ephemeral": ephemeral,
+        "own_port": own_port,
         "secure": security is not None,
     }
     _write_whole(home / "state.json", json.dumps(state))
     client_config = security.client_config if security else None
-    return LocalKafka(f"{HOST}:{port}", child.pid, home, storage, ephemeral, already=False, client_config=client_config)
+    return LocalKafka(
+        f"{HOST}:{port}", child.pid, home, storage, ephemeral, already=False, own_port=own_port,
+        client_config=client_config,
+    )  # fmt: skip
 
 
-def _wait_until_it_answers(kafka: LocalKafka, port: int, security: LocalSecurity | None, timeout_s: float) -> None:
-    """Wait until the broker lists itself in its metadata: the port is open before it serves anything.
-
-    A secured one is asked at the port where it knows itself by its certificate.
-    """
+def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
+    """Wait until the broker lists itself in its metadata: the port is open before it serves anything."""
     deadline_s = time.monotonic() + timeout_s
     child = _children[kafka.pid]
-    context = security.own_context() if security else None
-    while not _answers(port, context):
+    while not _answers(kafka):
         if child.poll() is not None:
             problem = f"Kafka ended with code {child.returncode} while starting"
         elif time.monotonic() > deadline_s:
@@ -453,12 +459,31 @@ def _wait_until_it_answers(kafka: LocalKafka, port: int, security: LocalSecurity
         raise LocalKafkaError(f"{problem}; the end of {kafka.log_path} and stdout.log:\n{tail}")
 
 
-def _answers(port: int, context: ssl.SSLContext | None) -> bool:
-    """Ask for the cluster's metadata (version 1, no topics), and see whether it names a broker."""
+def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
+    """Wait until a broker that was there before answers; False when it ends: one that was killed takes a moment to."""
+    deadline_s = time.monotonic() + timeout_s
+    while _running(kafka.home) is not None:
+        if _answers(kafka):
+            return True
+        if time.monotonic() > deadline_s:
+            raise LocalKafkaError(
+                f"Kafka runs (pid {kafka.pid}, {kafka.home}), but did not answer on {kafka.bootstrap} within "
+                f"{timeout_s:g} s; stop it (onebit kafka down), and start it again"
+            )
+        time.sleep(_POLL_S)
+    return False
+
+
+def _answers(kafka: LocalKafka) -> bool:
+    """Ask for the cluster's metadata (version 1, no topics), and see whether it names a broker.
+
+    A secured one is asked at the port where it knows itself by its certificate.
+    """
+    context = LocalSecurity(kafka.home).own_context() if kafka.client_config else None
     client = b"onebit"
     request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)
     try:
-        plain = socket.create_connection((HOST, port), timeout=1)
+        plain = socket.create_connection((HOST, kafka.own_port), timeout=1)
         with plain, context.wrap_socket(plain, server_hostname=HOST) if context else plain as connection:
             connection.settimeout(2)
             connection.sendall(struct.pack(">i", len(request)) + request)

@@ -7,15 +7,14 @@ import orjson
 import platformdirs
 
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import load
-from producers.datasets.log import rows_left_out
+from producers.datasets.catalogue import is_log, load
+from producers.datasets.log import OnBadRow, rows_left_out
 from producers.datasets.logged import LogDataset, has_labels, has_times, log_dataset, logged_delays_ms, part_of
 from producers.datasets.logs.kept import keep_log
 from producers.datasets.logs.mapping import read_mapping
 from producers.replay import ReplayOptions
 from stream.cli.console import announce, warn
 from stream.cli.settings import AUTO, LOGGED, Settings, SettingsError, parse_time
-from stream.cli.show_log import is_log
 from stream.durations import parse_speed
 from stream.joining.join import JoinSettings
 from stream.joining.task import TaskSettings
@@ -29,17 +28,18 @@ from stream.wire.topics import Topics
 def dataset_of(settings: Settings) -> Dataset:
     """The data set to be replayed: a log only in the part that is asked for."""
     if settings.map is not None or is_log(settings.data):
-        return _part(settings, _log(settings))
+        return _part(settings, log_of(settings.data, settings.map, settings.on_bad_row, settings.reward_above))
     return _part(settings, load(settings.data, settings.n_features, settings.seed))
 
 
-def _log(settings: Settings) -> LogDataset:
+def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None) -> LogDataset:
+    """A log as a data set; people are told how it is read, and what is left out."""
     log = keep_log(
-        settings.data,
-        None if settings.map is None else read_mapping(settings.map),
+        path,
+        None if mapping is None else read_mapping(mapping),
         platformdirs.user_cache_path("onebit", appauthor=False) / "logs",
-        on_bad_row=settings.on_bad_row,
-        reward_above=settings.reward_above,
+        on_bad_row=on_bad_row,
+        reward_above=reward_above,
         announce=announce,
     )
     for line in rows_left_out(log, of=log.name):

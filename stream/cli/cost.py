@@ -29,6 +29,15 @@ def event_s(task: TaskSettings, nnz: int) -> float:
     return cost.flops_per_event / FLOPS_PER_S
 
 
+PIPELINE_S = 1e-4
+"""What the rest of an embedded run takes for an event: topics, join, ledger; as learners that cost little show."""
+
+
+def run_s(task: TaskSettings, nnz: int, events: int) -> float:
+    """About how long an embedded run takes."""
+    return events * (PIPELINE_S + event_s(task, nnz))
+
+
 def nnz_of(dataset: Dataset) -> int:
     """About how many entries of a row are not zero."""
     rows = min(dataset.rows, ROWS_SAMPLED)

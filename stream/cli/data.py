@@ -8,10 +8,10 @@ import orjson
 import typer
 from rich.markup import escape
 
-from producers.datasets.catalogue import catalogue, load
+from producers.datasets.catalogue import catalogue, is_log, load
 from stream.cli.console import boxed_table, out
-from stream.cli.flags import Json
-from stream.cli.show_log import is_log, show_log
+from stream.cli.flags import Json, LogMap, RewardAbove
+from stream.cli.show_log import show_log
 
 app = typer.Typer(help="The data sets that can be replayed.", no_args_is_help=True)
 
@@ -35,15 +35,8 @@ def show(
         int | None, typer.Option(min=1, help="The features of a file whose last ones may be empty.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which of all synthetic data sets it is.")] = 0,
-    mapping: Annotated[
-        str | None,
-        typer.Option(
-            "--map",
-            metavar="FILE.toml|PAIRS",
-            help="Of a log in a table: which column is what; in short: action=item,reward=click,categorical=device.",
-        ),
-    ] = None,
-    reward_above: Annotated[float | None, typer.Option(help="Of a log: a reward above this is 1, any other 0.")] = None,
+    mapping: LogMap = None,
+    reward_above: RewardAbove = None,
     save_features: Annotated[
         Path | None,
         typer.Option(help="Of a log: write which index each named feature has, for `onebit learn --features`."),

@@ -4,7 +4,7 @@ import gc
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,11 +28,10 @@ from stream.cli.composition import (
     task_settings,
     topics_of,
 )
-from stream.cli.console import announce, announced_when_slow, fail
-from stream.cli.exits import ExitCode
+from stream.cli.console import announce, announced_when_slow
 from stream.cli.hindsight import answers, warnings
 from stream.cli.live_estimates import from_topics
-from stream.cli.progress import run_progress
+from stream.cli.progress import RunProgress, run_progress
 from stream.cli.settings import Settings
 from stream.joining.task import TaskSettings
 from stream.learners import registered
@@ -46,6 +45,8 @@ from stream.wire.codec import decode_example
 from stream.wire.events import Answer
 from stream.wire.ledger import total_ledger
 from stream.wire.records import TopicPartition
+
+ShownProgress = Callable[[str, int], AbstractContextManager[RunProgress]]
 
 
 @dataclass(slots=True)
@@ -145,17 +146,40 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
     )
 
 
-def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: str) -> RunReport:
+class BrokenOffError(Exception):
+    """Ctrl-C broke a run off; its text says which one, and how far it had come."""
+
+
+def run_embedded(
+    settings: Settings, learner: str, dataset: Dataset, command: str, progress: ShownProgress = run_progress
+) -> RunReport:
     """Run one learner on the data set until every decision is settled.
 
+    Args:
+        settings: all settings of the run.
+        learner: the one that is run.
+        dataset: the data that they ask for.
+        command: the command line, for the report.
+        progress: shows how far it is, for the time of the run; from a label and the number of events.
+
     Raises:
-        SystemExit: Ctrl-C broke it off.
+        BrokenOffError: Ctrl-C broke it off.
     """
     pipeline = prepare_embedded(settings, learner, dataset)
+    with _without_collector():
+        return _report(pipeline, learner, dataset, command, progress)
+
+
+def _report(
+    pipeline: EmbeddedPipeline, learner: str, dataset: Dataset, command: str, progress: ShownProgress
+) -> RunReport:
+    """Run it, and read its topics for the report."""
+    settings = pipeline.settings
     try:
-        wall_s = _run(pipeline, learner, events_of(settings, dataset))
+        with progress(learner, events_of(settings, dataset)) as shown:
+            wall_s = _run(pipeline, shown)
     except KeyboardInterrupt as error:
-        raise fail(f"{learner}: the run was broken off {_reached(pipeline, dataset)}", ExitCode.INTERRUPTED) from error
+        raise BrokenOffError(f"{learner}: the run was broken off {_reached(pipeline, dataset)}") from error
     tasks = pipeline.learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     updates = sum(task.updates for task in tasks.values())
@@ -164,18 +188,17 @@ def run_embedded(settings: Settings, learner: str, dataset: Dataset, command: st
     return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
 
 
-def _run(pipeline: EmbeddedPipeline, learner: str, events: int) -> float:
+def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> float:
     """Run it, and show how far it is; the seconds that it took."""
     curve = pipeline.judge.curve
-    with run_progress(learner, events) as progress:
 
-        def show() -> None:
-            progress.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
+    def show() -> None:
+        progress.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
 
-        started_s = time.perf_counter()
-        pipeline.run(lambda: show() if progress.due() else None)
-        wall_s = time.perf_counter() - started_s
-        show()
+    started_s = time.perf_counter()
+    pipeline.run(lambda: show() if progress.due() else None)
+    wall_s = time.perf_counter() - started_s
+    show()
     return wall_s
 
 
@@ -183,9 +206,7 @@ def _reached(pipeline: EmbeddedPipeline, dataset: Dataset) -> str:
     """How far a run came, for people."""
     judge, events = pipeline.judge, events_of(pipeline.settings, dataset)
     error = f", error {percent(judge.curve.error_rate)}" if len(judge.curve) else ""
-    return (
-        f"after {len(judge.decided_ms):,} of {events:,} events{error}, {pipeline.pending:,} pending; no page is written"
-    )
+    return f"after {len(judge.decided_ms):,} of {events:,} events{error}, {pipeline.pending:,} pending"
 
 
 POLL_MS_MAX = 100
@@ -199,7 +220,13 @@ once or nearly so, it polls at every moment."""
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Leave the cyclic garbage collector out: a run makes no cycles, and all its records would be walked again."""
+    """Leave the cyclic garbage collector out: a run makes no cycles, and all its records would be walked again.
+
+    So would they when the topics are read for the report, which takes half as long again with the collector.
+    """
+    if not gc.isenabled():
+        yield
+        return
     gc.collect()
     gc.disable()
     try:

@@ -10,22 +10,24 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from producers.datasets.log import Log, rows_left_out
+from producers.datasets.log import rows_left_out
 from producers.datasets.logs.mapping import read_mapping
-from producers.datasets.logs.reading import OnBadRow, open_log
+from producers.datasets.logs.reading import LogFile, open_log
 from producers.datasets.logs.streams import STDIN
 from stream.cli.console import announce, every, examples, monotonic_ms, out, warn
-from stream.cli.flags import Json
+from stream.cli.flags import BadRows, Json, LogMap, RewardAbove
 from stream.cli.settings import SettingsError
 from stream.cli.sources import command_line
 from stream.estimating.estimate import Estimates, Progress, estimate
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import Estimate, Judged, Options
+from stream.estimating.judge import Judged, Options, estimate_fields
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
 from stream.joining.play import Reward
 from stream.learners import create
 from stream.randomness.delays import parse_delay
+from stream.verifying.model_files import Model as Saved
 from stream.verifying.model_files import read_model
+from stream.wire.named_features import from_plain
 
 app = typer.Typer()
 
@@ -58,14 +60,7 @@ def estimate_policies(
             "`onebit model export`, or a learner that learns from the log, NAME or NAME:PARAMETER=VALUE,...",
         ),
     ],
-    mapping: Annotated[
-        str | None,
-        typer.Option(
-            "--map",
-            metavar="FILE.toml|PAIRS",
-            help="Which column of a table says what; in short: action=item,reward=click,categorical=device+region.",
-        ),
-    ] = None,
+    mapping: LogMap = None,
     delay: Annotated[
         str | None,
         typer.Option(
@@ -94,12 +89,8 @@ def estimate_policies(
     reward: Annotated[
         Reward, typer.Option(help="How many classes may be right for one context, for the learners that are judged.")
     ] = "exclusive",
-    reward_above: Annotated[
-        float | None, typer.Option(metavar="X", help="A reward above this is 1, any other 0.")
-    ] = None,
-    on_bad_row: Annotated[
-        OnBadRow, typer.Option(help="Stop at a row that cannot be used, or skip and count it.")
-    ] = "stop",
+    reward_above: RewardAbove = None,
+    on_bad_row: BadRows = "stop",
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", show_default="none", help="Write a page with figures to this file."),
@@ -163,7 +154,7 @@ def _check_ranges(confidence: float, clip: float | None, propensity_min: float |
             raise SettingsError(f"{flag}: expected {accepted}; got {value}")
 
 
-def policy_of(spec: str, log: Log, training: Training) -> Policy:
+def policy_of(spec: str, log: LogFile, training: Training) -> Policy:
     """The policy that a flag names; a model is read from its file.
 
     Raises:
@@ -179,9 +170,34 @@ def policy_of(spec: str, log: Log, training: Training) -> Policy:
             f"policy {spec}: the model has {sizes[0]} classes and {sizes[1]} features; {log.name} has "
             f"{len(log.class_names)} and {log.n_features}"
         )
+    _check_names(spec, model, log)
     learner = create(model.meta["learner"], *sizes, **model.meta["parameters"])
     learner.load(model.state)
     return Model(spec, learner)
+
+
+def _check_names(spec: str, model: Saved, log: LogFile) -> None:
+    """See that the numbers of classes and features mean in the log what they mean to the model, where its file says it.
+
+    Raises:
+        EstimateError: they do not.
+    """
+    settings = model.meta.get("settings", {})
+    classes = settings.get("class_names")
+    if classes is not None and tuple(classes) != log.class_names:
+        number = next(k for k, pair in enumerate(zip(classes, log.class_names, strict=True)) if pair[0] != pair[1])
+        raise EstimateError(
+            f"policy {spec}: the model's class {number} is {classes[number]!r}, and that of {log.name} is "
+            f"{log.class_names[number]!r}; list the classes in the mapping as the model has them: {', '.join(classes)}"
+        )
+    features = settings.get("features")
+    if features is not None and (encoder := from_plain(features)) != log.encoder:
+        names = dict.fromkeys([*encoder.names, *log.encoder.names])
+        odd = [name for name in names if encoder.names.get(name) != log.encoder.names.get(name)] or ["what is hashed"]
+        raise EstimateError(
+            f"policy {spec}: {', '.join(odd)} of {log.name} have other indices than in the model; judge it on a log "
+            "with the same features and values as the one that its --features were saved from"
+        )
 
 
 def as_json(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
@@ -195,22 +211,18 @@ def as_json(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
                 "ess": policy.ess,
                 "weight_max": policy.weight_max,
                 "flags": [flag.name for flag in policy.flags],
-                "estimates": [_estimate_as_json(one, interval) for one in policy.estimates],
+                "estimates": [
+                    estimate_fields(
+                        one.estimator,
+                        one.value,
+                        one.bernstein if interval is IntervalKind.BERNSTEIN else one.bootstrap,
+                        one.anytime,
+                    )
+                    for one in policy.estimates
+                ],
             }
             for policy in found.policies
         ],
-    }
-
-
-def _estimate_as_json(one: Estimate, interval: IntervalKind) -> dict[str, Any]:
-    shown = one.bernstein if interval is IntervalKind.BERNSTEIN else one.bootstrap
-    return {
-        "estimator": one.estimator,
-        "value": one.value,
-        "low": None if shown is None else shown.low,
-        "high": None if shown is None else shown.high,
-        "anytime_low": None if one.anytime is None else one.anytime.low,
-        "anytime_high": None if one.anytime is None else one.anytime.high,
     }
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from producers.datasets.log import OnBadRow
 from stream.cli.console import warn
 from stream.cli.described import Described, described
 from stream.cli.settings import CONFIG_VARIABLE, Panel, Program, Settings
@@ -22,6 +23,20 @@ Json = Annotated[
 ]
 Partition = Annotated[
     int, typer.Option(min=0, rich_help_panel=Panel.KAFKA, help="The partition whose model it is: each learns alone.")
+]
+LogMap = Annotated[
+    str | None,
+    typer.Option(
+        "--map",
+        metavar="FILE.toml|PAIRS",
+        help="Of a log in a table: which column is what; in short: action=item,reward=click,categorical=device+region.",
+    ),
+]
+RewardAbove = Annotated[
+    float | None, typer.Option(metavar="X", help="Of a log: a reward above this is 1, any other 0.")
+]
+BadRows = Annotated[
+    OnBadRow, typer.Option("--on-bad-row", help="Stop at a row of a log that cannot be used, or skip and count it.")
 ]
 Config = Annotated[
     Path | None,

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import load
+from producers.datasets.catalogue import is_log, load
+from stream.cli.composition import log_of
 from stream.cli.console import announce, every, out
 from stream.cli.cost import FLOPS_PER_S, SLOW_S, nnz_of
-from stream.cli.flags import Json
+from stream.cli.flags import BadRows, Json, LogMap, RewardAbove
 from stream.cli.measuring import Event, event_us, first_events
 from stream.cli.settings import SettingsError
 from stream.learners import Cost, FromLogs, Learner, check_parameters, create, registered
@@ -69,6 +70,9 @@ def learners(
     nnz: Annotated[
         int | None, typer.Option(min=0, show_default="25", help="Non-zeros of x on average, for the costs.")
     ] = None,
+    mapping: LogMap = None,
+    on_bad_row: BadRows = "stop",
+    reward_above: RewardAbove = None,
     json: Json = False,
 ) -> None:
     """The learners: what each is best for, parameters, paper, cost per event; and which one auto takes.
@@ -80,7 +84,8 @@ def learners(
     if data is None:
         dataset, size = None, _Size(n_classes or 9, n_features or 400, 25 if nnz is None else nnz)
     elif n_classes is None and nnz is None:
-        dataset = load(data, n_features)
+        is_of_log = mapping is not None or is_log(data)
+        dataset = log_of(data, mapping, on_bad_row, reward_above) if is_of_log else load(data, n_features)
         size = _Size(dataset.n_classes, dataset.n_features, nnz_of(dataset))
     else:
         raise SettingsError(f"--data {data} tells the classes and the non-zeros: leave --n-classes and --nnz out")
@@ -118,6 +123,8 @@ def _measured(
         return None, f"not measured: some {duration(estimate_s)} an event"
     if cost.state_bytes > STATE_BYTES_MAX:
         return None, f"not measured: a state of more than {STATE_BYTES_MAX / 1e6:,.0f} MB"
+    if registered()[name].needs_label and any(event.known.label is None for event in events):
+        return None, "not measured: the log does not say the true classes"
     learner = create(name, size.n_classes, size.n_features, **parameters)
     return event_us(learner, events), ""
 

@@ -1,6 +1,8 @@
 """`--estimate`: what the learner's own policy would have earned, while it plays the decisions of a log."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import merge
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from stream.brokers.port import Broker
@@ -9,6 +11,7 @@ from stream.cli.settings import SettingsError
 from stream.joining.play import Play
 from stream.recovery.commit import Commit
 from stream.wire.codec import decode_example, decode_prediction
+from stream.wire.events import Example, Prediction
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
@@ -57,17 +60,23 @@ class LiveEstimating:
 
 
 def from_topics(broker: Broker, topics: Topics, partitions: int) -> "LiveEstimates":
-    """The estimate of all that a run has published, partition by partition."""
+    """The estimate of all that a run has published, over its decisions in the order of their time."""
     estimator = _estimator()
+    steps = [0] * partitions
+
+    def take(partition: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
+        steps[partition] += 1
+        estimator.take(partition, steps[partition], predictions, examples)
+
+    decided = merge(
+        *(read_partition(broker, TopicPartition(topics.predictions, partition)) for partition in range(partitions)),
+        key=lambda record: record.append_ms,
+    )
+    for partition, records in groupby(decided, lambda record: record.partition):
+        take(partition, (decode_prediction(record)[0] for record in records), ())
     for partition in range(partitions):
-        predictions = read_partition(broker, TopicPartition(topics.predictions, partition))
-        examples = read_partition(broker, TopicPartition(topics.examples, partition))
-        estimator.take(
-            partition,
-            1,
-            (decode_prediction(record)[0] for record in predictions),
-            (decode_example(record)[0] for record in examples),
-        )
+        settled = read_partition(broker, TopicPartition(topics.examples, partition))
+        take(partition, (), (decode_example(record)[0] for record in settled))
     return estimator.now()
 
 
@@ -86,7 +95,10 @@ def estimate_lines(found: "LiveEstimates", prefix: str = "", since: str = "") ->
         since: which decisions it is over.
     """
     if not found.estimates:
-        lines = [f"{prefix}estimate: none yet; no decision{since} is settled with an outcome and a logged propensity"]
+        waiting = f"; {found.waiting:,} wait, or are behind one that waits" if found.waiting else ""
+        lines = [
+            f"{prefix}estimate: none yet; no decision{since} counts, with an outcome and a logged propensity{waiting}"
+        ]
     else:
         ips = found.estimates[0]
         assert ips.anytime is not None

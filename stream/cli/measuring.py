@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from producers.datasets.base import Dataset, Row
+from producers.datasets.base import Dataset, Known
 from stream.cli.cost import ROWS_SAMPLED
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
+from stream.wire.events import Features
 
 PART_S = 0.01
 """A part of a measurement lasts so long: a thousand events of a fast learner, and one of a slow one."""
@@ -19,9 +20,10 @@ SEED = 1
 
 
 class Event(NamedTuple):
-    """A row, with the uniforms that belong to its event."""
+    """The features of a row, what is known of its outcome, and the uniforms that belong to its event."""
 
-    row: Row
+    x: Features
+    known: Known
     u: float
     v: float
 
@@ -30,7 +32,7 @@ def first_events(dataset: Dataset) -> list[Event]:
     """The first rows of a data set, as events."""
     action, update = Draws(SEED, Purpose.ACTION), Draws(SEED, Purpose.UPDATE)
     ids = [dataset.event_id(row) for row in range(min(dataset.rows, ROWS_SAMPLED))]
-    return [Event(dataset.row(row), action(one), update(one)) for row, one in enumerate(ids)]
+    return [Event(dataset.row(row).x, dataset.known_of(one), action(one), update(one)) for row, one in enumerate(ids)]
 
 
 def event_us(learner: Learner, events: list[Event], clock: Callable[[], float] = time.process_time) -> float:
@@ -59,7 +61,7 @@ def _part_s(learner: Learner, events: list[Event], start: int, size: int, clock:
 
 def _learn(learner: Learner, events: list[Event], start: int, size: int) -> None:
     for number in range(start, start + size):
-        (x, label), u, v = events[number % len(events)]
+        x, known, u, v = events[number % len(events)]
         decision = learner.predict(x, u)
         learner.observe(x, decision)
-        learner.update(x, decision, 1 if decision.action == label else 0, v, label)
+        learner.update(x, decision, known.bit(decision.action) or 0, v, known.label)

@@ -1,12 +1,14 @@
-"""The progress line of a run."""
+"""The progress lines of runs."""
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import ClassVar, Protocol
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from stream.cli.console import announce, err
 from stream.reporting import tables
@@ -43,34 +45,75 @@ class TimeToGo:
         return left * (now_s - then_s) / (done - then_done) if done > then_done else math.nan
 
 
-class RunProgress:
-    """The progress line of a run: events, events per second, error so far, pending, time to go.
+class Line(Protocol):
+    """Where a run shows how far it is."""
 
-    On a terminal it moves; elsewhere a line is written now and then.
-    """
+    @property
+    def interval_s(self) -> float:
+        """Seconds after which it may change."""
+        ...
 
-    LINE_INTERVAL_S = 5.0
-    REFRESH_INTERVAL_S = 0.1
+    def show(self, done: int, figures: str) -> None:
+        """Show how much is done, an event counting twice as in `TimeToGo`, and this in words."""
+        ...
 
-    def __init__(self, label: str, events: int, now_s: Callable[[], float] = time.monotonic) -> None:
+
+class AnnouncedLine:
+    """A line is written now and then."""
+
+    interval_s: ClassVar[float] = 5.0
+
+    def __init__(self, label: str) -> None:
         self._label = label
+
+    def show(self, done: int, figures: str) -> None:
+        """See Line."""
+        announce(f"{self._label}: {figures}")
+
+
+class MovingLine:
+    """A bar on a terminal, which can stand below those of other runs."""
+
+    interval_s: ClassVar[float] = 0.1
+
+    def __init__(self, bars: Progress, label: str, events: int) -> None:
+        self._bars = bars
+        self._task = bars.add_task(label, total=2 * events, figures="")
+
+    def show(self, done: int, figures: str) -> None:
+        """See Line."""
+        self._bars.update(self._task, completed=done, figures=figures)
+        self._bars.refresh()
+
+
+@contextmanager
+def progress_lines() -> Iterator[Callable[[str, int], Line]]:
+    """For the time of some runs: makes the line of one, from its label and its number of events.
+
+    On a terminal the lines move, and stay when the runs have ended.
+    """
+    if not err.is_terminal:
+        yield lambda label, _events: AnnouncedLine(label)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+    with Progress(*columns, console=err, auto_refresh=False) as bars:
+        yield partial(MovingLine, bars)
+
+
+class RunProgress:
+    """How far a run is: events, events per second, error so far, pending, time to go."""
+
+    def __init__(self, line: Line, events: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._line = line
         self._events = events
         self._now_s = now_s
         self._started_s = now_s()
         self._shown_s = self._started_s
         self._time_to_go = TimeToGo(events, self._started_s)
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
-        if err.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
-            self._bar = Progress(*columns, console=err, auto_refresh=False)
-            self._task = self._bar.add_task(label, total=2 * events, figures="")
-            self._bar.start()
 
     def due(self) -> bool:
         """Whether it is time to show something; cheap enough for an inner loop."""
-        interval_s = self.LINE_INTERVAL_S if self._bar is None else self.REFRESH_INTERVAL_S
-        return self._now_s() - self._shown_s >= interval_s
+        return self._now_s() - self._shown_s >= self._line.interval_s
 
     def show(self, decided: int, error_rate: float = math.nan, pending: int = 0) -> None:
         """Show where the run stands: decisions so far, how many were wrong, and how many wait for their feedback."""
@@ -84,23 +127,11 @@ class RunProgress:
             figures.append(f"pending {pending:,}")
         left_s = self._time_to_go.estimate_s(decided, pending, now_s)
         figures.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
-        if self._bar is None:
-            announce(f"{self._label}: {'  '.join(figures)}")
-        else:
-            self._bar.update(self._task, completed=2 * decided - pending, figures="  ".join(figures))
-            self._bar.refresh()
-
-    def close(self) -> None:
-        """Leave the line as it is."""
-        if self._bar is not None:
-            self._bar.stop()
+        self._line.show(2 * decided - pending, "  ".join(figures))
 
 
 @contextmanager
 def run_progress(label: str, events: int) -> Iterator[RunProgress]:
-    """A progress line for the time of a run."""
-    progress = RunProgress(label, events)
-    try:
-        yield progress
-    finally:
-        progress.close()
+    """The progress of one run, with a line for its time."""
+    with progress_lines() as line_of:
+        yield RunProgress(line_of(label, events), events)

@@ -1,6 +1,8 @@
 """`onebit run`: the whole pipeline to its end, embedded or on Kafka, and what is shown of it."""
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,14 +12,16 @@ import orjson
 import typer
 from typer.core import TyperCommand
 
+from producers.datasets.logs.streams import STDIN
 from stream.cli import cost
 from stream.cli.composition import check_play, class_names_of, dataset_of, events_of, task_settings, with_chosen
 from stream.cli.console import StopRequest, announce, announced_when_slow, examples, fail, out, print_table, warn
-from stream.cli.embedded import run_embedded
+from stream.cli.embedded import BrokenOffError, run_embedded
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
 from stream.cli.live_estimates import check_estimate, estimate_lines
-from stream.cli.settings import Panel, Program, Settings
+from stream.cli.settings import Panel, Program, Settings, SettingsError
+from stream.cli.side_by_side import Plan, run_side_by_side
 from stream.cli.sources import command_line
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, labels
@@ -72,29 +76,47 @@ def run(
     no_report: Annotated[
         bool, typer.Option("--no-report", rich_help_panel=Panel.OUTPUT, help="Write no page.")
     ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="all cores, 1 for short runs",
+            help="Learners that run at once, embedded, each in a process with its own copy of the data.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run the whole pipeline to its end: replay, learner, feedback; then a table, and a page with the error curves.
 
-    By default in this one process, over an embedded broker, in virtual time: no service is needed, and the same seed
+    By default embedded, over a broker in the same process, in virtual time: no service is needed, and the same seed
     gives the same run, bit for bit. Feedback still on its way at the end is waited for, so that nothing is pending.
+    Several learners run side by side; for their wall times alone, give --jobs 1.
     """
+    if kafka is not None and jobs is not None:
+        raise SettingsError(f"--jobs {jobs}: on Kafka the learners run one after the other; leave it out")
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
+    if kafka is not None and settings.data == STDIN:
+        raise SettingsError(
+            "--data -: each program of a run on Kafka reads the log, and standard input only one can; give a file"
+        )
     dataset = dataset_of(settings)
     check_play(settings, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.nnz_of(dataset))
     if why:
         announce(why)
+    nnz, events = cost.nnz_of(dataset), events_of(settings, dataset)
+    seconds: list[float] = []  # that each learner will take
     for name in settings.learner:  # all are checked before the first one runs
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))
         task.make_learner()
-        if slow := cost.warning(task, cost.nnz_of(dataset), events_of(settings, dataset)):
+        seconds.append(cost.run_s(task, nnz, events))
+        if slow := cost.warning(task, nnz, events):
             warn(slow)
     command = command_line(sys.argv[1:])
     if kafka is None:
-        reports = [run_embedded(settings, name, dataset, command) for name in settings.learner]
+        reports = _run_embedded(Plan(settings, dataset, command), seconds, jobs)
     else:
         from stream.cli.on_kafka import run_on_kafka  # here: an embedded run need not load the Kafka client
 
@@ -106,6 +128,38 @@ def run(
         _publish(reports, report, json=json)
     if not all(result.ledger_ok for result in reports):
         raise typer.Exit(ExitCode.DIFFERS)
+
+
+PROCESSES_FROM_S = 5.0
+"""Runs that take less in all are made here, one after the other: processes take two seconds to begin."""
+
+
+def jobs_of(asked: int | None, seconds: Sequence[float], cores: int) -> int:
+    """How many learners run at once.
+
+    >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
+    (2, 1, 2)
+    """
+    if asked is None:
+        asked = cores if sum(seconds) >= PROCESSES_FROM_S else 1
+    return min(asked, len(seconds))
+
+
+def _run_embedded(plan: Plan, seconds: list[float], jobs: int | None) -> list[RunReport]:
+    """The reports of all learners.
+
+    Args:
+        plan: settings, data and command line.
+        seconds: how long each learner will take.
+        jobs: how many run at once; None: as is best.
+    """
+    try:
+        if (jobs := jobs_of(jobs, seconds, os.cpu_count() or 1)) > 1:
+            longest_first = sorted(range(len(seconds)), key=lambda place: -seconds[place])
+            return run_side_by_side(plan, longest_first, jobs)
+        return [run_embedded(plan.settings, name, plan.dataset, plan.command) for name in plan.settings.learner]
+    except BrokenOffError as error:
+        raise fail(f"{error}; no page is written", ExitCode.INTERRUPTED) from error
 
 
 def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:

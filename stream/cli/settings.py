@@ -24,6 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from producers.datasets.log import OnBadRow
 from stream.durations import DurationError, format_duration, parse_duration, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
 from stream.wire.topics import DEFAULT_PREFIX
@@ -264,7 +265,7 @@ class Settings(BaseSettings):
         ),
     ] = None
     on_bad_row: Annotated[
-        Literal["stop", "skip"],
+        OnBadRow,
         Setting(Panel.DATA, _PIPELINE | {Program.VERIFY}, "Stop at a row of a log that cannot be used, or skip it."),
     ] = "stop"
     reward_above: Annotated[

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 from rich.markup import escape
 
-from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
-from producers.datasets.catalogue import catalogue
 from producers.datasets.log import MISSING, LogBatch, rows_left_out
 from producers.datasets.logs.guess import Guess, guess, to_toml
 from producers.datasets.logs.looks import Format, format_of
@@ -41,25 +39,12 @@ class _Shown(NamedTuple):
     first: LogBatch | None
 
 
-def is_log(name_or_file: str) -> bool:
-    """Whether a name or file is a log; otherwise it is a data set with labels, or nothing that can be read."""
-    if name_or_file == STDIN:
-        raise DatasetError("standard input cannot be shown, since it can be read only once; give a file")
-    if name_or_file in (entry.name for entry in catalogue()) or not Path(name_or_file).is_file():
-        return False
-    source = Source(name_or_file)
-    try:
-        return format_of(source.head(), name_or_file) is not Format.SVMLIGHT
-    except DatasetError:
-        if svmlight.is_named_so(Path(name_or_file)):
-            return False  # its own reader says which line is wrong
-        raise
-
-
 def show_log(
     path: str, mapping_given: str | None, reward_above: float | None, save_features: Path | None, *, as_json: bool
 ) -> None:
     """Show a log; rows that cannot be used are counted."""
+    if path == STDIN:
+        raise DatasetError("standard input cannot be shown, since it can be read only once; give a file")
     shown = _look(path, mapping_given, reward_above)
     if save_features is not None:
         _save(shown, save_features)

@@ -78,6 +78,20 @@ class Estimate(NamedTuple):
     anytime: Interval | None
 
 
+def estimate_fields(
+    estimator: str, value: float | None, interval: Interval | None, anytime: Interval | None
+) -> dict[str, object]:
+    """An estimate as plain values, under the names that programs read; `interval` is the one of low and high."""
+    return {
+        "estimator": estimator,
+        "value": value,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "anytime_low": None if anytime is None else anytime.low,
+        "anytime_high": None if anytime is None else anytime.high,
+    }
+
+
 class PathPoint(NamedTuple):
     """The estimates after so many rows with a weight."""
 
@@ -113,29 +127,29 @@ class Moments:
     """Count, mean and variance of terms."""
 
     def __init__(self) -> None:
-        self.n, self._sum, self.square_sum, self.largest = 0, 0.0, 0.0, 0.0
+        self.n, self.sum, self.square_sum, self.largest = 0, 0.0, 0.0, 0.0
 
     def add(self, terms: FloatArray) -> None:
         """Take in terms, float64[m]."""
         self.n += terms.size
-        self._sum += float(terms.sum())
+        self.sum += float(terms.sum())
         self.square_sum += float(terms @ terms)
         self.largest = float(terms.max(initial=self.largest))
 
     @property
     def mean(self) -> float:
         """Of at least one term."""
-        return self._sum / self.n
+        return self.sum / self.n
 
     @property
     def variance(self) -> float:
         """Of at least two terms, with n − 1."""
-        return max(self.square_sum - self._sum * self._sum / self.n, 0.0) / (self.n - 1)
+        return max(self.square_sum - self.sum * self.sum / self.n, 0.0) / (self.n - 1)
 
     @property
     def ess(self) -> float:
         """The effective sample size, of terms that are weights."""
-        return effective_sample_size(self._sum, self.square_sum)
+        return effective_sample_size(self.sum, self.square_sum)
 
     def low(self, span: float, delta: float) -> float:
         """The lower end of Maurer and Pontil, of terms whose range is that wide."""
@@ -221,8 +235,7 @@ class Judge:
         seen = self._moments["w"].n - actions.size
         stride = self._limits.path_stride
         at = list(range(stride - 1 - seen % stride, actions.size, stride))
-        ips_sum = self._moments["wr"].mean * self._moments["wr"].n
-        ips_sums = ips_sum - (weights * rewards).sum() + np.cumsum(weights * rewards)
+        ips_sums = self._moments["wr"].sum - (weights * rewards).sum() + np.cumsum(weights * rewards)
         row = np.arange(actions.size)
         running_dr = self._running_dr_sum + np.cumsum((p * q).sum(axis=1) + weights * (rewards - q[row, actions]))
         self._running_dr_sum = float(running_dr[-1])

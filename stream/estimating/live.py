@@ -40,11 +40,14 @@ from typing import NamedTuple
 import numpy as np
 
 from stream.estimating.intervals import Interval, Sequence01, within_01
-from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, weight_flags
+from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.survey import Flag
-from stream.wire.events import Example, Outcome, Prediction
+from stream.wire.events import Example, FloatArray, Outcome, Prediction
 
 CONFIDENCE = 0.95
+
+PATH_POINTS_MAX = 400
+"""Of a path that grows for ever every other point is left out when there are so many."""
 
 
 class LiveEstimate(NamedTuple):
@@ -54,6 +57,15 @@ class LiveEstimate(NamedTuple):
     value: float | None
     normal: Interval | None  # about right for many rows of like weights, at one moment; none below ESS_MIN
     anytime: Interval | None  # holds at all moments at once
+
+
+class LivePoint(NamedTuple):
+    """The estimate as it was after n decisions."""
+
+    n: int
+    ips: float
+    anytime: Interval
+    logged: float  # the mean reward of what the log played
 
 
 class LiveEstimates(NamedTuple):
@@ -67,9 +79,10 @@ class LiveEstimates(NamedTuple):
     logged: float  # the mean reward of what the log played, over the same n; NaN: there are none
     flags: tuple[Flag, ...]
     estimates: tuple[LiveEstimate, ...]
+    path: tuple[LivePoint, ...]  # evenly over the n, at most PATH_POINTS_MAX
 
     def as_json(self) -> dict[str, object]:
-        """As plain values; the estimates have the names that those of a whole log have."""
+        """As plain values, without the path; the estimates have the names that those of a whole log have."""
         return {
             "n": self.n,
             "without_outcome": self.without_outcome,
@@ -78,17 +91,7 @@ class LiveEstimates(NamedTuple):
             "weight_max": self.weight_max,
             "logged": self.logged,
             "flags": [flag.name for flag in self.flags],
-            "estimates": [
-                {
-                    "estimator": one.estimator,
-                    "value": one.value,
-                    "low": None if one.normal is None else one.normal.low,
-                    "high": None if one.normal is None else one.normal.high,
-                    "anytime_low": None if one.anytime is None else one.anytime.low,
-                    "anytime_high": None if one.anytime is None else one.anytime.high,
-                }
-                for one in self.estimates
-            ],
+            "estimates": [estimate_fields(*one) for one in self.estimates],
         }
 
 
@@ -111,6 +114,8 @@ class LiveEstimator:
         self._steps: dict[int, int] = {}  # the number of the last step, by partition
         self._weights, self._weighted_rewards, self._rewards = Moments(), Moments(), Moments()
         self._sequence = Sequence01(0.0, 1.0 - CONFIDENCE)
+        self._path: list[LivePoint] = []
+        self._path_stride = 1
         self._without_outcome = 0
         self._without_weight = 0
         self._not_logged = 0
@@ -172,11 +177,24 @@ class LiveEstimator:
             else:
                 rows.append((decided.weight, decided.reward))
         if rows:
-            weights, rewards = np.array(rows, dtype=np.float64).T
-            self._weights.add(weights)
-            self._weighted_rewards.add(weights * rewards)
-            self._rewards.add(rewards)
-            self._sequence.extend(weights * rewards, weights * (1.0 - rewards))
+            self._count(*np.array(rows, dtype=np.float64).T)
+
+    def _count(self, weights: FloatArray, rewards: FloatArray) -> None:
+        """Take in decisions with a weight and a reward, float64[m] each."""
+        before, weighted_sum, reward_sum = self._weights.n, self._weighted_rewards.sum, self._rewards.sum
+        self._weights.add(weights)
+        self._weighted_rewards.add(weights * rewards)
+        self._rewards.add(rewards)
+        while self._weights.n // self._path_stride > PATH_POINTS_MAX:
+            self._path_stride *= 2
+            self._path = self._path[1::2]
+        at = range(self._path_stride - 1 - before % self._path_stride, weights.size, self._path_stride)
+        intervals = self._sequence.extend(weights * rewards, weights * (1.0 - rewards), at)
+        weighted_sums = weighted_sum + np.cumsum(weights * rewards)
+        reward_sums = reward_sum + np.cumsum(rewards)
+        for place, interval in zip(at, intervals, strict=True):
+            n = before + place + 1
+            self._path.append(LivePoint(n, float(weighted_sums[place]) / n, interval, float(reward_sums[place]) / n))
 
     def now(self) -> LiveEstimates:
         """What the decisions so far come to."""
@@ -195,6 +213,7 @@ class LiveEstimator:
             )
             if n
             else (),
+            path=tuple(self._path),
         )
 
     def _ips_interval(self) -> Interval | None:
@@ -204,10 +223,10 @@ class LiveEstimator:
         return _normal(moments.mean, sqrt(moments.variance / moments.n))
 
     def _snips(self) -> LiveEstimate:
-        weight_sum = self._weights.mean * self._weights.n
+        weight_sum = self._weights.sum
         if weight_sum == 0.0:
             return LiveEstimate("snips", None, None, None)
-        value = self._weighted_rewards.mean * self._weighted_rewards.n / weight_sum
+        value = self._weighted_rewards.sum / weight_sum
         # Linearised: Σ w² (r − v)²/(Σ w)², in which r² = r (Owen, "Monte Carlo theory, methods and examples", 9.2).
         square_sum = (1.0 - 2.0 * value) * self._weighted_rewards.square_sum + value**2 * self._weights.square_sum
         has_interval = self._weights.ess >= ESS_MIN

@@ -39,7 +39,17 @@ from stream.wire.codec import (
     decode_context,
     decode_feedback,
 )
-from stream.wire.events import DRIFT_OF_ALL, Context, Decision, Drift, Example, Features, Outcome, Prediction
+from stream.wire.events import (
+    DRIFT_OF_ALL,
+    Context,
+    Decision,
+    Drift,
+    Example,
+    Features,
+    FloatArray,
+    Outcome,
+    Prediction,
+)
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
 from stream.wire.records import Record
 
@@ -288,7 +298,7 @@ class Task:
     @property
     def alarms(self) -> int:
         """How often drift has reset the model, or a class of it."""
-        return sum(self.learner.alarms)
+        return int(self.learner.alarms.sum())
 
     def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading = READING) -> Effects:
         """Apply records in their order.
@@ -415,9 +425,10 @@ class Task:
             delay_ms = record.append_ms - pending.decided_at_ms
         if reward is not None:
             alarms, v = self.learner.alarms, self._update_draw(event_id)
+            before = alarms.tobytes()
             taught = decision if self._log is None else self._taught(decision)
             self.updates += self.learner.update(pending.x, taught, reward, v, label)
-            drift = _gone_off(alarms, self.learner.alarms)
+            drift = None if alarms.tobytes() == before else _gone_off(before, alarms)
         example = Example(
             event_id, outcome, decision.action, decision.propensity, reward, delay_ms, self.join.watermark_ms, drift
         )
@@ -449,9 +460,12 @@ class Task:
         effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))
 
 
-def _gone_off(before: tuple[int, ...], after: tuple[int, ...]) -> Drift | None:
-    """The detector of drift that an update has set off, see `Learner.alarms`; one at most."""
-    if before == after:
-        return None
-    detector = next(place for place, (was, now) in enumerate(zip(before, after, strict=True)) if now > was)
-    return detector if detector < len(after) - 1 else DRIFT_OF_ALL
+def _gone_off(before: bytes, alarms: FloatArray) -> Drift:
+    """The detector of drift that an update has set off, see `Learner.alarms`; it is one at most.
+
+    Args:
+        before: the bytes of the alarms before the update. To keep and compare them costs less than to read numbers.
+        alarms: those that differ from them.
+    """
+    detector = int(np.flatnonzero(alarms > np.frombuffer(before))[0])
+    return detector if detector < alarms.size - 1 else DRIFT_OF_ALL

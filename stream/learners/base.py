@@ -39,6 +39,10 @@ U_REST = 1e-12
 """What rounding may leave of [0, 1) when the intervals of all classes have been seen."""
 
 
+NO_DETECTORS: FloatArray = np.zeros(0)
+"""The alarms of a learner that does not watch for drift."""
+
+
 class ParameterError(ValueError):
     """A learner was asked for with a name, a parameter or a size that it does not accept."""
 
@@ -182,9 +186,12 @@ class Learner(ABC):
         raise NotImplementedError(f"{self.name}: an update cannot be taken back; use the late policy that ignores")
 
     @property
-    def alarms(self) -> tuple[int, ...]:
-        """How often each detector of drift has gone off: that of every class, at last that of all; empty for none."""
-        return ()
+    def alarms(self) -> FloatArray:
+        """How often each detector of drift has gone off: that of every class, at last that of all; empty for none.
+
+        float64[K + 1], or float64[0]; it is the state itself, not a copy, since it is looked at around every update.
+        """
+        return NO_DETECTORS
 
     @abstractmethod
     def state(self) -> State:
@@ -359,9 +366,9 @@ class WatchingLearner(KernelLearner):
     """One that may watch for drift; its state counts `alarms`, float64[K + 1], see `stream.learners.kernels.watch`."""
 
     @property
-    def alarms(self) -> tuple[int, ...]:
+    def alarms(self) -> FloatArray:
         """See Learner."""
-        return tuple(map(int, self.arrays["alarms"].tolist()))
+        return self.arrays["alarms"]
 
 
 MARGIN = Parameter(

@@ -85,8 +85,8 @@ def highest_bound(places: IndexArray, x: FloatArray, scores: FloatArray, counts:
     z = np.empty(size)
     length_sq = squared_length(x, model)
     rough = np.empty(K)
-    for k in range(K):
-        rough[k] = scores[k] + sqrt(model[ETA] * length_sq / (model[LAM] + counts[WEIGHT, k] / size))
+    for k in range(K):  # numpy's division has no branch for a divisor of 0: the loop becomes vector instructions
+        rough[k] = scores[k] + sqrt(np.divide(model[ETA] * length_sq, model[LAM] + np.divide(counts[WEIGHT, k], size)))
     action = -1
     highest = 0.0
     for _ in range(min(int(model[SHORTLIST]), K)):

@@ -1,12 +1,14 @@
-"""The figures of a page about estimates: intervals by policy, their path over the log, and the weights."""
+"""The figures of estimates: intervals by policy, their path over the decisions, and the weights."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stream.estimating.intervals import Interval
 from stream.estimating.judge import WEIGHT_EDGES, Judged
+from stream.estimating.live import LiveEstimates
 from stream.reporting.figures import (
     CHAR_PX,
     DASHES,
@@ -31,7 +33,16 @@ _ROW_PX = 19
 
 _NAME_CHARS_MAX = {"wide": 34, "narrow": 16}
 
-_Paint = Callable[[Size, Sequence[Judged], "Axes"], None]
+_Paint = Callable[[Size, "Axes"], None]
+
+
+class _Path(NamedTuple):
+    """An estimate after each of some numbers of decisions."""
+
+    name: str
+    n: list[int]
+    values: list[float]
+    intervals: list[Interval]  # as many, or none
 
 
 def estimate_figures(policies: Sequence[Judged]) -> list[Figure]:
@@ -53,7 +64,13 @@ def estimate_figures(policies: Sequence[Judged]) -> list[Figure]:
             ),
         )
     ]
-    if any(policy.path for policy in policies):
+    names = [policy.policy for policy in policies]
+    paths = [
+        _Path(policy.policy, [at.n for at in policy.path], [at.dr for at in policy.path],
+              [at.dr_interval for at in policy.path])
+        for policy in policies
+    ]  # fmt: skip
+    if any(path.n for path in paths):
         figures += [
             _figure(
                 "path",
@@ -61,8 +78,8 @@ def estimate_figures(policies: Sequence[Judged]) -> list[Figure]:
                 "The doubly robust estimate with the running reward model after each number of decisions, and the "
                 "interval that holds at every moment at once.",
                 f"Line chart of the doubly robust estimate over the log. At the end: {said}.",
-                _paint_paths,
-                policies,
+                partial(_paint_paths, paths=paths, limits=_far(policies)),
+                names,
             ),
             _figure(
                 "weights",
@@ -70,21 +87,46 @@ def estimate_figures(policies: Sequence[Judged]) -> list[Figure]:
                 "Share of decisions by their importance weight: how often the policy would have played the same, over "
                 "how often the log did. Far right means that few decisions speak for many.",
                 "Line chart of the distribution of importance weights by policy.",
-                _paint_weights,
-                policies,
+                partial(_paint_weights, policies=policies),
+                names,
             ),
         ]
     return figures
 
 
-def _figure(key: str, title: str, caption: str, alt: str, paint: _Paint, policies: Sequence[Judged]) -> Figure:
+def live_figures(names: Sequence[str], found: Sequence[LiveEstimates]) -> list[Figure]:
+    """The figure of what learners would have earned while they played a log; none where nothing was settled."""
+    paths = [
+        _Path(name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
+        for name, one in zip(names, found, strict=True)
+    ]
+    longest = max((one.path for one in found), key=len)
+    if not longest:
+        return []
+    # What the log played is the same for each.
+    paths.append(_Path("logged", [at.n for at in longest], [at.logged for at in longest], []))
+    said = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
+    late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
+    ends = [path.intervals[-1].high for path in paths if path.intervals]
+    return [
+        _figure(
+            "live",
+            "The estimate over the decisions",
+            "The mean reward that each learner's own policy would have had after each number of settled decisions, and "
+            "the interval that holds at every moment at once; and that of what the log played.",
+            f"Line chart of the estimate over the settled decisions. At the end: {said}.",
+            partial(_paint_paths, paths=paths, limits=_room([*late, *ends])),
+            [path.name for path in paths],
+        )
+    ]
+
+
+def _figure(key: str, title: str, caption: str, alt: str, paint: _Paint, names: Sequence[str]) -> Figure:
     drawings = []
     for size in SIZES:
-        chars = max(len(cut(policy.policy, size.label_chars_max)) for policy in policies)
+        chars = max(len(cut(name, size.label_chars_max)) for name in names)
         margins = Margins(58, 14 + CHAR_PX * chars)
-        drawings.append(
-            Drawing(size.key, draw(size, margins, f"{key}-{size.key}", alt, partial(paint, size, policies)))
-        )
+        drawings.append(Drawing(size.key, draw(size, margins, f"{key}-{size.key}", alt, partial(paint, size))))
     return Figure(title, caption, tuple(drawings))
 
 
@@ -126,7 +168,13 @@ def _far(policies: Sequence[Judged]) -> tuple[float, float]:
         for one in policy.estimates:
             ends += [one.value] if one.value is not None else []
             ends += [one.bootstrap.low, one.bootstrap.high] if one.bootstrap is not None else []
-    return min(ends), min(max(1.25 * max(ends), 1e-3), max(1.0, max(ends)))
+    return _room(ends)
+
+
+def _room(ends: Sequence[float]) -> tuple[float, float]:
+    """An axis of rates, from 0 or the least of these values, to somewhat above the greatest."""
+    greatest = max(ends)
+    return min(0.0, *ends), min(max(1.25 * greatest, 1e-3), max(1.0, greatest))
 
 
 def _rates(axes: "Axes", size: Size, limits: tuple[float, float], axis: str) -> None:
@@ -138,30 +186,25 @@ def _rates(axes: "Axes", size: Size, limits: tuple[float, float], axis: str) -> 
     (axes.set_xlim if axis == "x" else axes.set_ylim)(*limits)
 
 
-def _paint_paths(size: Size, policies: Sequence[Judged], axes: "Axes") -> None:
+def _paint_paths(size: Size, axes: "Axes", *, paths: Sequence[_Path], limits: tuple[float, float]) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    for number, policy in enumerate(policies):
-        if not policy.path:
-            continue
+    for number, path in enumerate(paths):
         color, dashes = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
-        at = [point.n for point in policy.path]
-        axes.fill_between(
-            at, [p.dr_interval.low for p in policy.path], [p.dr_interval.high for p in policy.path],
-            color=color, alpha=0.12, linewidth=0,
-        )  # fmt: skip
-        axes.plot(at, [point.dr for point in policy.path], color=color, linestyle=dashes, linewidth=2.0)
-    axes.set_xlim(0, max(policy.path[-1].n for policy in policies if policy.path))
+        if path.intervals:
+            lows, highs = zip(*path.intervals, strict=True)
+            axes.fill_between(path.n, lows, highs, color=color, alpha=0.12, linewidth=0)
+        axes.plot(path.n, path.values, color=color, linestyle=dashes, linewidth=2.0)
+    axes.set_xlim(0, max(path.n[-1] for path in paths if path.n))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
     axes.set_xlabel("decisions")
-    _rates(axes, size, _far(policies), axis="y")
+    _rates(axes, size, limits, axis="y")
     axes.grid(True, axis="y", linewidth=0.8)
     axes.tick_params(length=0, pad=6)
-    ends = [(policy.path[-1].dr if policy.path else None) for policy in policies]
-    _legend(axes, size, policies, ends)
+    _legend(axes, size, [path.name for path in paths], [path.values[-1] if path.n else None for path in paths])
 
 
-def _paint_weights(size: Size, policies: Sequence[Judged], axes: "Axes") -> None:
+def _paint_weights(size: Size, axes: "Axes", *, policies: Sequence[Judged]) -> None:
     last = max(int(np.flatnonzero(policy.weight_counts).max(initial=7)) for policy in policies)
     for number, policy in enumerate(policies):
         total = max(int(policy.weight_counts.sum()), 1)
@@ -176,17 +219,17 @@ def _paint_weights(size: Size, policies: Sequence[Judged], axes: "Axes") -> None
     _rates(axes, size, (0.0, 1.0), axis="y")
     axes.grid(True, axis="y", linewidth=0.8)
     axes.tick_params(length=0, pad=6)
-    _legend(axes, size, policies, [None] * len(policies))
+    _legend(axes, size, [policy.policy for policy in policies], [None] * len(policies))
 
 
-def _legend(axes: "Axes", size: Size, policies: Sequence[Judged], ends: Sequence[float | None]) -> None:
+def _legend(axes: "Axes", size: Size, names: Sequence[str], ends: Sequence[float | None]) -> None:
     """Name the lines at the right, in the order in which they end, or one below the other."""
-    order = sorted(range(len(policies)), key=lambda number: -(ends[number] or 0.0))
+    order = sorted(range(len(names)), key=lambda number: -(ends[number] or 0.0))
     for place, number in enumerate(order):
         axes.text(
             1.02,
             0.96 - 0.08 * place,
-            cut(policies[number].policy, size.label_chars_max),
+            cut(names[number], size.label_chars_max),
             transform=axes.transAxes,
             color=SERIES[number % len(SERIES)],
             va="center",

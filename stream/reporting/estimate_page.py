@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 from stream.estimating.estimate import Estimates
-from stream.estimating.intervals import Interval
 from stream.estimating.judge import Judged
 from stream.reporting.page import environment
 from stream.reporting.tables import Table
-from stream.reporting.words import listed
+from stream.reporting.words import between, listed, rate
 
 
 class _Policy(NamedTuple):
@@ -51,18 +50,14 @@ def _told(policy: Judged, confidence: float) -> _Policy:
         (
             one.estimator,
             f"{one.n:,}",
-            "–" if one.value is None else f"{one.value:.5f}",
-            *map(_ends, (one.bootstrap, one.bernstein, one.anytime)),
+            rate(one.value),
+            *map(between, (one.bootstrap, one.bernstein, one.anytime)),
         )
         for one in policy.estimates
     )
     columns = ("estimator", "n", "value", *(f"{percent} {kind}" for kind in ("bootstrap", "Bernstein", "anytime")))
     lead = f"Effective sample size {policy.ess:,.0f}, largest weight {policy.weight_max:,.4g}.{changing}"
     return _Policy(policy.policy, lead, Table(columns, rows), [(flag.name, flag.text) for flag in policy.flags])
-
-
-def _ends(interval: Interval | None) -> str:
-    return "–" if interval is None else f"{interval.low:.5f} to {interval.high:.5f}"
 
 
 _GLOSSARY = (

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import Table, comparison, duration, labels, percent
-from stream.reporting.words import by_run, is_number, listed, number_text, shared, unbroken, value_text
+from stream.reporting.words import between, by_run, is_number, listed, number_text, rate, shared, unbroken, value_text
 from stream.wire.ledger import IDENTITIES, Identity, Ledger
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from stream.reporting.figures import Figure
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
@@ -48,6 +50,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             baseline=_baseline(names, reports),
             warnings=list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
             figures=figures,
+            earned=_earned(names, reports),
             accounts=_accounts(names, reports),
             runs=_runs(names, reports),
             settings=_settings(names, reports),
@@ -173,6 +176,43 @@ def _settings(names: Sequence[str], reports: Sequence[RunReport]) -> Table:
         for key in keys
     )
     return Table(("setting", "value"), tuple(rows))
+
+
+class _Earned(NamedTuple):
+    """What the learners' own policies would have earned while they played a log."""
+
+    figures: "list[Figure]"
+    table: Table
+    notes: list[str]
+    flags: list[tuple[str, str]]
+
+
+def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | None:
+    """None: nobody asked."""
+    asked = {name: report.estimate for name, report in zip(names, reports, strict=True) if report.estimate is not None}
+    if not asked:
+        return None
+    from stream.reporting.estimate_figures import live_figures
+
+    columns = ("learner", "estimator", "n", "value", "95\N{NO-BREAK SPACE}% normal", "95\N{NO-BREAK SPACE}% anytime")
+    rows = tuple(
+        (name, one.estimator, f"{found.n:,}", rate(one.value), between(one.normal), between(one.anytime))
+        for name, found in asked.items()
+        for one in found.estimates
+    )
+    return _Earned(
+        figures=live_figures(list(asked), list(asked.values())),
+        table=Table(columns, rows),
+        notes=[
+            f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}; what the log "
+            f"played earned {rate(found.logged)} in the same decisions."
+            for name, found in asked.items()
+        ],
+        flags=[
+            (f"{flag.name}, {listed([name for name, found in asked.items() if flag in found.flags])}", flag.text)
+            for flag in dict.fromkeys(flag for found in asked.values() for flag in found.flags)
+        ],
+    )
 
 
 class _Command(NamedTuple):

@@ -52,3 +52,17 @@ def number_text(value: object) -> str:
     if not isinstance(value, int | float) or math.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def rate(value: float | None) -> str:
+    """An estimated rate, which may be as small as a click rate; a dash where there is none.
+
+    >>> rate(0.004), rate(None), rate(float("nan"))
+    ('0.00400', '–', '–')
+    """
+    return "–" if value is None or math.isnan(value) else f"{value:.5f}"
+
+
+def between(ends: tuple[float, float] | None) -> str:
+    """The ends of an interval of rates; a dash where there is none."""
+    return "–" if ends is None else f"{rate(ends[0])} to {rate(ends[1])}"

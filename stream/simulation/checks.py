@@ -134,7 +134,7 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
             wrong += _ask_about(partition, oracle, pupil, record)
         oracle.time(step.feedback_end_ms)
         pupil.learn(oracle)
-        alarms = sum(pupil.learner.alarms)
+        alarms = int(pupil.learner.alarms.sum())
         if (oracle.ledger(), pupil.updates, alarms) != (step.ledger, step.updates, step.alarms):
             differing = _differing(oracle.ledger(), step.ledger)
             if alarms != step.alarms:

@@ -37,11 +37,12 @@ POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
     (b'{"id":"p","reward":1,"label":7}', HEADERS),
     (b'{"id":"","reward":1,"label":0}', HEADERS),
 )
-FOREIGN_OUTPUTS: tuple[tuple[bytes | None, Headers], ...] = (
+FOREIGN_STEPS: tuple[tuple[bytes | None, Headers], ...] = (
     (b"{", ()),
     (None, (("onebit-step", b"x"),)),
-    (b'{"id":"e0"}', HEADERS),
 )
+"""What may stand in a journal: a value that has Onebit's own header is refused there."""
+FOREIGN_OUTPUTS = (*FOREIGN_STEPS, (b'{"id":"e0"}', HEADERS))
 
 _FEATURES = tuple(
     b'{"i":[%d,%d,%d],"v":[%d,0.5,-1.25]}' % (n % 3, 3 + n % 2, 5 + n % (N_FEATURES - 5), 1 + n % 4) for n in range(24)
@@ -149,11 +150,15 @@ class Outside:
 
     def _send_output(self, item: Item) -> None:
         foreign = self._foreign.get(item.number)
-        if foreign is not None:
-            tp = TopicPartition(PREFIX + item.call, item.member % self._partitions)
-            foreign.outputs.append((tp, self._end_of(tp)))
-            value, headers = FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)]
-            foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
+        tp = TopicPartition(PREFIX + item.call, item.member % self._partitions)
+        in_journal = tp.topic == TOPICS.journal
+        if foreign is None or (in_journal and self._end_of(tp) == 0):  # who finds only others' records does not begin
+            return
+        foreign.outputs.append((tp, self._end_of(tp)))
+        values = FOREIGN_STEPS if in_journal else FOREIGN_OUTPUTS
+        value, headers = values[item.member % len(values)]
+        foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
+        self._trace.fired["foreign record in the journal"] += in_journal
 
     def _note_sent(self, topic: str, partition: int, sent: Sent) -> None:
         self.sent[topic, partition, self._end_of(TopicPartition(topic, partition))] = sent

@@ -83,8 +83,8 @@ CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactio
 PAUSED_CALLS_MAX = 30
 """A learner stands still before one of its next so many operations: some steps, or much of a recovery."""
 
-FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
-"""The learners' topics that others may be let write to; who writes to journal or snapshots breaks the pipeline."""
+FOREIGN_TOPICS = ("predictions", "examples", "dead-letter", "journal")
+"""The learners' topics that others may be let write to; who writes to the snapshots breaks the pipeline."""
 
 
 class Item(NamedTuple):

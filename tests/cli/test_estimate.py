@@ -11,6 +11,7 @@ from stream.cli.app import main
 from stream.learners import create
 from stream.recovery.digests import state_digest
 from stream.verifying.model_files import FILE_FORMAT, Model, write_model
+from stream.wire.named_features import Kind, build, to_plain
 from tests.estimating.logs import N_CLASSES, N_FEATURES, a_log, a_world
 
 MAP = """
@@ -111,13 +112,51 @@ def test_model_in_a_file_is_judged(log: list[str], tmp_path: Path, capsys: pytes
     assert model["snips"] > logged["snips"] + 0.1
 
 
-def write_file(path: Path, n_features: int, state: Any) -> None:
+def write_file(path: Path, n_features: int, state: Any, **settings: Any) -> None:
     parameters = {"eta": 0.1}
     meta = {
         "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "late-ucb", "n_classes": N_CLASSES,
-        "n_features": n_features, "parameters": parameters,
+        "n_features": n_features, "parameters": parameters, "settings": settings,
     }  # fmt: skip
     write_model(path, Model(meta, state))
+
+
+def plain_encoder(*names: str) -> dict[str, Any]:
+    return to_plain(build(dict.fromkeys(names, (Kind.NUMERIC, ())), None))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"class_names": ["a", "c", "b", "d"]},
+            "the model's class 1 is 'c', and that of shop is 'b'; list the classes",
+        ),
+        (
+            {"features": plain_encoder("x0", "x1", "x2", "x4", "x3")},
+            "x4, x3 of shop have other indices than in the model",
+        ),
+        (
+            {"features": plain_encoder("x0", "x1", "x2", "x3", "y")},
+            "y, x4 of shop have other indices than in the model",
+        ),
+    ],
+)
+def test_model_whose_numbers_mean_something_else_is_refused(
+    log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "model.npz"
+    write_file(path, N_FEATURES, create("late-ucb", N_CLASSES, N_FEATURES).state(), **settings)
+    assert says in " ".join(failure(capsys, [*log, "--policy", f"model:{path}"]).split())
+
+
+def test_model_whose_names_are_those_of_the_log_is_judged(
+    log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.npz"
+    same = {"class_names": list("abcd"), "features": plain_encoder("x0", "x1", "x2", "x3", "x4")}
+    write_file(path, N_FEATURES, create("late-ucb", N_CLASSES, N_FEATURES).state(), **same)
+    assert last_line(capsys, [*log, "--policy", f"model:{path}"])["policies"][0]["policy"] == f"model:{path}"
 
 
 def test_model_of_another_size_is_refused(log: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

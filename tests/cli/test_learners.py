@@ -29,6 +29,17 @@ def test_people_are_told_the_time_and_what_auto_takes(onebit: Onebit) -> None:
     assert "flops" not in told
 
 
+def test_a_log_is_measured_on_by_its_mapping(onebit: Onebit, tmp_path: Path) -> None:
+    log = tmp_path / "clicks.csv"
+    log.write_text("shown,price,clicked\n" + "left,0.5,1\nright,0.25,0\n" * 20)
+    by = "action=shown,reward=clicked,numeric=price"
+    ended = onebit("learners", "banditron", "perceptron", "--data", str(log), "--map", by, "--json")
+    banditron, perceptron = json.loads(ended.out)
+    assert banditron["us_per_event"] > 0.0
+    assert banditron["cost"]["state_bytes"] == registered()["banditron"].cost(2, 1, 1, {}).state_bytes
+    assert perceptron["unmeasured"] == "not measured: the log does not say the true classes"
+
+
 def test_people_are_told_how_far_the_measuring_is(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "TOLD_EVERY_MS", 0)
     names = ("perceptron", "banditron", "late-ucb")

@@ -112,7 +112,7 @@ def test_running_learner_tells_it_and_begins_anew_after_a_restart(learn_on: Call
     assert expected in told
 
     told = learn_on(pipeline.broker, "--estimate")
-    assert "estimate: none yet; no decision made since this program started is settled" in told
+    assert "estimate: none yet; no decision made since this program started counts" in told
     send_logged(pipeline, 120, 60, waits=150)
     told = learn_on(pipeline.broker, "--estimate")
     assert "over 30 settled decisions made since this program started; logged 0.467" in told

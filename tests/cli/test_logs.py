@@ -1,5 +1,6 @@
 """A log of decisions through the whole pipeline, embedded, and what its settings refuse."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from stream.reporting.run_report import RunReport
 from stream.verifying.audit import audit_partition
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
+from tests.cli.conftest import Onebit
 from tests.producers.memory_log import clicks, log_of
 
 ROWS = 400
@@ -117,6 +119,25 @@ def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: p
         main(["run"])
     assert ended.value.code == ExitCode.USAGE
     assert "--play own: visits has no true classes" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "standard input is CSV: a mapping must say which column is what"),
+        (["--kafka"], "--data -: each program of a run on Kafka reads the log, and standard input only one can"),
+    ],
+)
+def test_run_says_what_standard_input_needs(
+    flags: list[str], says: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stdin:
+        buffer = io.BytesIO(b"x,y\n1,2\n")
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    ended = onebit("run", *flags, "--data", "-")
+    assert ended.code == ExitCode.USAGE
+    assert says in " ".join(ended.err.split())
 
 
 def test_logged_delays_need_time() -> None:

@@ -28,5 +28,5 @@ def test_an_event_has_the_draws_that_belong_to_its_id() -> None:
     event_id = OPTDIGITS.event_id(7)
 
     assert len(events) == 1_000
-    assert events[7].row.label == OPTDIGITS.label(7)
-    assert events[7][1:] == (uniform(1, Purpose.ACTION, event_id), uniform(1, Purpose.UPDATE, event_id))
+    assert events[7].known.label == OPTDIGITS.label(7)
+    assert events[7][2:] == (uniform(1, Purpose.ACTION, event_id), uniform(1, Purpose.UPDATE, event_id))

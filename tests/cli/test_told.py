@@ -12,7 +12,7 @@ from producers.datasets.synthetic import synsep
 from stream.cli import cost, embedded, hindsight
 from stream.cli.exits import ExitCode
 from stream.cli.hindsight import Answers
-from stream.cli.progress import RunProgress, TimeToGo
+from stream.cli.progress import AnnouncedLine, RunProgress, TimeToGo
 from stream.cli.sources import load_settings
 from stream.cli.tally import Tally, ledger_line
 from stream.joining.task import TaskSettings
@@ -109,7 +109,7 @@ def test_a_run_is_not_at_its_end_while_feedback_waits_to_be_learned_from() -> No
 
 def test_progress_tells_what_is_pending_and_how_long_that_takes(capsys: pytest.CaptureFixture[str]) -> None:
     times_s = iter((0.0, 10.0, 70.0))
-    progress = RunProgress("newtron", 10, lambda: next(times_s))
+    progress = RunProgress(AnnouncedLine("newtron"), 10, lambda: next(times_s))
     progress.show(10, 0.9, 10)
     progress.show(10, 0.9, 8)
     first, second = capsys.readouterr().err.splitlines()

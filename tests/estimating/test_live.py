@@ -240,3 +240,20 @@ def test_memory_is_that_of_the_decisions_behind_the_first_one_that_waits() -> No
         live.take(0, step, predictions, [matched(f"{step - 1}a", 1), matched(f"{step}b", 0)])
         assert len(live._decided) == live.now().waiting == 2
         assert len(live._pending) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 7, 3_000])
+def test_path_is_what_was_known_after_evenly_many_decisions_however_they_came(batch: int) -> None:
+    live, last = LiveEstimator(), dict[int, LiveEstimates]()
+    for step, first in enumerate(range(0, 1_400, batch), 1):
+        ids = [f"e{number}" for number in range(first, min(first + batch, 1_400))]
+        live.take(0, step, agreeing(*ids), [matched(one, int(one[1:]) % 3 == 0) for one in ids])
+        last[live.now().n] = live.now()
+    found = live.now()
+    assert [point.n for point in found.path] == list(range(4, 1_401, 4)), "every second one is left out, twice"
+    for point in found.path:
+        if point.n in last:
+            before = last[point.n]
+            assert point.ips == pytest.approx(value(before))
+            assert point.anytime == pytest.approx(before.estimates[0].anytime)
+            assert point.logged == pytest.approx(before.logged)

@@ -62,9 +62,18 @@ class Drift:
         return gone
 
 
+TIE = 1e-13
+"""Classes that are alike differ by less than this, relative to them: a BLAS rounds by where its arrays lie."""
+
+
+def best_of(values: NDArray[np.float64]) -> int:
+    """The first class of those that tie for the largest value."""
+    return int(np.argmax(values >= values.max() - TIE * abs(values.max())))
+
+
 def closest_of(values: NDArray[np.float64]) -> float:
-    """How far the largest leads over the largest that does not tie with it to the bit."""
-    behind = values[values != values.max()]
+    """How far the largest leads over the largest that does not tie with it."""
+    behind = values[values < values.max() - TIE * abs(values.max())]
     return float(values.max() - behind.max()) if behind.size else float("inf")
 
 
@@ -116,7 +125,7 @@ class NaiveLateUcb:
         bounds = np.full(self.K, -np.inf)
         for k in listed:
             bounds[k] = s[k] + sqrt(self.eta * max(0.0, float(x @ np.linalg.solve(self.A[k], x))))
-        best = int(np.argmax(bounds))
+        best = best_of(bounds)
         self.closest = min(self.closest, closest_of(bounds), closest_of(s))
         if self.M < self.K:
             ordered = np.sort(rough)[::-1]
@@ -125,7 +134,7 @@ class NaiveLateUcb:
         p = np.full(self.K, self.f / self.K)
         p[best] += 1 - self.f
         action = sample(p, u)
-        logged = Logged(action, int(np.argmax(s)), float(p[action]), s)
+        logged = Logged(action, best_of(s), float(p[action]), s)
         self.epochs[id(logged)] = self.drift.resets[action]
         return logged
 
@@ -175,7 +184,7 @@ class NaiveIgwLogistic:
     def predict(self, x: FloatArray, u: float) -> Logged:
         x = np.array([*unit(x), self.b])
         p = np.array([sigmoid(float(self.W[k] @ x)) for k in range(self.K)])
-        b = int(np.argmax(p))
+        b = best_of(p)
         self.closest = min(self.closest, closest_of(p))
         gamma = self.scale * sqrt(self.t + 1)
         pi = np.array([0.0 if k == b else 1 / (self.K + gamma * (p[b] - p[k])) for k in range(self.K)])
@@ -248,13 +257,13 @@ class NaiveStackIgw:
         )
         p = np.array([sigmoid(float(self.v @ phi[k])) for k in range(self.K)])
         q = np.array([p[k] * (1 + 2.5 * self.K / (1 + self.h[k] + 0.1 * self.pend[k])) for k in range(self.K)])
-        b = int(np.argmax(q))
+        b = best_of(q)
         self.closest = min(self.closest, closest_of(p), closest_of(q))
         gamma = 300 * sqrt(self.settled + 1)
         pi = np.array([0.0 if k == b else 1 / (self.K + gamma * (q[b] - q[k])) for k in range(self.K)])
         pi[b] = 1 - pi.sum()
         action = sample(pi, u)
-        logged = Logged(action, int(np.argmax(p)), float(pi[action]), p)
+        logged = Logged(action, best_of(p), float(pi[action]), p)
         self.phi_of[id(logged)] = phi[action]
         return logged
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -42,6 +43,20 @@ def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "not-ours"]
 
 
+def test_a_broker_that_dies_while_it_is_asked_for_is_started_again(tmp_path: Path) -> None:
+    first = local_kafka.start(0, tmp_path)
+    try:
+        os.kill(first.pid, signal.SIGSTOP)  # there, as one is that was just killed, and does not answer any more
+        end = threading.Timer(0.5, os.kill, (first.pid, signal.SIGKILL))
+        end.start()
+        second = local_kafka.start(0, tmp_path)
+        end.join()
+        assert second.pid != first.pid
+        assert not second.already
+    finally:
+        local_kafka.stop(tmp_path)
+
+
 def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp_path: Path) -> None:
     got: list[LocalKafka] = []
     starts = [threading.Thread(target=lambda: got.append(local_kafka.start(0, tmp_path, ephemeral=True))) for _ in "ab"]
@@ -56,7 +71,9 @@ def test_two_starts_at_once_give_one_broker_and_ephemeral_records_go_with_it(tmp
     assert not got[0].storage.exists()
 
 
-@pytest.mark.parametrize("created_s", [0.0, psutil.Process().create_time()])
+@pytest.mark.parametrize(
+    "created_s", [0.0, psutil.Process().create_time()], ids=["long ago", "as long as this process"]
+)
 def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_path: Path, created_s: float) -> None:
     state = {"pid": os.getpid(), "created_s": created_s, "port": 1, "storage": str(tmp_path), "ephemeral": False}
     (tmp_path / "state.json").write_text(json.dumps(state))

@@ -15,6 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream.estimating.intervals import Interval
+from stream.estimating.live import LiveEstimate, LiveEstimates, LivePoint
+from stream.estimating.survey import Flag
 from stream.reporting import figures, words
 from stream.reporting.errors import ErrorCurve
 from stream.reporting.page import page
@@ -403,3 +406,22 @@ def test_counts_of_a_log_are_told_where_there_is_one() -> None:
     of_log = ledger._replace(unmatched=7, contexts=ledger.contexts + 7, decided=ledger.decided + 7)
     text = Reader(page([run_report(ledger=of_log)])).text
     assert "1,007 decided = 0 pending + 980 matched + 20 expired + 7 unmatched ✓ adds up" in text
+
+
+def test_page_tells_what_the_learners_own_policies_would_have_earned_where_that_was_asked() -> None:
+    one = LiveEstimate("ips", 0.25, Interval(0.125, 0.375), Interval(0.0625, 0.5))
+    path = (LivePoint(500, 0.2, Interval(0.0, 0.75), 0.15), LivePoint(1000, 0.25, Interval(0.0625, 0.5), 0.1))
+    flag = Flag("outcome-missing", "5 of 1,005 settled decisions have no outcome")
+    found = LiveEstimates(1000, 5, 0, 200.0, 10.0, 0.1, (flag,), (one, LiveEstimate("snips", None, None, None)), path)
+    content = page([run_report("late-ucb", estimate=found), run_report("soba", estimate=found), run_report()])
+    text = Reader(content).text
+    assert "late-ucb ips 1,000 0.25000 0.12500 to 0.37500 0.06250 to 0.50000" in text
+    assert "soba snips 1,000 – – –" in text
+    assert "outcome-missing, late-ucb and soba: 5 of 1,005 settled decisions have no outcome." in text
+    assert content.count("At the end: late-ucb 25.0 %; soba 25.0 %; logged 10.0 %.") == 2, "wide and narrow"
+    assert "would have earned" not in page([run_report()])
+
+
+def test_estimate_of_nothing_settled_has_no_figure() -> None:
+    nothing = LiveEstimates(0, 0, 7, 0.0, 0.0, math.nan, (), (), ())
+    assert "The estimate over the decisions" not in page([run_report(estimate=nothing)])

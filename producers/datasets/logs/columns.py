@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from producers.datasets.log import MISSING
 from producers.datasets.logs.mapping import UNITS_US, Unit
 from producers.datasets.logs.parsed import Problem, problem
+from producers.datasets.logs.streams import LINE_BYTES_MAX
 from stream.durations import DurationError, parse_duration
 from stream.parsing import parse_number
 from stream.wire.events import FloatArray
@@ -76,15 +77,26 @@ def texts(column: Column, field: str, problems: list[Problem]) -> pa.StringArray
     if not isinstance(column, list):
         array = _cast_to_texts(column)
         if array is not None:
-            return pc.if_else(pc.equal(array, ""), None, array)
+            return _not_too_long(pc.if_else(pc.equal(array, ""), None, array), field, problems)
         column = column.to_pylist()
     found: list[str | None] = []
     for row, value in enumerate(column):
         text = text_of(value)
         if text is None and value is not None:
-            problems.append(problem(row, field, "a text or a number", value))
+            problems.append(_no_single(row, field, "a text or a number", value))
         found.append(text or None)
     return pa.array(found, pa.string())
+
+
+def _not_too_long(array: pa.StringArray, field: str, problems: list[Problem]) -> pa.StringArray:
+    """Texts, null for those that no line may be as long as: in Parquet there are no lines that say so."""
+    sizes = pc.binary_length(array)
+    if (pc.max(sizes).as_py() or 0) <= LINE_BYTES_MAX:
+        return array
+    is_long = pc.fill_null(pc.greater(sizes, LINE_BYTES_MAX), False)
+    rows = np.flatnonzero(is_long.to_numpy(zero_copy_only=False)).tolist()
+    problems.extend(problem(row, field, f"at most {LINE_BYTES_MAX} bytes", f"{sizes[row]} bytes") for row in rows)
+    return pc.if_else(is_long, None, array)
 
 
 def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Problem]) -> Int64Array:
@@ -142,10 +154,16 @@ def _one_by_one(
             continue
         number = read(value)
         if number is None:
-            problems.append(problem(row, field, expected, value))
+            problems.append(_no_single(row, field, expected, value))
         else:
             found[row] = number
     return found
+
+
+def _no_single(row: int, field: str, expected: str, value: Any) -> Problem:
+    """A value that is none of the expected; of lists and objects it is said where their parts belong."""
+    hint = " (the parts of a list or an object have columns of their own)" if isinstance(value, list | dict) else ""
+    return problem(row, field, expected + hint, value)
 
 
 def _number(value: Any) -> float | None:

@@ -12,9 +12,16 @@ from producers.datasets.base import DatasetError
 from stream.near_names import close_matches
 from stream.wire.named_features import Kind
 
-Unit = Literal["us", "ms", "s", "m", "h"]
+Unit = Literal["us", "ms", "s", "m", "h", "d"]
 
-UNITS_US: dict[Unit, int] = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
+UNITS_US: dict[Unit, int] = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
 
 _LAST_WORDS: dict[str, Unit] = {"us": "us", "s": "s", "min": "m", "h": "h"}
 """Words that are units at the end of a name, and may be anything elsewhere: `min_delay`, `us_users_wait`."""
@@ -25,6 +32,7 @@ _UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("sec", "secs", "seconds"), "s"),
     **dict.fromkeys(("mins", "minute", "minutes"), "m"),
     **dict.fromkeys(("hr", "hrs", "hour", "hours"), "h"),
+    **dict.fromkeys(("day", "days"), "d"),
 }
 
 

@@ -37,7 +37,9 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
             found = {name: _column(batch, name) for name in names}
             yield Table(batch.num_rows, first_row, found, (), partial(_where, first_row))
             first_row += batch.num_rows
+        source.check_unchanged()
     except (pa.ArrowException, OSError) as error:
+        source.check_unchanged()
         raise DatasetError(f"{source.name}, after row {first_row}, is damaged Parquet: {error}") from error
 
 
@@ -48,10 +50,10 @@ def n_rows(source: Source) -> int:
 
 
 def _open(source: Source) -> parquet.ParquetFile:
-    if source.is_stdin:
-        raise DatasetError("Parquet is read from its end, which standard input does not allow; give a file")
+    """Raises: DatasetError: the file cannot be read, or has changed."""
+    source.check_unchanged()
     try:
-        return parquet.ParquetFile(source.path, pre_buffer=False)
+        return parquet.ParquetFile(source.file, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{source.name} cannot be read as Parquet: {error}; was it cut off?") from error
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.log import MISSING, LogBatch, OnBadRow
 from producers.datasets.logs import csv_tables, json_lines, parquet_tables, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
 from producers.datasets.logs.encoding import distinct_texts, encode_rows, endless_rows
@@ -25,8 +25,6 @@ from producers.datasets.logs.survey import Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
 from stream.wire.events import FloatArray
 from stream.wire.named_features import FeatureEncoder, Kind, build, sharing
-
-OnBadRow = Literal["stop", "skip"]
 
 VOCABULARY_MAX = 1_000
 """A name with more values than this is hashed: with dense models, each index costs every class some numbers."""
@@ -257,7 +255,8 @@ def open_log(
     """Open a log. A file is read once to find its classes and vocabularies, where they are not given.
 
     Args:
-        path: the file, or "-" for standard input, which must be given its classes, and whose categories are hashed.
+        path: the file, or "-" for standard input. That must be given its classes, and its categories are hashed, since
+            it is read once; but Parquet is copied to a temporary file, and read like one.
         mapping: which column says what; only tables (CSV, JSON lines, Parquet) have and need one.
         on_bad_row: what to do with a row that cannot be used: raise an error, or skip and count it.
         reward_above: a reward above this is 1, any other 0; None: rewards are 0 or 1, and others bad rows.
@@ -271,13 +270,15 @@ def open_log(
     """
     source = Source(str(path))
     kind = _format(source)
+    if kind is Format.PARQUET and source.is_stdin:
+        source.spool()  # it is read from its end
     batches = _table_batches(source, kind, mapping) if kind in TABLES else _line_batches(source, kind, mapping)
     known = tuple(classes) if classes is not None else mapping.classes if mapping is not None else None
     notes = batches.notes
     found = None
-    if encoder is None and mapping is not None and (source.is_stdin or _only_numbers(mapping)):
+    if encoder is None and mapping is not None and (source.is_read_once or _only_numbers(mapping)):
         encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, hash_bits)
-    if source.is_stdin:
+    if source.is_read_once:
         if known is None:
             raise DatasetError(
                 "standard input can be read only once: its classes must be given (classes = in a mapping)"
@@ -311,9 +312,9 @@ class _Batches(NamedTuple):
 
 def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> _Batches:
     if mapping is None:
+        shown = "FILE` guesses one for a file that is like it" if source.is_stdin else f"{source.path}` guesses one"
         raise DatasetError(
-            f"{source.name} is {kind}: a mapping must say which column is what; `onebit data show {source.path}` "
-            "guesses one"
+            f"{source.name} is {kind}: a mapping must say which column is what; `onebit data show {shown}"
         )
     known = mapping  # for the functions below, it is there
     names_of, tables = TABLES[kind]
@@ -328,6 +329,8 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> 
         return (parse_table(table, known) for table in tables(source, known.columns()))
 
     notes = _on_times(source, tables, mapping)
+    if source.is_stdin and not source.is_read_once:
+        notes.append(f"{kind} is read from its end: standard input was copied to a temporary file")
     if mapping.delay is not None:
         notes.append(f"delays that are numbers, in {mapping.delay}, are in {mapping.unit_of_delay()}")
     return _Batches(to_survey, to_read, tuple(notes))
@@ -337,7 +340,7 @@ def _on_times(
     source: Source, tables: Callable[[Source, Sequence[str] | None], Iterator[Table]], mapping: LogMapping
 ) -> list[str]:
     """In which unit times are that are numbers: as given, or as the size of the first one says."""
-    if mapping.timestamp is None or mapping.time_unit is not None or source.is_stdin:
+    if mapping.timestamp is None or mapping.time_unit is not None or source.is_read_once:
         return []
     first = next(tables(source, [mapping.timestamp]), None)
     problems: list[Problem] = []

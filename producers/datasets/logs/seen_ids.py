@@ -1,10 +1,13 @@
-"""Which ids a log had before: 8 bytes for each, in sorted runs that double in size."""
+"""Which ids a log had before: 8 bytes for each, in sorted runs that double in size up to a limit."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+
+RUN_IDS_MAX = 1 << 22
+"""33 MB: larger runs are not merged, which would take half as much memory again. Each is asked for every id."""
 
 
 def hashes_of(ids: Sequence[str]) -> NDArray[np.uint64]:
@@ -36,7 +39,11 @@ class SeenIds:
     def _add(self, run: NDArray[np.uint64]) -> None:
         if not run.size:
             return
-        while self._runs and self._runs[-1].size <= run.size:
-            run = np.concatenate([self._runs.pop(), run])
+        while self._runs and self._runs[-1].size <= run.size <= RUN_IDS_MAX - self._runs[-1].size:
+            merged = self._runs.pop()
+            size = merged.size
+            merged.resize(size + run.size, refcheck=False)  # in its place: a copy would take as much memory again
+            merged[size:] = run
+            run = merged
             run.sort(kind="stable")  # which merges sorted runs
         self._runs.append(run)

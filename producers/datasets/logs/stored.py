@@ -14,10 +14,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from producers.datasets.base import Block, DatasetError, LabelArray, OffsetArray, Row
+from producers.datasets.base import DatasetError, OffsetArray, SparseRows
 from producers.datasets.log import MISSING, Log, LogBatch, LoggedOutcome
 from producers.datasets.logs.seen_ids import hashes_of
-from stream.wire.events import Features, FloatArray, IndexArray
+from stream.wire.events import FloatArray
 
 VERSION = 1
 
@@ -29,9 +29,9 @@ _COLUMNS: dict[str, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLog:
-    """The rows of a stored log; the source of a `Dataset`, too."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLog(SparseRows):
+    """The rows of a stored log; the source of a `Dataset`, too. The label of a row without one is MISSING."""
 
     name: str
     rows: int
@@ -39,11 +39,7 @@ class StoredLog:
     class_names: tuple[str, ...]
     skipped: dict[str, int]  # rows that were left out when it was stored, by reason
     first_skipped: dict[str, str]  # where the first of them was, by reason
-    offsets: OffsetArray  # int64[n + 1]
-    indices: IndexArray  # int32[nnz]
-    values: FloatArray  # float64[nnz]
     decided_at_ms: NDArray[np.int64]  # [n], as the columns of a LogBatch
-    labels: LabelArray
     actions: NDArray[np.int64]
     propensities: FloatArray
     rewards: NDArray[np.int64]
@@ -52,21 +48,6 @@ class StoredLog:
     id_rows: NDArray[np.int64]  # [n], the row of each hash
     id_offsets: OffsetArray  # int64[n + 1]
     id_bytes: NDArray[np.uint8]
-
-    def row(self, row: int) -> Row:
-        """The features of a row, and its label, or MISSING."""
-        start, stop = self.offsets[row], self.offsets[row + 1]
-        return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
-
-    def label(self, row: int) -> int:
-        """The label of a row, or MISSING."""
-        return int(self.labels[row])
-
-    def block(self, start: int, stop: int) -> Block:
-        """The rows [start, stop)."""
-        first, last = self.offsets[start], self.offsets[stop]
-        offsets = self.offsets[start : stop + 1] - first
-        return Block(offsets, self.indices[first:last], self.values[first:last], self.labels[start:stop])
 
     def outcome(self, row: int) -> LoggedOutcome:
         """What the log says of a row."""
@@ -150,8 +131,10 @@ def open_stored(folder: Path) -> StoredLog:
         columns: dict[str, Any] = {name: _mapped(folder / name, dtype) for name, dtype in _COLUMNS.items()}
         names = tuple(content["class_names"])
         log = StoredLog(
-            content["name"], content["rows"], content["n_features"], names, content["skipped"],
-            content.get("first_skipped", {}), **columns,  # logs that were stored earlier do not say it
+            name=content["name"], rows=content["rows"], n_features=content["n_features"], class_names=names,
+            skipped=content["skipped"],
+            first_skipped=content.get("first_skipped", {}),  # logs that were stored earlier do not say it
+            **columns,
         )  # fmt: skip
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{folder} holds no whole stored log: {error}") from error

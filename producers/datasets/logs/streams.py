@@ -1,10 +1,13 @@
 """Files and standard input as streams of bytes, unpacked, and cut into blocks of whole lines."""
 
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
+from tempfile import _TemporaryFileWrapper
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import zstandard
@@ -57,17 +60,24 @@ class _Unpacker(Protocol):
 
 @dataclass(slots=True)
 class Source:
-    """A file, or standard input, that can be read from its beginning; standard input only once."""
+    """A file, or standard input, that can be read from its beginning: standard input only once, or else as a copy."""
 
     path: str
     _head: bytes | None = None
     _rest: Iterator[bytes] | None = None
     _spent: bool = False
+    _spool: "_TemporaryFileWrapper[bytes] | None" = None
+    _identity: tuple[int, ...] | None = None  # of the file as it was when it was opened for the first time
 
     @property
     def is_stdin(self) -> bool:
-        """Whether it can be read only once."""
+        """Whether it is standard input."""
         return self.path == STDIN
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether it can be read only once."""
+        return self.is_stdin and self._spool is None
 
     @property
     def name(self) -> str:
@@ -92,6 +102,43 @@ class Source:
                 chunks.close()
         return self._head
 
+    def spool(self) -> None:
+        """Copy standard input to a temporary file, in which any place can be read.
+
+        Raises:
+            DatasetError: there is no room for it.
+        """
+        try:
+            spool = tempfile.NamedTemporaryFile(prefix="onebit-")  # noqa: SIM115 - it is kept as long as this is
+            for chunk in self.chunks():
+                spool.write(chunk)
+            spool.flush()
+        except OSError as error:
+            raise DatasetError(f"cannot copy standard input to a temporary file: {error.strerror or error}") from error
+        self._spool = spool
+
+    @property
+    def file(self) -> str:
+        """The file in which any place can be read; of standard input its copy."""
+        return self.path if self._spool is None else self._spool.name
+
+    def check_unchanged(self) -> None:
+        """See that a file is the one that was opened first: what is read of it belongs together.
+
+        Raises:
+            DatasetError: it has changed, or cannot be looked at.
+        """
+        if self.is_stdin:
+            return
+        try:
+            found = Path(self.path).stat()
+        except OSError as error:
+            raise DatasetError(f"cannot read {self.name}: {error.strerror or error}") from error
+        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        self._identity = self._identity or identity
+        if identity != self._identity and S_ISREG(found.st_mode):
+            raise DatasetError(f"{self.name} has changed while it was read; wait until it is written, or read a copy")
+
     def chunks(self) -> Iterator[bytes]:
         """All bytes from the beginning, unpacked.
 
@@ -115,7 +162,13 @@ class Source:
                 yield from self._unpacked(sys.stdin.buffer)
             else:
                 with Path(self.path).open("rb") as file:
-                    yield from self._unpacked(file)
+                    self.check_unchanged()
+                    try:
+                        yield from self._unpacked(file)
+                    except CutOffError:
+                        self.check_unchanged()
+                        raise
+                    self.check_unchanged()
         except OSError as error:
             raise DatasetError(f"cannot read {self.name}: {error.strerror or error}") from error
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from producers.datasets.base import DatasetError
-from producers.datasets.log import Log
+from producers.datasets.log import Log, OnBadRow
 from producers.datasets.logs import kept
 from producers.datasets.logs.kept import keep_log
 from producers.datasets.logs.mapping import LogMapping
-from producers.datasets.logs.reading import OnBadRow
 from producers.datasets.logs.stored import StoredLog, store_log
 from tests.producers.logs.rows import mapping, plain
 from tests.producers.logs.test_reading import ROWS, as_jsonl, write

@@ -52,7 +52,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"action": "a", "classes": ["x", "x"], **NUMERIC}, "classes are two or more different names"),
     ({"action": "a"}, "a context has features"),
     ({"action": "a", "features": {"numeric": ["x"], "text": ["x"]}}, "a column is listed once; got x twice"),
-    ({"action": "a", "delay": "d", "delay_unit": "days", **NUMERIC}, "delay_unit: Input should be 'us', 'ms', 's'"),
+    ({"action": "a", "delay": "d", "delay_unit": "weeks", **NUMERIC}, "delay_unit: Input should be 'us', 'ms', 's'"),
 ]
 
 
@@ -78,6 +78,7 @@ def test_a_mapping_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -
         ("delay", "s"), ("delay_ms", "ms"), ("wait minutes", "m"), ("hours", "h"), ("alarms", "s"),
         ("minutes_to_buy", "m"), ("delay_min", "m"), ("hoursToReturn", "h"), ("delay_s", "s"), ("ms.until.click", "ms"),
         ("min_delay", "s"), ("min_delay_ms", "ms"), ("us_delay", "s"), ("delay_us", "us"), ("hours_delay_ms", "ms"),
+        ("days_to_buy", "d"), ("delayDays", "d"),
     ],
 )  # fmt: skip
 def test_the_unit_of_a_delay_is_in_its_name(name: str, unit: str) -> None:

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
-from producers.datasets.logs import streams
+from producers.datasets.log import OnBadRow
+from producers.datasets.logs import columns, seen_ids, streams
 from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
-from stream.wire.named_features import from_plain, to_plain
+from stream.wire.named_features import build, from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
 
 ROWS: list[dict[str, Any]] = [
@@ -243,8 +244,10 @@ def test_ids_are_the_logs_own_and_duplicates_are_bad_rows(tmp_path: Path) -> Non
         read(path, mapping=mapping(id="id"))
 
 
-def test_duplicates_are_found_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("run_ids_max", [40, seen_ids.RUN_IDS_MAX])
+def test_duplicates_are_found_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_ids_max: int) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(seen_ids, "RUN_IDS_MAX", run_ids_max)
     ids = [f"id-{n}" for n in range(500)]
     rows = [{**ROWS[n % 2], "id": one} for n, one in enumerate([*ids, "id-7", "id-499", "id-500"])]
     log, found = read(write(tmp_path, as_jsonl(rows)), mapping=mapping(id="id"), on_bad_row="skip")
@@ -428,3 +431,53 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
     for damaged in (content[:-20], content[:4] + b"x" * 100 + content[104:]):
         with pytest.raises(DatasetError, match="Parquet"):
             read(write(tmp_path, damaged))
+
+
+def test_parquet_from_standard_input_is_read_like_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BytesIO(as_parquet(ROWS))
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    log = open_log("-", mapping())
+    found = plain(log.batches())
+    assert [row["id"] for row in found] == ["stdin-000000", "stdin-000001", "stdin-000002"]
+    assert log.class_names == ("left", "right")
+    assert log.notes[-1] == "Parquet is read from its end: standard input was copied to a temporary file"
+    assert plain(log.batches()) == found
+
+
+@pytest.mark.parametrize("write_as", [as_jsonl, as_parquet])
+def test_a_list_is_refused_with_where_its_numbers_belong(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+    path = write(tmp_path, write_as([{**row, "price": [0.5, 1.5]} for row in ROWS]))
+    with pytest.raises(DatasetError, match=r"price: expected a finite number \(the parts of a list .*\[0.5, 1.5\]"):
+        read(path)
+
+
+@pytest.mark.parametrize("write_as", [as_csv, as_jsonl, as_parquet])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, write_as: Callable[..., bytes]) -> None:
+    path = write(tmp_path, write_as(ROWS))
+    log = open_log(path, mapping())
+    path.write_bytes(write_as([*ROWS, ROWS[0]]))
+    with pytest.raises(DatasetError, match="log has changed while it was read; wait until it is written"):
+        plain(log.batches())
+
+
+@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
+def test_a_packed_file_that_is_still_written_has_changed_rather_than_been_cut_off(
+    tmp_path: Path, on_bad_row: OnBadRow
+) -> None:
+    packed = gzip.compress(as_jsonl(ROWS))
+    path = write(tmp_path, packed[:-10])
+    log = open_log(path, mapping(classes=["left", "right"]), encoder=build({}, 4, unknown=True), on_bad_row=on_bad_row)
+    path.write_bytes(packed[:-5])
+    with pytest.raises(DatasetError, match="has changed while it was read"):
+        plain(log.batches())
+
+
+def test_a_text_of_parquet_is_at_most_as_long_as_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "LINE_BYTES_MAX", 100)
+    path = write(tmp_path, as_parquet([*ROWS, {**ROWS[0], "country": "x" * 101}, {**ROWS[1], "country": "y" * 100}]))
+    log, found = read(path, on_bad_row="skip")
+    assert log.skipped == {"country: expected at most 100 bytes": 1}
+    assert len(found) == 4
+    assert set(log.encoder.names["country"].indices or ()) == {"de", "fr", "y" * 100}

@@ -1,0 +1,113 @@
+"""`onebit run --jobs`: several learners at once, each in a process."""
+
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+
+import orjson
+import pytest
+
+from stream.cli.embedded import BrokenOffError
+from stream.cli.exits import ExitCode
+from stream.cli.progress import AnnouncedLine
+from stream.cli.settings import SettingsError
+from stream.cli.side_by_side import _portable
+from stream.joining.task import PolicyError, Unsuitable
+from tests.cli.conftest import Onebit
+
+TIMES = ("wall_s", "events_per_s")
+SHORT = ("run", "--learner", "banditron,perceptron,late-ucb", "--events", "300", "--json", "--no-report")
+ENDLESS = ("run", "--learner", "banditron,perceptron", "--events", "1000000", "--jobs", "2", "--no-report")
+
+
+@pytest.fixture(autouse=True)
+def python_hears_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_side_by_side_the_learners_have_the_reports_of_one_after_the_other(onebit: Onebit) -> None:
+    one_by_one, at_once = (
+        orjson.loads(onebit(*SHORT, "--seed", "3", "--jobs", jobs).out)["runs"] for jobs in ("1", "2")
+    )
+    assert [report["learner"] for report in at_once] == ["banditron", "perceptron", "late-ucb"]
+    for report in (*one_by_one, *at_once):
+        assert all(report.pop(name) > 0.0 for name in TIMES)
+    assert at_once == one_by_one
+    assert multiprocessing.active_children() == []
+
+
+def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Let something happen when the second learner shows how far it is."""
+    show, shown = AnnouncedLine.show, set[AnnouncedLine]()
+
+    def show_and_see(line: AnnouncedLine, done: int, figures: str) -> None:
+        show(line, done, figures)
+        if done > 0 and line not in shown:
+            shown.add(line)
+            if len(shown) == 2:
+                happens()
+
+    monkeypatch.setattr(AnnouncedLine, "interval_s", 0.0)
+    monkeypatch.setattr(AnnouncedLine, "show", show_and_see)
+
+
+def test_ctrl_c_is_heard_by_the_first_process_which_tells_how_far_each_learner_came(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ctrl_c() -> None:
+        for process in multiprocessing.active_children():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    when_both_run(monkeypatch, ctrl_c)
+    ended = onebit(*ENDLESS)
+    assert (ended.code, ended.out) == (ExitCode.INTERRUPTED, "")
+    reached = r"the run was broken off after [\d,]+ of 1,000,000 events, error [\d.]+ %, [\d,]+ pending"
+    assert re.fullmatch(
+        f"error: banditron: {reached}; perceptron: {reached}; no page is written", ended.err.splitlines()[-1]
+    )
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_is_killed_ends_the_others_and_is_named(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    when_both_run(monkeypatch, lambda: multiprocessing.active_children()[0].kill())
+    ended = onebit(*ENDLESS)
+    assert ended.code == ExitCode.DIFFERS
+    assert re.fullmatch(
+        r"error: (banditron|perceptron): the process of its run ended with code -9; where memory was short, --jobs 1 "
+        r"runs the learners one after the other",
+        ended.err.splitlines()[-1],
+    )
+    assert multiprocessing.active_children() == []
+
+
+def test_jobs_on_kafka_are_refused(onebit: Onebit) -> None:
+    ended = onebit(*SHORT, "--kafka", "--jobs", "2")
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert "--jobs 2: on Kafka the learners run one after the other" in ended.err
+
+
+def test_what_a_run_cannot_use_is_told_as_if_it_ran_in_the_first_process(onebit: Onebit) -> None:
+    one_by_one, at_once = (onebit(*SHORT, "--delay", "logged", "--jobs", jobs) for jobs in ("1", "2"))
+    assert (one_by_one.code, at_once.code) == (ExitCode.USAGE, ExitCode.USAGE)
+    told = [ended.err.splitlines()[-1] for ended in (one_by_one, at_once)]  # before it, what compiles may be announced
+    assert "has no times of its feedback" in told[0]
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("error", [SettingsError("--delay: no"), BrokenOffError("late-ucb: broken off")])
+def test_an_error_that_can_be_sent_is_sent_with_the_place_where_it_was_raised(error: Exception) -> None:
+    assert _portable(error) is error
+    assert str(error) in error.__notes__[0]
+
+
+def test_an_error_of_a_class_that_cannot_be_made_of_its_text_is_sent_by_its_text() -> None:
+    sent = _portable(PolicyError(Unsuitable.NO_LABEL, "perceptron"))
+    assert type(sent) is RuntimeError
+    assert str(sent).startswith("PolicyError: perceptron learns from labels")
+    assert "PolicyError" in sent.__notes__[0]
