@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import socket
-import ssl
 import struct
 import subprocess
 import tempfile
@@ -73,8 +72,8 @@ class LocalKafka(NamedTuple):
     storage: Path
     ephemeral: bool
     already: bool  # it ran before it was asked for
-    own_port: int  # where it is asked whether it is there
     client_config: Path | None = None  # of a secured one: the properties with which a client may do everything
+    own_port: int = 0  # where it is asked whether it is there
 
     @property
     def log_path(self) -> Path:

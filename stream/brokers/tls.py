@@ -53,10 +53,10 @@ def reason_of(error: BaseException, config: ClientConfig) -> str | None:
     said = _said(found)
     if re.search("wrong version number|record layer failure|unknown protocol", said, re.IGNORECASE):
         return "it speaks no TLS at this port; is security.protocol right (PLAINTEXT, SASL_PLAINTEXT), or the port?"
-    if re.search("alert (certificate required|handshake failure|bad certificate)|certificate required", said):
-        return (
-            f"it wants another certificate of the client ({said}); give ssl.certificate.location and ssl.key.location"
-        )
+    if re.search(
+        "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred", said
+    ):
+        return f"it may want another certificate of the client ({said}); give ssl.certificate.location and ssl.key.location"
     if "unknown ca" in said or re.search("alert.*certificate", said):
         return f"it does not accept the client's certificate {config.ssl_certificate_location} ({said})"
     return f"no TLS connection came about ({said})"
