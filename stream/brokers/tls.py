@@ -56,7 +56,7 @@ def reason_of(error: BaseException, config: ClientConfig) -> str | None:
     if re.search(
         "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred", said
     ):
-        return f"it may want another certificate of the client ({said}); give ssl.certificate.location and ssl.key.location"
+        return f"it may want another certificate of the client ({said}): ssl.certificate.location and ssl.key.location"
     if "unknown ca" in said or re.search("alert.*certificate", said):
         return f"it does not accept the client's certificate {config.ssl_certificate_location} ({said})"
     return f"no TLS connection came about ({said})"
