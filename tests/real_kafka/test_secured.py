@@ -24,8 +24,9 @@ from stream.brokers.kafka_python.security import settings_of
 from stream.brokers.local_kafka import LocalKafkaError, start
 from stream.cli.app import main
 from stream.cli.exits import ExitCode
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.processes import Pipeline
+from tests.processes import Pipeline, wait_for
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
 
 EVENTS = 40
@@ -179,21 +180,60 @@ def begun(users: Secured, said: list[str]) -> Secured:
     return users
 
 
-def needed_by_programs() -> list[Allowed]:
+def needed_by(*users: str) -> list[Allowed]:
     """In the order in which each still has something to do that is not allowed."""
-    needed = [one for one in allowed_by_the_page() if one.user in COMMANDS and one != NEEDS_SNAPSHOTS]
+    needed = [one for one in allowed_by_the_page() if one.user in users and one != NEEDS_SNAPSHOTS]
     found = [one for one in needed if (one.user, one.operation) not in IMPLIED]
 
-    def turn(one: Allowed) -> tuple[bool, bool, bool]:
-        is_feedback = one.user == "feedback"
-        return is_feedback, is_feedback and one.operation != "Write", (one.name, one.operation) == COMMITS_FIRST
+    def turn(one: Allowed) -> tuple[bool, bool]:
+        return one.user == "feedback" and one.operation != "Write", (one.name, one.operation) == COMMITS_FIRST
 
     return sorted(found, key=turn)
 
 
-@pytest.mark.parametrize("missing", needed_by_programs(), ids=str)
+@pytest.mark.parametrize("missing", needed_by("replay", "auditor", "learner"), ids=str)
 def test_program_without_one_of_its_acls_names_it(begun: Secured, said: list[str], missing: Allowed) -> None:
     assert_names(begun, said, missing)
+    wait_for(lambda: not open_transactions(begun), "others need not wait for its transaction", timeout_s=20)
+
+
+@pytest.fixture(scope="module")
+def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secured:
+    """With a prediction for each context: what the feedback program has to do."""
+    with closing(pipeline_of("learner", begun, tmp_path_factory.mktemp("answered"))) as pipeline:
+        learner = pipeline.start(*COMMANDS["learner"])
+        own = settings_of(client_config(begun.properties))
+        consumer = KafkaConsumer(
+            TOPICS.predictions, bootstrap_servers=begun.kafka.bootstrap, auto_offset_reset="earliest",
+            isolation_level="read_committed", **own,
+        )  # fmt: skip
+        with closing(consumer):
+            for _ in range(1 + EVENTS):
+                next(consumer)
+        assert learner.stop() == ExitCode.OK
+    return begun
+
+
+@pytest.mark.parametrize("missing", needed_by("feedback"), ids=str)
+def test_feedback_program_without_one_of_its_acls_names_it(
+    answered: Secured, said: list[str], missing: Allowed
+) -> None:
+    assert_names(answered, said, missing)
+
+
+def pipeline_of(user: str, users: Secured, folder: Path) -> Pipeline:
+    """The programs as a user runs them."""
+    return Pipeline(
+        users.kafka.bootstrap, "onebit.", folder, client_config=users.file_of(user, sasl_password=""),
+        sasl_password=PASSWORD,
+    )  # fmt: skip
+
+
+def open_transactions(users: Secured) -> list[str]:
+    """Topics in which a transaction has not ended: the broker ends those of a program that is gone after 60 s."""
+    with closing(connect(users.kafka.bootstrap, config=client_config(users.properties))) as broker:
+        ends = broker.ends([TopicPartition(topic, 0) for topic in TOPICS])
+    return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]
 
 
 def assert_names(begun: Secured, said: list[str], missing: Allowed) -> None:
@@ -210,13 +250,7 @@ def assert_names(begun: Secured, said: list[str], missing: Allowed) -> None:
 def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
     begun: Secured, said: list[str], tmp_path: Path
 ) -> None:
-    pipelines = {
-        user: Pipeline(
-            begun.kafka.bootstrap, "onebit.", tmp_path, client_config=begun.file_of(user, sasl_password=""),
-            sasl_password=PASSWORD,
-        )
-        for user in COMMANDS
-    }  # fmt: skip
+    pipelines = {user: pipeline_of(user, begun, tmp_path) for user in COMMANDS}
     programs = [pipelines[user].start(*COMMANDS[user]) for user in ("learner", "feedback")]
     try:
         programs[0].wait_until_it_says("started as instance")

@@ -10,6 +10,8 @@ What kafka-python leaves to its caller:
 - A consumer's group metadata fall back to "no generation", which the broker does not check, when the member is thrown
   out. Offsets are not sent then (`GroupConsumer.membership`). That the answer to a producer's offsets was
   UNKNOWN_MEMBER_ID, the consumer does not hear (`send_offsets`).
+- When the broker does not allow the offsets of a topic, it lets its transaction be ended by nobody, although the broker
+  would abort it. Until the time-out others would wait for it (`_let_abort`).
 - It queues without a limit, and its own close raises, and leaves its thread, when records are not settled.
 """
 
@@ -21,6 +23,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 from kafka import errors as kafka_errors
+from kafka.producer.transaction_manager import TransactionState
 
 from stream.brokers.kafka_python.connection import CLOSE_S, FENCED, STALE, Connection
 from stream.brokers.kafka_python.foreign import NULL, NullSerializer, headers_to_send
@@ -244,6 +247,7 @@ class TransactionalKafkaProducer:
         self._in_transaction = False
         self._sent.drop()
         self._check_known()
+        self._let_abort()
         with self._translating("abort"):
             self._wait_for(self._manager.begin_abort(), "abort")
 
@@ -271,6 +275,12 @@ class TransactionalKafkaProducer:
         if not result.wait(1000 * self._connection.patience_s):
             self._unknown = f"{what} was not answered within {self._connection.request_timeout_ms} ms"
             self._check_known()
+
+    def _let_abort(self) -> None:
+        """Let a transaction be aborted in which something was not allowed."""
+        manager = self._manager
+        if manager.has_fatal_error() and is_refusal(manager.last_error):
+            manager._current_state = TransactionState.ABORTABLE_ERROR
 
     def _check_open(self) -> None:
         self._check_known()
