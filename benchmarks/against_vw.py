@@ -16,7 +16,7 @@ Every row is kept in benchmarks/results/ as soon as it is there, and what is the
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,9 @@ from late_bits import (
     summary_of,
 )
 from late_bits_speed import EVENTS, best_us, called_us
-from vowpal_wabbit import Setting, actions, part
 
+from stream.experiments.opponents import VowpalWabbit, play
+from stream.experiments.vowpal_wabbit import Bandit, Setting
 from stream.learners import create
 
 FILES = {"": "against_vw.json", "quadratic": "against_vw_quadratic.json", "times": "against_vw_times.json"}
@@ -81,7 +82,7 @@ class Results:
 
 
 def error_of_vw(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bool) -> float:
-    taken = actions(data, stream, setting, quadratic=quadratic)
+    taken = play(VowpalWabbit(Bandit(data, setting, quadratic=quadratic), stream.examples), stream)
     return 100.0 * float(np.mean(taken != stream.examples.labels))
 
 
@@ -172,6 +173,28 @@ def _cell(rows: list[Row]) -> str:
     vw = min((row for row in rows if row["learner"] != "ours"), key=lambda row: row["error %"])
     (mine,) = (row for row in rows if row["learner"] == "ours")
     return " / ".join(f"{row['error %']:.1f} ± {row['s.e.']:.1f}" for row in (mine, vw))
+
+
+def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
+    """What predicts and learns the events from one to another, for a clock.
+
+    Args:
+        data: the set.
+        stream: its first events.
+        setting: how Vowpal Wabbit is run.
+        made: the examples are made beforehand, so that this takes no time of an event.
+    """
+    bandit = Bandit(data, setting)
+    labels, u = stream.examples.labels.tolist(), stream.u.tolist()
+    examples = [bandit.example(stream.examples, t) for t in range(len(labels))] if made else []
+
+    def run(start: int, stop: int) -> None:
+        for t in range(start, stop):
+            example = examples[t] if made else bandit.example(stream.examples, t)
+            action, probability = bandit.decide(example, u[t])
+            bandit.learn(example, action, probability, right=action == labels[t])
+
+    return run
 
 
 def main() -> None:

@@ -1,14 +1,18 @@
 """The learners in one compiled loop: millions of events a second, for sweeps and the papers' figures.
 
 The loop calls the very kernels that `predict`, `observe` and `update` call, so it gives the same bits on the same
-draws. Feedback is late by whole rounds. Round t is: decide event t (predict, observe), then apply the feedback that is
-due at t, in the order of due round, then of event. With delay 0 that is decide, update, decide, update; feedback due
-after the last event is applied at the end, in the same order.
+draws. Feedback is late by whole rounds. Round t is: decide event t (predict, observe), then settle the decisions whose
+deadline passed with round t - 1, in the order of the events, then apply the feedback that is due at t, in the order of
+due round, then of event. With delay 0 that is decide, update, decide, update; what is due after the last event is
+applied at the end, in the same order.
 
     round     0    1    2    3        delays 2, 0, 1, 0
     decides   e0   e1   e2   e3
     applies        e1   e0   e3
                         e2            (test_feedback_is_applied_in_the_order_of_due_round_then_of_event)
+
+That is the order of the pipeline in which a round takes a millisecond, and which reads its feedback to the end in each.
+What the pipeline bounds by number (pending, orphans, settled ids) is not bounded here.
 """
 
 import hashlib
@@ -20,12 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.joining.task import LatePolicy, OnExpiry, TaskSettings
 from stream.learners.base import KernelLearner, Kernels, Learner
 from stream.learners.kernels import compiled
-from stream.wire.events import Features, FloatArray, IndexArray
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
 """A delay: this event's feedback is lost."""
+
+MATCHED, EXPIRED, LATE = 0, 1, 2
+"""What happens to a decision: its bit comes in time, its deadline passes, its bit corrects what was assumed then."""
 
 
 class Examples(NamedTuple):
@@ -42,6 +50,17 @@ class Examples(NamedTuple):
         return Features(self.indices[start:stop], self.values[start:stop])
 
 
+class Patience(NamedTuple):
+    """How long a decision waits for its bit, and what becomes of it then; see `stream.joining.join`."""
+
+    window: int | None = None  # in rounds; a bit that is late by just so many is in time. None: for ever
+    on_expiry: OnExpiry = "drop"  # what an expired decision teaches: nothing, or that it was wrong
+    late: LatePolicy = "ignore"  # what a late bit does to what was assumed
+
+
+FOR_EVER = Patience()
+
+
 class Run(NamedTuple):
     """What the learner did, by event."""
 
@@ -49,6 +68,17 @@ class Run(NamedTuple):
     greedy: NDArray[np.int64]  # int64[n]
     propensities: FloatArray  # float64[n]
     updates: int  # feedbacks that changed the model
+    matched: int  # decisions whose bit came in time
+    expired: int  # decisions whose deadline passed
+    late: int  # bits that came after it
+
+
+class _Schedule(NamedTuple):
+    """What is applied to the model, in its order."""
+
+    rounds: NDArray[np.int64]  # int64[m], not decreasing
+    events: NDArray[np.int64]  # int64[m]
+    kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
 
 
 def run(
@@ -57,6 +87,7 @@ def run(
     u: FloatArray,
     v: FloatArray | None = None,
     delays: NDArray[np.int64] | None = None,
+    patience: Patience = FOR_EVER,
 ) -> Run:
     """Run a learner over the examples; it holds the final state afterwards.
 
@@ -66,45 +97,79 @@ def run(
         u: One uniform per event for the action, in [0, 1).
         v: One uniform per event for learners that randomise their update; zeros when left out.
         delays: The rounds by which each feedback is late, or NEVER; no delay when left out.
+        patience: How long decisions wait. Corrections of what was assumed leave the compiled loop: some 10 µs each.
 
     Raises:
         ValueError: the arrays do not fit each other, or a draw or a label is out of range.
+        PolicyError: the learner cannot follow the policies for expired decisions and late bits.
     """
     size = examples.labels.size
     v = np.zeros(size) if v is None else v
     delays = np.zeros(size, dtype=np.int64) if delays is None else delays
-    _check(learner, examples, u, v, delays)
-    due = np.arange(size) + delays
-    order = np.argsort(due, kind="stable")  # by due round, then by event
-    order = order[delays[order] != NEVER]
+    _check(learner, examples, u, v, delays, patience)
+    is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
+    if patience.window is None:
+        is_expired[:] = False
+    is_late = is_expired & (delays != NEVER)
+    schedule = _schedule(delays, is_expired, is_late, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
-    # An event's scores are kept until its feedback: events share a row when they are further apart than any delay.
-    waiting_max = min(size, int(delays.max(initial=0)) + 1)
+    # An event's scores are kept until they are used last: events share a row when they are further apart than that.
+    waits_max = int((schedule.rounds - schedule.events).max(initial=0))
+    K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
-    scores = np.empty((max(1, waiting_max), learner.n_classes + logged_size))
+    scores = np.empty((max(1, min(size, waits_max + 1)), K + logged_size))
     loop = _compiled_loop(learner) if isinstance(learner, KernelLearner) else _loop_in_python
-    model = learner.model if isinstance(learner, KernelLearner) else (learner,)
-    updates = loop(
-        examples.offsets,
-        examples.indices,
-        examples.values,
-        examples.labels,
-        u,
-        v,
-        due,
-        order,
-        learner.needs_label,
-        actions,
-        greedy,
-        propensities,
-        scores,
-        model,
-    )
-    return Run(actions, greedy, propensities, int(updates))
+    model = learner.model if isinstance(learner, KernelLearner) else (learner, {})
+    decided = applied = updates = 0
+    while True:
+        decided, applied, changed = loop(
+            decided,
+            applied,
+            *examples,
+            u,
+            v,
+            *schedule,
+            learner.needs_label,
+            actions,
+            greedy,
+            propensities,
+            scores,
+            model,
+        )
+        updates += changed
+        if applied == schedule.events.size:
+            break
+        s = int(schedule.events[applied])
+        row = scores[s % scores.shape[0]].copy()
+        decision = Decision(int(actions[s]), int(greedy[s]), float(propensities[s]), row[:K], row[K:])
+        real = int(actions[s] == examples.labels[s])
+        updates += learner.retract(examples.features(s), decision, 0, real, float(v[s]))
+        applied += 1
+    came = int(np.count_nonzero(delays != NEVER))
+    late = int(np.count_nonzero(is_late))
+    return Run(actions, greedy, propensities, updates, came - late, int(np.count_nonzero(is_expired)), late)
 
 
-def _check(learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64]) -> None:
+def _schedule(
+    delays: NDArray[np.int64], is_expired: NDArray[np.bool_], is_late: NDArray[np.bool_], patience: Patience
+) -> _Schedule:
+    """What is applied when: in a round deadlines first, then feedback, each in the order of the events."""
+    corrects = patience.late == "correct"
+    applied = (delays != NEVER) & (~is_late | corrects)
+    fed = np.flatnonzero(applied)
+    settled = np.flatnonzero(is_expired & (patience.on_expiry == "negative"))
+    events = np.concatenate((settled, fed))
+    deadline_passed = settled + 1 + (patience.window or 0)
+    rounds = np.concatenate((deadline_passed, fed + delays[fed]))
+    kinds = np.concatenate((np.full(settled.size, EXPIRED), np.where(is_late[fed], LATE, MATCHED))).astype(np.int8)
+    order = np.argsort(rounds, kind="stable")
+    return _Schedule(rounds[order], events[order], kinds[order])
+
+
+def _check(
+    learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64], patience: Patience
+) -> None:
     size = examples.labels.size
     for name, array, length in (
         ("u", u, size),
@@ -125,44 +190,47 @@ def _check(learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, d
         raise ValueError(f"offline run: labels should be in 0..{learner.n_classes - 1}")
     if np.any(delays < NEVER):
         raise ValueError(f"offline run: a delay is a number of rounds, or {NEVER} for never; got {delays.min()}")
+    if patience.window is not None and patience.window < 0:
+        raise ValueError(f"offline run: a window is a number of rounds, or None; got {patience.window}")
+    if patience.window is None and patience.on_expiry != "drop":
+        raise ValueError(f"offline run: without a window nothing expires; got on_expiry {patience.on_expiry!r}")
+    policies = TaskSettings(
+        learner.name, learner.n_classes, learner.n_features, on_expiry=patience.on_expiry, late=patience.late
+    )
+    policies.check_policies(learner)
 
 
 def _loop(
+    decided: int,
+    applied: int,
     offsets: NDArray[np.int64],
     indices: IndexArray,
     values: FloatArray,
     labels: NDArray[np.int64],
     u: FloatArray,
     v: FloatArray,
-    due: NDArray[np.int64],
-    order: NDArray[np.int64],
+    rounds: NDArray[np.int64],
+    events: NDArray[np.int64],
+    kinds: NDArray[np.int8],
     needs_label: bool,
     actions: NDArray[np.int64],
     greedy: NDArray[np.int64],
     propensities: FloatArray,
     scores: FloatArray,
     model: tuple[Any, ...],
-) -> int:
-    """Decide each event, then apply what is due; the learner's kernels are globals, see `_compiled_loop`."""
+) -> tuple[int, int, int]:
+    """Apply what is due, then decide the next event; the learner's kernels are globals, see `_compiled_loop`.
+
+    Returns how many are decided and applied, and how many updates changed the model: at the end, or before a late bit,
+    which is for the caller to apply.
+    """
     size, rows = labels.size, scores.shape[0]
-    applied, updates = 0, 0
-    for t in range(size + 1):
-        if t < size:
-            start, stop = offsets[t], offsets[t + 1]
-            actions[t], greedy[t], propensities[t] = predict(  # type: ignore[name-defined] # noqa: F821
-                indices[start:stop], values[start:stop], u[t], scores[t % rows], *model
-            )
-            observe(  # type: ignore[name-defined] # noqa: F821
-                indices[start:stop],
-                values[start:stop],
-                actions[t],
-                greedy[t],
-                propensities[t],
-                scores[t % rows],
-                *model,
-            )
-        while applied < order.size and (t == size or due[order[applied]] <= t):
-            s = order[applied]
+    updates = 0
+    while True:
+        while applied < events.size and (decided == size or rounds[applied] < decided):
+            s = events[applied]
+            if kinds[applied] == LATE:
+                return decided, applied, updates
             start, stop = offsets[s], offsets[s + 1]
             changed = update(  # type: ignore[name-defined] # noqa: F821
                 indices[start:stop],
@@ -171,20 +239,36 @@ def _loop(
                 greedy[s],
                 propensities[s],
                 scores[s % rows],
-                1 if actions[s] == labels[s] else 0,
+                1 if kinds[applied] == MATCHED and actions[s] == labels[s] else 0,
                 v[s],
                 labels[s] if needs_label else -1,
                 *model,
             )
             updates += 1 if changed else 0
             applied += 1
-    return updates
+        if decided == size:
+            return decided, applied, updates
+        t = decided
+        start, stop = offsets[t], offsets[t + 1]
+        actions[t], greedy[t], propensities[t] = predict(  # type: ignore[name-defined] # noqa: F821
+            indices[start:stop], values[start:stop], u[t], scores[t % rows], *model
+        )
+        observe(  # type: ignore[name-defined] # noqa: F821
+            indices[start:stop],
+            values[start:stop],
+            actions[t],
+            greedy[t],
+            propensities[t],
+            scores[t % rows],
+            *model,
+        )
+        decided += 1
 
 
-_loops: dict[Kernels, Callable[..., int]] = {}
+_loops: dict[Kernels, Callable[..., tuple[int, int, int]]] = {}
 
 
-def _compiled_loop(learner: KernelLearner) -> Callable[..., int]:
+def _compiled_loop(learner: KernelLearner) -> Callable[..., tuple[int, int, int]]:
     """The loop compiled with this learner's kernels.
 
     The kernels become globals of a copy of the loop: numba caches such a function on disk, but not one that takes
@@ -197,7 +281,7 @@ def _compiled_loop(learner: KernelLearner) -> Callable[..., int]:
         names = "_".join(getattr(kernel, "__name__", "kernel") for kernel in kernels)
         digest = hashlib.blake2b("".join(sources).encode(), digest_size=8).hexdigest()
         template = _loop
-        namespace = {**kernels._asdict(), "__name__": __name__}
+        namespace = {**kernels._asdict(), "__name__": __name__, "LATE": LATE, "MATCHED": MATCHED}
         copy = FunctionType(template.__code__, namespace, f"loop_{names}_{digest}")
         copy.__qualname__, copy.__module__ = copy.__name__, __name__
         _loops[kernels] = compiled(copy)
@@ -205,38 +289,43 @@ def _compiled_loop(learner: KernelLearner) -> Callable[..., int]:
 
 
 def _loop_in_python(
+    decided: int,
+    applied: int,
     offsets: NDArray[np.int64],
     indices: IndexArray,
     values: FloatArray,
     labels: NDArray[np.int64],
     u: FloatArray,
     v: FloatArray,
-    due: NDArray[np.int64],
-    order: NDArray[np.int64],
+    rounds: NDArray[np.int64],
+    events: NDArray[np.int64],
+    kinds: NDArray[np.int8],
     needs_label: bool,
     actions: NDArray[np.int64],
     greedy: NDArray[np.int64],
     propensities: FloatArray,
     scores: FloatArray,
-    model: tuple[Learner],
-) -> int:
-    """The same for a learner without kernels."""
-    (learner,) = model
+    model: tuple[Learner, dict[int, Decision]],
+) -> tuple[int, int, int]:
+    """The same for a learner without kernels; its decisions are kept beside it."""
+    learner, decisions = model
     examples = Examples(offsets, indices, values, labels)
-    decisions = {}
-    applied, updates = 0, 0
-    for t in range(labels.size + 1):
-        if t < labels.size:
-            decisions[t] = learner.predict(examples.features(t), float(u[t]))
-            learner.observe(examples.features(t), decisions[t])
-            actions[t], greedy[t], propensities[t] = decisions[t][:3]
-        while applied < order.size and (t == labels.size or due[order[applied]] <= t):
-            s = int(order[applied])
-            decision = decisions.pop(s)
+    updates = 0
+    while True:
+        while applied < events.size and (decided == labels.size or rounds[applied] < decided):
+            s = int(events[applied])
+            if kinds[applied] == LATE:
+                return decided, applied, updates
             label = int(labels[s])
-            reward = 1 if decision.action == label else 0
+            reward = int(kinds[applied] == MATCHED and actions[s] == label)
             updates += learner.update(
-                examples.features(s), decision, reward, float(v[s]), label if needs_label else None
+                examples.features(s), decisions[s], reward, float(v[s]), label if needs_label else None
             )
             applied += 1
-    return updates
+        if decided == labels.size:
+            return decided, applied, updates
+        decisions[decided] = learner.predict(examples.features(decided), float(u[decided]))
+        learner.observe(examples.features(decided), decisions[decided])
+        actions[decided], greedy[decided], propensities[decided] = decisions[decided][:3]
+        scores[decided % scores.shape[0]] = np.concatenate((decisions[decided].scores, decisions[decided].logged))
+        decided += 1

@@ -4,9 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream.joining.task import PolicyError
 from stream.learners import Cost, Learner, create
 from stream.learners.base import State
-from stream.offline import NEVER, Examples, run
+from stream.offline import NEVER, Examples, Patience, run
 from stream.wire.events import Decision, Features, FloatArray
 
 
@@ -14,6 +15,7 @@ class Scribe(Learner):
     """Writes down what it is asked to do; it has no kernels."""
 
     name = "scribe"
+    retractable = True
 
     def __init__(self) -> None:
         super().__init__(2, 4)
@@ -26,7 +28,13 @@ class Scribe(Learner):
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
     ) -> bool:
-        self.calls.append(f"learn {self.event(x)}")
+        self.calls.append(f"learn {self.event(x)}" if reward else f"learn {self.event(x)} wrong")
+        return True
+
+    def retract(
+        self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
+    ) -> bool:
+        self.calls.append(f"correct {self.event(x)} from {assumed_reward} to {reward}")
         return True
 
     def event(self, x: Features | FloatArray) -> int:
@@ -49,6 +57,7 @@ class Scribe(Learner):
 FOUR = Examples(
     np.arange(5, dtype=np.int64), np.arange(4, dtype=np.int32), np.ones(4), np.array([0, 1, 0, 1], dtype=np.int64)
 )
+ALL_RIGHT = FOUR._replace(labels=np.zeros(4, dtype=np.int64))
 
 
 @pytest.mark.parametrize(
@@ -63,9 +72,44 @@ FOUR = Examples(
 )
 def test_feedback_is_applied_in_the_order_of_due_round_then_of_event(delays: list[int], calls: str) -> None:
     scribe = Scribe()
-    run(scribe, FOUR, np.zeros(4), delays=np.array(delays, dtype=np.int64))
+    run(scribe, ALL_RIGHT, np.zeros(4), delays=np.array(delays, dtype=np.int64))
     words = {"d": "decide", "l": "learn"}
     assert scribe.calls == [f"{words[call[0]]} {call[1]}" for call in calls.split()]
+
+
+@pytest.mark.parametrize(
+    ("policies", "calls"),
+    [
+        ({}, ["decide 0", "decide 1", "learn 1", "decide 2", "decide 3"]),
+        (
+            {"on_expiry": "negative"},
+            ["decide 0", "decide 1", "learn 1", "decide 2", "learn 0 wrong", "decide 3", "learn 2 wrong",
+             "learn 3 wrong"],
+        ),
+        (
+            {"on_expiry": "negative", "late": "correct"},
+            ["decide 0", "decide 1", "learn 1", "decide 2", "learn 0 wrong", "correct 0 from 0 to 1", "decide 3",
+             "learn 2 wrong", "correct 2 from 0 to 1", "learn 3 wrong"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_in_the_window_expires_in_the_round_after_it_before_the_feedback_of_that_round(
+    policies: dict[str, Any], calls: list[str]
+) -> None:
+    scribe = Scribe()
+    result = run(scribe, ALL_RIGHT, np.zeros(4), delays=np.array([2, 0, 2, NEVER]), patience=Patience(1, **policies))
+    assert scribe.calls == calls
+    assert (result.matched, result.expired, result.late) == (1, 3, 2)
+
+
+def test_a_bit_that_comes_with_the_deadline_is_in_time() -> None:
+    result = run(create("banditron", 2, 4), FOUR, np.zeros(4), delays=np.full(4, 3), patience=Patience(3))
+    assert (result.matched, result.expired, result.late) == (4, 0, 0)
+
+
+def test_policies_that_a_learner_cannot_follow_are_refused() -> None:
+    with pytest.raises(PolicyError, match="arow learns from labels"):
+        run(create("arow", 2, 4), FOUR, np.zeros(4), patience=Patience(3, "negative"))
 
 
 def test_a_run_can_be_cut_in_two() -> None:
@@ -86,6 +130,8 @@ def test_a_run_can_be_cut_in_two() -> None:
         ({"u": np.ones(4)}, r"u should be in \[0, 1\)"),
         ({"v": np.full(4, -0.5)}, r"v should be in \[0, 1\)"),
         ({"delays": np.full(4, -2)}, "a delay is a number of rounds"),
+        ({"patience": Patience(-1)}, "a window is a number of rounds"),
+        ({"patience": Patience(None, "negative")}, "without a window nothing expires"),
         ({"examples": FOUR._replace(labels=np.array([0, 1, 2, 0]))}, r"labels should be in 0\.\.1"),
         ({"examples": FOUR._replace(offsets=np.array([0, 2, 1, 3, 4]))}, "offsets should rise"),
     ],

@@ -13,6 +13,7 @@ from stream.brokers.port import AccessError, BrokerError, BrokerUnavailableError
 from stream.cli import (
     data,
     estimate,
+    experiment,
     feedback,
     kafka,
     learn,
@@ -31,6 +32,7 @@ from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
 from stream.durations import DurationError
 from stream.estimating.policies import EstimateError
+from stream.experiments.definition import ExperimentError
 from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
@@ -51,6 +53,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
+app.add_typer(experiment.app, name="experiment")
 
 
 def _show_version(asked: bool) -> None:
@@ -75,6 +78,7 @@ USAGE_ERRORS = (
     DelayError,
     DurationError,
     EstimateError,
+    ExperimentError,
     JournalError,
     LocalKafkaError,
     ModelError,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stream.brokers.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
 from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Producer, TransactionalProducer
+from stream.brokers.reading import read_partition
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import Trace
 from stream.wire.codec import HEADERS
@@ -152,8 +153,8 @@ class Outside:
         foreign = self._foreign.get(item.number)
         tp = TopicPartition(PREFIX + item.call, item.member % self._partitions)
         in_journal = tp.topic == TOPICS.journal
-        if foreign is None or (in_journal and self._end_of(tp) == 0):  # who finds only others' records does not begin
-            return
+        if foreign is None or (in_journal and next(read_partition(self._broker, tp), None) is None):
+            return  # a learner that finds nothing but others' records in its journal does not begin
         foreign.outputs.append((tp, self._end_of(tp)))
         values = FOREIGN_STEPS if in_journal else FOREIGN_OUTPUTS
         value, headers = values[item.member % len(values)]

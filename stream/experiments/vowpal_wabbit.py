@@ -10,18 +10,32 @@ with the action and the probability that it had when it was made.
 
 import importlib
 import math
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from late_bits import Loaded, Stream
 from numpy.typing import NDArray
 
 from stream.offline import Examples
 
+
+class Sizes(Protocol):
+    """A data set, as far as Vowpal Wabbit must know it."""
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+
+    @property
+    def n_features(self) -> int:
+        """D."""
+
+
 NAMESPACE = "f"
 """Of the features f0, f1, ...; bare integers are not hashed, and their weights fall upon each other."""
+
+SQUARECB = "--squarecb --gamma_scale 100"
+"""The exploration where none is asked for."""
 
 BITS = range(18, 25)
 """Of the table of weights: from Vowpal Wabbit's default to 268 MB."""
@@ -73,7 +87,7 @@ def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
 class Bandit:
     """A Vowpal Wabbit for K actions, and the examples of a stream as it takes them."""
 
-    def __init__(self, data: Loaded, setting: Setting, *, quadratic: bool = False) -> None:
+    def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
         pyvw = package()
         size = data.n_features * (data.n_features + 3) // 2 if quadratic else data.n_features
         # Four places for each weight: hashes then meet seldom.
@@ -120,49 +134,3 @@ class Bandit:
     def finish(self) -> None:
         """Free the weights."""
         self._workspace.finish()
-
-
-def actions(data: Loaded, stream: Stream, setting: Setting, *, quadratic: bool = False) -> NDArray[np.int64]:
-    """What Vowpal Wabbit does over a stream: decisions and late bits in the order of `stream.offline.run`."""
-    bandit = Bandit(data, setting, quadratic=quadratic)
-    size = stream.examples.labels.size
-    labels, u = stream.examples.labels.tolist(), stream.u.tolist()
-    due = np.arange(size) + stream.delays
-    order = np.argsort(due, kind="stable")
-    due_in_order = [*due[order].tolist(), math.inf]
-    waiting: dict[int, tuple[Any, int, float]] = {}
-    taken = np.empty(size, dtype=np.int64)
-    applied = 0
-    for t in range(size):
-        example = bandit.example(stream.examples, t)
-        action, probability = bandit.decide(example, u[t])
-        taken[t] = action
-        waiting[t] = example, action, probability
-        while due_in_order[applied] <= t:
-            s = int(order[applied])
-            applied += 1
-            bandit.learn(*waiting.pop(s), right=taken[s] == labels[s])
-    bandit.finish()
-    return taken
-
-
-def part(data: Loaded, stream: Stream, setting: Setting, *, made: bool) -> Callable[[int, int], None]:
-    """What predicts and learns the events from one to another, for a clock.
-
-    Args:
-        data: the set.
-        stream: its first events.
-        setting: how Vowpal Wabbit is run.
-        made: the examples are made beforehand, so that this takes no time of an event.
-    """
-    bandit = Bandit(data, setting)
-    labels, u = stream.examples.labels.tolist(), stream.u.tolist()
-    examples = [bandit.example(stream.examples, t) for t in range(len(labels))] if made else []
-
-    def run(start: int, stop: int) -> None:
-        for t in range(start, stop):
-            example = examples[t] if made else bandit.example(stream.examples, t)
-            action, probability = bandit.decide(example, u[t])
-            bandit.learn(example, action, probability, right=action == labels[t])
-
-    return run

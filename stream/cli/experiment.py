@@ -1,0 +1,180 @@
+"""`onebit experiment`: sweeps over learners, data, parameters, delays and seeds, by a definition; their figures."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from stream.cli.console import announce, boxed_table, err, every, examples, out, warn
+from stream.cli.exits import ExitCode
+from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
+from stream.experiments.opponents import OPPONENTS
+from stream.experiments.plan import check_learners
+from stream.experiments.report import PAGE, write_report
+from stream.experiments.rows import read_rows
+from stream.experiments.runner import ROWS_FILE, Refused, rows_of, run_experiment
+from stream.experiments.runner import Progress as HowFar
+from stream.experiments.sets import Sets
+from stream.learners import registered
+from stream.near_names import close_matches
+from stream.reporting.tables import duration, percent
+
+RESULTS = Path("reports") / "experiments"
+AS_RUN = "experiment.json"
+"""In the folder of the results: the definition as it was run, which a report is made by."""
+
+LINE_INTERVAL_MS = 5_000
+
+app = typer.Typer(
+    no_args_is_help=True, help="Sweeps over data, learners, parameters, delays and seeds; the papers' figures."
+)
+
+Names = Annotated[
+    list[str], typer.Argument(metavar="NAME...", help="Experiments of `onebit experiment list`, or TOML files.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", envvar="ONEBIT_DATA_DIR", metavar="FOLDER", help="Where the data sets are, as svmlight files."
+    ),
+]
+Results = Annotated[
+    Path, typer.Option("--results", metavar="FOLDER", help="Rows, figures and tables go to FOLDER/NAME.")
+]
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """Show the experiments that ship."""
+    table = boxed_table("name", "what", "data")
+    for name, path in shipped().items():
+        experiment = read_experiment(path)
+        table.add_row(name, experiment.title, ", ".join(experiment.data()))
+    out.print(table)
+
+
+@app.command(
+    epilog=examples(
+        "onebit experiment run confidit-fig2",
+        "onebit experiment run soba-fig2 --data-dir ~/data",
+        "onebit experiment run delay --events 20000 --seeds 1 --sweep by-delay",
+        "onebit experiment run mine.toml",
+    )
+)
+def run(
+    names: Names,
+    data_dir: DataDir = None,
+    results: Results = RESULTS,
+    jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
+    events: Annotated[int | None, typer.Option(min=1, help="In each run, instead of what the definition says.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Likewise.")] = None,
+    sweep: Annotated[list[str] | None, typer.Option(help="Of the experiment only this sweep; may be repeated.")] = None,
+) -> None:
+    """Run experiments, and write their figures and tables.
+
+    Ctrl-C stops a run; the same command goes on where it stood. Data sets that are not there are named, with where to
+    get them, and the rest runs.
+    """
+    for name in names:
+        experiment = _find(name).resized(events, seeds)
+        accepted = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()}
+        check_learners(experiment, accepted | OPPONENTS)
+        unknown = [each for each in sweep or () if each not in [known.name for known in experiment.sweeps]]
+        if unknown:
+            known = ", ".join(each.name for each in experiment.sweeps)
+            raise ExperimentError(f"--sweep {unknown[0]}: the sweeps of {experiment.name} are {known}")
+        sets = Sets(experiment.sets, data_dir)
+        for told in sets.missing(experiment).values():
+            warn(f"left out: {told}")
+        folder = results / experiment.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / AS_RUN).write_text(experiment.model_dump_json(indent=1), encoding="utf-8")
+        shown = _Shown(experiment.name)
+        try:
+            refused = run_experiment(experiment, sets, folder, jobs or os.cpu_count() or 1, shown.show, sweep)
+        except KeyboardInterrupt:
+            shown.close()
+            announce(f"{experiment.name}: stopped; what has ended is kept, and the same command goes on")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        finally:
+            shown.close()
+        _tell(refused)
+        _report(experiment, sets, folder)
+
+
+@app.command()
+def report(names: Names, data_dir: DataDir = None, results: Results = RESULTS) -> None:
+    """Write the figures and tables again, from the rows that are there."""
+    for name in names:
+        folder = results / Path(name).stem
+        if not (folder / AS_RUN).exists():
+            raise ExperimentError(f"{folder}: no run of {name} is there; run it first: onebit experiment run {name}")
+        experiment = Experiment.model_validate_json((folder / AS_RUN).read_text(encoding="utf-8"))
+        _report(experiment, Sets(experiment.sets, data_dir), folder)
+
+
+def _find(name: str) -> Experiment:
+    known = shipped()
+    if name in known:
+        return read_experiment(known[name])
+    if Path(name).suffix == ".toml":
+        return read_experiment(Path(name))
+    raise ExperimentError(
+        f"no experiment is called {name!r}{close_matches(name, known) or ';'} there are {', '.join(known)}; a file of "
+        "your own ends with .toml"
+    )
+
+
+def _report(experiment: Experiment, sets: Sets, folder: Path) -> None:
+    written = write_report(experiment, sets, rows_of(experiment, read_rows(folder / ROWS_FILE)), folder)
+    out.print(f"{folder / PAGE}, and {len(written) - 1} figures and tables beside it", highlight=False, soft_wrap=True)
+
+
+def _tell(refused: list[Refused]) -> None:
+    """Each reason once."""
+    reasons = dict.fromkeys((one.job.sweep, one.job.data, one.job.title, one.reason) for one in refused)
+    for sweep, data, learner, reason in reasons:
+        warn(f"{sweep}: {learner} on {data} was not run: {reason}")
+
+
+class _Shown:
+    """How far an experiment is: a bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last: HowFar | None = None
+        self._announce = every(LINE_INTERVAL_MS, self._line)
+        self._bar: Progress | None = None
+        if err.is_terminal:
+            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}", markup=False)
+            self._bar = Progress(*columns, console=err)
+            self._bar.start()
+        self._tasks: dict[str, TaskID] = {}
+
+    def show(self, far: HowFar) -> None:
+        """Show a run that has ended."""
+        self._last = far
+        if self._bar is None:
+            self._announce()
+            return
+        if far.sweep not in self._tasks:
+            self._tasks[far.sweep] = self._bar.add_task(f"{self._name} {far.sweep}", total=far.of, figures="")
+        self._bar.update(self._tasks[far.sweep], completed=far.done, figures=self._figures(far))
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _line(self) -> None:
+        if self._last is not None:
+            announce(f"{self._name} {self._last.sweep}: {self._figures(self._last)}")
+
+    @staticmethod
+    def _figures(far: HowFar) -> str:
+        figures = f"{far.done:,} of {far.of:,} runs  ETA {duration(far.left_s)}"
+        if far.job is None or far.error is None:
+            return figures
+        return f"{figures}  {far.job.title} on {far.job.data}: {percent(far.error)}"

@@ -1,0 +1,285 @@
+"""One run of an experiment: a learner over the stream of a seed, and the row that is kept of it."""
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream import __version__
+from stream.experiments.definition import FOLDS, Conditions, Evaluation, Parameters
+from stream.experiments.opponents import OPPONENTS, oppose
+from stream.experiments.sets import Loaded, Sets, with_facts
+from stream.experiments.streams import (
+    Stream,
+    generator,
+    in_order,
+    life_of,
+    lives,
+    noisy,
+    part_of,
+    partitioned,
+    split,
+    stream_of,
+)
+from stream.joining.task import TaskSettings
+from stream.learners import Learner, ParameterError
+from stream.offline import NEVER, Patience, Run, run
+
+CURVE_POINTS = 60
+"""How many points of a run are kept, at equal distances on a logarithmic axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run that is to be made: all that its row depends on, beside the data and the code."""
+
+    sweep: str
+    data: str
+    learner: str
+    title: str  # of the learner, in figures and tables
+    parameters: Parameters = field(default_factory=dict)  # those that the definition gives
+    conditions: Conditions = field(default_factory=Conditions)
+    seed: int = 0
+    events: int | None = None
+    epochs: int = 1
+    evaluate: Evaluation = "online"
+    fold: int = 0
+
+    @property
+    def key(self) -> str:
+        """By what a row is known again."""
+        parts = (self.sweep, self.data, self.learner, self.parameters, self.conditions.model_dump(), self.seed,
+                 self.events, self.epochs, self.evaluate, self.fold)  # fmt: skip
+        return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12).hexdigest()
+
+
+class Row(NamedTuple):
+    """What is kept of a run; one line of the Parquet file."""
+
+    key: str
+    sweep: str
+    data: str
+    learner: str
+    title: str
+    parameters: str  # JSON: those that the definition gives
+    conditions: str  # JSON: those that are not the defaults
+    seed: int
+    fold: int
+    events: int
+    error: float  # the share of wrong actions, or of wrong answers on the rows that are tested on
+    error_last_tenth: float  # of the last tenth of the events; NaN where rows are tested on
+    error_greedy: float  # of the greedy class
+    explored: float  # the share of actions that are not the greedy class
+    updates: int
+    matched: int
+    expired: int
+    late: int
+    seconds: float  # of the loop, without the data
+    curve_events: list[int]  # after so many events
+    curve_mistakes: list[int]  # so many actions were wrong
+    curve_explored: list[int]  # and so many were not the greedy class
+    onebit: str  # versions
+    python: str
+    numpy: str
+    numba: str
+    machine: str
+
+
+@lru_cache(maxsize=1)
+def _stream(data: "_Data", seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
+    return stream_of(data.loaded, seed, events, epochs, conditions)
+
+
+@lru_cache(maxsize=1)
+def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> "_Data":
+    return _Data(sets.load(name, seed, events))
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """A loaded set that is equal to itself alone: so that what is made of it can be kept."""
+
+    loaded: Loaded
+
+
+def measure(job: Job, sets: Sets) -> Row:
+    """Make the run.
+
+    Raises:
+        ParameterError: the learner cannot be made, or cannot follow the conditions.
+    """
+    data = _of_seed(sets, job.data, job.seed, job.events)
+    if job.evaluate == "online":
+        stream = _stream(data, job.seed, job.events, job.epochs, job.conditions)
+        return _online(job, data.loaded, stream)
+    return _tested(job, data.loaded)
+
+
+def learner_of(job: Job, data: Loaded) -> Learner:
+    """A fresh learner of a job."""
+    conditions = job.conditions
+    parameters: Mapping[str, Any] = with_facts(job.parameters, data.facts)
+    settings = TaskSettings(
+        job.learner,
+        data.n_classes,
+        data.n_features,
+        dict(parameters),
+        on_expiry=conditions.on_expiry,
+        late=conditions.late,
+    )
+    return settings.make_learner()
+
+
+_warm: set[object] = set()
+"""The kernels that this process has loaded."""
+
+
+def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
+    """The run, and the seconds of its loop; loading the kernels is not among them."""
+    kernels = getattr(learner, "kernels", None)
+    if kernels not in _warm:
+        few = life_of(stream, np.arange(min(2, stream.truth.size)))
+        run(learner_of(job, data), few.examples, few.u, few.v, few.delays)
+        _warm.add(kernels)
+    window = None if job.conditions.window < 0 else job.conditions.window
+    patience = Patience(window, job.conditions.on_expiry, job.conditions.late)
+    started_s = time.perf_counter()
+    result = run(learner, stream.examples, stream.u, stream.v, stream.delays, patience)
+    return result, time.perf_counter() - started_s
+
+
+def _online(job: Job, data: Loaded, stream: Stream) -> Row:
+    size = stream.truth.size
+    wrong, explored, greedy_wrong = (np.zeros(size, dtype=np.bool_) for _ in range(3))
+    counts = np.zeros(4, dtype=np.int64)
+    seconds = 0.0
+    for part, events in _parts(job, stream):
+        if job.learner in OPPONENTS:
+            result, took_s = _opposed(job, data, part)
+        else:
+            result, took_s = _run(job, data, learner_of(job, data), part)
+        seconds += took_s
+        wrong[events] = result.actions != part.truth
+        greedy_wrong[events] = result.greedy != part.truth
+        explored[events] = result.actions != result.greedy
+        counts += (result.updates, result.matched, result.expired, result.late)
+    at = curve_points(size)
+    return _row(
+        job,
+        events=size,
+        error=float(wrong.mean()),
+        error_last_tenth=float(wrong[-max(1, size // 10) :].mean()),
+        error_greedy=float(greedy_wrong.mean()),
+        explored=float(explored.mean()),
+        counts=counts,
+        seconds=seconds,
+        curve_events=at.tolist(),
+        curve_mistakes=np.cumsum(wrong)[at - 1].tolist(),
+        curve_explored=np.cumsum(explored)[at - 1].tolist(),
+    )
+
+
+def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
+    """The run of another library's learner: of its greedy class nothing is known, so it counts as the action."""
+    if job.conditions.window >= 0:
+        raise ParameterError(f"{job.learner} knows no window: leave it out")
+    started_s = time.perf_counter()
+    actions = oppose(job.learner, job.parameters, data, stream)
+    seconds = time.perf_counter() - started_s
+    came = int(np.count_nonzero(stream.delays != NEVER))
+    return Run(actions, actions, np.ones(actions.size), came, came, 0, 0), seconds
+
+
+def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
+    """The streams of the learners of a run, with the events that each of them gets."""
+    size, conditions = stream.truth.size, job.conditions
+    if conditions.partitions > 1:
+        return [(part_of(stream, own), own) for own in partitioned(size, conditions.partitions, job.seed)]
+    if conditions.forget_every:
+        return [(life_of(stream, own), own) for own in lives(size, conditions.forget_every)]
+    return [(stream, np.arange(size))]
+
+
+SPLIT_FOLDS = 5
+"""A single split has a fifth of the rows to be tested on."""
+
+
+def _tested(job: Job, data: Loaded) -> Row:
+    """Train on some rows, and answer the others greedily, without learning."""
+    if job.learner in OPPONENTS:
+        raise ParameterError(f'{job.learner} is not tested on rows of their own: use evaluate = "online"')
+    folds = SPLIT_FOLDS if job.evaluate == "split" else FOLDS
+    trained, tested = split(data.rows, job.seed, job.fold, folds)
+    rows = in_order(data.examples, trained)
+    training = Loaded(data.name, data.title, data.n_classes, data.n_features, trained.size, rows, facts=data.facts)
+    stream = stream_of(training, job.seed, job.events, job.epochs, job.conditions)
+    learner = learner_of(job, data)
+    result, seconds = _run(job, data, learner, stream)
+    answers = in_order(data.examples, tested)
+    greedy = [learner.predict(answers.features(t), 0.5).greedy for t in range(tested.size)]
+    labels = answers.labels
+    if job.evaluate == "split":  # parameters are tuned on labels as bad as those that are learned from
+        labels = noisy(labels, data.n_classes, job.conditions.noise, generator(job.seed, "tested"))
+    error = float(np.mean(np.array(greedy) != labels))
+    return _row(
+        job,
+        events=stream.truth.size,
+        error=error,
+        error_last_tenth=float("nan"),
+        error_greedy=error,
+        explored=float(np.mean(result.actions != result.greedy)),
+        counts=np.array((result.updates, result.matched, result.expired, result.late)),
+        seconds=seconds,
+        curve_events=[],
+        curve_mistakes=[],
+        curve_explored=[],
+    )
+
+
+def _row(job: Job, *, counts: NDArray[np.int64], **figures: Any) -> Row:
+    updates, matched, expired, late = counts.tolist()
+    return Row(
+        key=job.key,
+        sweep=job.sweep,
+        data=job.data,
+        learner=job.learner,
+        title=job.title,
+        parameters=json.dumps(job.parameters, sort_keys=True),
+        conditions=json.dumps(job.conditions.model_dump(exclude_defaults=True), sort_keys=True),
+        seed=job.seed,
+        fold=job.fold,
+        updates=updates,
+        matched=matched,
+        expired=expired,
+        late=late,
+        **figures,
+        **versions(),
+    )
+
+
+def versions() -> dict[str, Any]:
+    """What the run was made with."""
+    return {
+        "onebit": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": version("numba"),
+        "machine": platform.machine(),
+    }
+
+
+def curve_points(size: int) -> NDArray[np.int64]:
+    """Numbers of events after which a run is looked at, from 10 on, the last one included.
+
+    >>> curve_points(100).tolist()[:3], curve_points(100).tolist()[-1], curve_points(5).tolist()
+    ([10, 11, 12], 100, [5])
+    """
+    return np.unique(np.rint(np.geomspace(min(10, size), size, CURVE_POINTS)).astype(np.int64))

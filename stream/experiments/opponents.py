@@ -1,0 +1,153 @@
+"""Learners of other libraries on our streams: the same rows and draws, bits as late. They are called from Python.
+
+`vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`), `river` one of River's learners: LinUCB with a model
+for each class, which sees the bit, or one-versus-rest logistic regressions, which are told the true class. Neither
+library is needed for anything else: pip install vowpalwabbit==9.11.9 river
+"""
+
+import importlib
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.experiments.definition import Scalar
+from stream.experiments.sets import Loaded
+from stream.experiments.streams import Stream
+from stream.experiments.vowpal_wabbit import SQUARECB, Bandit, Setting
+from stream.learners import ParameterError
+from stream.offline import NEVER, Examples
+from stream.wire.events import FloatArray
+
+OPPONENTS: dict[str, frozenset[str]] = {
+    "vw": frozenset(("exploration", "cost_right", "cost_wrong", "unit", "learning_rate")),
+    "river": frozenset(("model",)),
+}
+"""By name, with their parameters."""
+
+
+class Opponent(Protocol):
+    """A learner that decides and learns event by event; what it keeps of a decision is its own affair."""
+
+    def decide(self, t: int, u: float) -> tuple[int, Any]:
+        """The action for event t by one uniform, and what is kept until its bit comes."""
+
+    def learn(self, kept: Any, action: int, label: int) -> None:
+        """Learn from the bit, or from the label where that is what it learns from."""
+
+
+class Events(Protocol):
+    """A stream, as far as an opponent must know it."""
+
+    @property
+    def examples(self) -> Examples:
+        """The events."""
+
+    @property
+    def u(self) -> FloatArray:
+        """One uniform for each."""
+
+    @property
+    def delays(self) -> NDArray[np.int64]:
+        """The decisions by which each bit is late, or NEVER."""
+
+
+def oppose(name: str, parameters: Mapping[str, Scalar], data: Loaded, stream: Stream) -> NDArray[np.int64]:
+    """The actions of another library's learner over a stream, int64[n].
+
+    Raises:
+        ParameterError: the library is not there, or a parameter is not accepted.
+    """
+    make = _vowpal_wabbit if name == "vw" else River
+    return play(make(parameters, data, stream.examples), stream)
+
+
+def play(opponent: Opponent, stream: Events) -> NDArray[np.int64]:
+    """Decisions and late bits in the order of `stream.offline.run`."""
+    size = stream.examples.labels.size
+    labels, u = stream.examples.labels.tolist(), stream.u.tolist()
+    came = np.flatnonzero(stream.delays != NEVER)
+    due = came + stream.delays[came]
+    order = np.argsort(due, kind="stable")
+    events, due_in_order = came[order].tolist(), [*due[order].tolist(), math.inf]
+    waiting: dict[int, Any] = {}
+    actions = np.empty(size, dtype=np.int64)
+    applied = 0
+    for t in range(size):
+        actions[t], waiting[t] = opponent.decide(t, u[t])
+        while due_in_order[applied] <= t:
+            s = events[applied]
+            applied += 1
+            opponent.learn(waiting.pop(s), int(actions[s]), labels[s])
+    return actions
+
+
+class VowpalWabbit:
+    """Vowpal Wabbit as an opponent."""
+
+    def __init__(self, bandit: Bandit, examples: Examples) -> None:
+        self._bandit = bandit
+        self._examples = examples
+
+    def decide(self, t: int, u: float) -> tuple[int, Any]:
+        """See Opponent."""
+        example = self._bandit.example(self._examples, t)
+        action, probability = self._bandit.decide(example, u)
+        return action, (example, action, probability)
+
+    def learn(self, kept: Any, action: int, label: int) -> None:
+        """See Opponent."""
+        self._bandit.learn(*kept, right=action == label)
+
+
+def _vowpal_wabbit(parameters: Mapping[str, Scalar], data: Loaded, examples: Examples) -> VowpalWabbit:
+    setting = Setting(
+        str(parameters.get("exploration", SQUARECB)),
+        (int(parameters.get("cost_right", 0)), int(parameters.get("cost_wrong", 1))),
+        unit=bool(parameters.get("unit", 1)),
+        learning_rate=float(parameters.get("learning_rate", 0.5)),
+    )
+    _package("vowpalwabbit.pyvw")
+    return VowpalWabbit(Bandit(data, setting), examples)
+
+
+class River:
+    """A learner of River as an opponent."""
+
+    def __init__(self, parameters: Mapping[str, Scalar], data: Loaded, examples: Examples) -> None:
+        model = parameters.get("model", "linucb")
+        if model not in ("linucb", "logistic"):
+            raise ParameterError(f"river: parameter model is one of linucb, logistic; got {model!r}")
+        self._is_told = model == "logistic"
+        self._classes = list(range(data.n_classes))
+        self._examples = examples
+        if self._is_told:
+            linear, multiclass = _package("river.linear_model"), _package("river.multiclass")
+            self._model = multiclass.OneVsRestClassifier(linear.LogisticRegression())
+        else:
+            self._model = _package("river.bandit").LinUCBDisjoint(seed=0)
+
+    def decide(self, t: int, u: float) -> tuple[int, Any]:
+        """See Opponent; ties are broken by River's own generator."""
+        indices, values = self._examples.features(t)
+        norm = float(np.linalg.norm(values)) or 1.0
+        x = dict(zip(indices.tolist(), (values / norm).tolist(), strict=True))
+        if self._is_told:
+            return int(self._model.predict_one(x) or 0), x
+        return int(self._model.pull(self._classes, context=x)), x
+
+    def learn(self, kept: Any, action: int, label: int) -> None:
+        """See Opponent."""
+        if self._is_told:
+            self._model.learn_one(kept, label)
+        else:
+            self._model.update(action, kept, float(action == label))
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ParameterError(f"{name} is not installed: pip install vowpalwabbit==9.11.9 river") from error

@@ -1,0 +1,260 @@
+"""What the rows of a sweep say: lines of a figure, and tables beside a paper's numbers. No file is read or written."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from statistics import mean, stdev
+from typing import NamedTuple
+
+from scipy.stats import ttest_rel
+
+from stream.experiments.definition import Comparison, Conditions, Figure, Parameters, Reported, Scalar
+from stream.experiments.measure import Row
+from stream.parsing import parse_number
+from stream.reporting.experiment_figures import Line, Panel
+from stream.reporting.tables import Table
+
+EXAMPLES = "examples"
+"""The abscissa of a figure that shows runs as they go on."""
+
+POLICY = "policy"
+"""What becomes of a decision that expires, in one word: drop, negative, or correct."""
+
+_CURVES: dict[str, Callable[[Row], list[float]]] = {
+    "error": lambda row: [m / n for m, n in zip(row.curve_mistakes, row.curve_events, strict=True)],
+    "mistakes": lambda row: list(map(float, row.curve_mistakes)),
+    "queried": lambda row: list(map(float, row.curve_explored)),
+}
+
+_FIGURES: dict[str, Callable[[Row], float]] = {
+    "error": lambda row: row.error,
+    "mistakes": lambda row: row.error * row.events,
+    "queried": lambda row: row.explored * row.events,
+    "last_tenth": lambda row: row.error_last_tenth,
+    "us_per_event": lambda row: 1e6 * row.seconds / row.events,
+}
+
+MEASURES = frozenset(_FIGURES)
+
+
+def field_of(row: Row, name: str) -> Scalar | None:
+    """A parameter, a condition or a column of a row; None: it has no such parameter.
+
+    A multiple of a fact is its number alone.
+    """
+    parameters: Parameters = json.loads(row.parameters)
+    if name in parameters:
+        value = parameters[name]
+        factor, space, _ = str(value).partition(" ")
+        number = parse_number(factor) if space else None
+        return value if number is None else number
+    conditions = json.loads(row.conditions)
+    if name == POLICY:
+        return "correct" if conditions.get("late") == "correct" else str(conditions.get("on_expiry", "drop"))
+    if name in Conditions.model_fields:
+        found: Scalar = conditions.get(name, Conditions.model_fields[name].default)
+        return found
+    return getattr(row, name, None) if name in Row._fields else None
+
+
+def first_field_of(row: Row, names: str) -> Scalar | None:
+    """The first of several names, with | between them, that a row has."""
+    return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
+
+
+def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
+    """The panels of a figure, with a line for each learner, and for each value of what `lines` names."""
+    # A learner that has no such parameter is shown whatever its value.
+    shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
+    panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in shown:
+        label = ", ".join([row.title, *(f"{name} {field_of(row, name)}" for name in figure.lines if _has(row, name))])
+        panels[str(field_of(row, figure.panels))][label].append(row)
+    return [
+        Panel(
+            titles(name) if figure.panels == "data" else f"{figure.panels} {name}",
+            [line for label, of_line in lines.items() for line in _line(figure, label, of_line)],
+        )
+        for name, lines in panels.items()
+    ]
+
+
+def _name(parameter: str) -> str:
+    return parameter.replace("|", " or ")
+
+
+def _has(row: Row, name: str) -> bool:
+    return field_of(row, name) is not None
+
+
+def _line(figure: Figure, label: str, rows: Sequence[Row]) -> list[Line]:
+    if figure.best is not None:
+        rows, best = best_of(rows, figure.best)
+        label += "" if best is None else f", {_name(figure.best)} {shown(best)}"
+    if figure.x == EXAMPLES:
+        curves = [_CURVES[figure.y](row) for row in rows]
+        points = min(map(len, curves))
+        by_point = [[curve[at] for curve in curves] for at in range(points)]
+        return [Line(label, list(rows[0].curve_events[:points]), *_means(by_point))]
+    by_x: dict[Scalar | None, list[float]] = defaultdict(list)
+    for row in rows:
+        by_x[first_field_of(row, figure.x)].append(_FIGURES[figure.y](row))
+    return [Line(label, [x for x in by_x if x is not None] or None, *_means(list(by_x.values())))]
+
+
+def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each group."""
+    return [mean(group) for group in groups], [stdev(group) if len(group) > 1 else 0.0 for group in groups]
+
+
+def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | None]:
+    """The rows with the value of a parameter that errs least on average, and this value."""
+    by_value: dict[Scalar | None, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_value[first_field_of(row, parameter)].append(row)
+    best = min(by_value, key=lambda value: mean(row.error for row in by_value[value]))
+    return by_value[best], best
+
+
+class Compared(NamedTuple):
+    """A line of a table of comparison; errors in percent, mistakes as they are."""
+
+    data: str
+    learner: str
+    by: dict[str, Scalar | None]
+    best: Scalar | None
+    events: int
+    runs: int
+    ours: float
+    se: float  # NaN: of one run
+    paper: Reported | None
+    mark: str = ""  # that the difference from the marked learner is beyond chance
+
+    @property
+    def difference(self) -> float:
+        """Ours less the paper's; NaN where the paper has none."""
+        return math.nan if self.paper is None else self.ours - self.paper.value
+
+
+def compare(table: Comparison, rows: Sequence[Row]) -> list[Compared]:
+    """The lines of a table, in the order of the rows."""
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.data, row.title, *(str(field_of(row, name)) for name in table.by)].append(row)
+    scale = 1.0 if table.measure in ("mistakes", "queried", "us_per_event") else 100.0
+    lines = []
+    for group in groups.values():
+        chosen, best = (group, None) if table.best is None else best_of(group, table.best)
+        values = [scale * _FIGURES[table.measure](row) for row in chosen]
+        first = chosen[0]
+        lines.append(
+            Compared(
+                first.data,
+                first.title,
+                {name: field_of(first, name) for name in table.by},
+                best,
+                first.events,
+                len(values),
+                mean(values),
+                stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan,
+                _reported(table, first),
+                _mark(table, chosen, groups),
+            )
+        )
+    return lines
+
+
+def _reported(table: Comparison, row: Row) -> Reported | None:
+    """What the paper reports of the like of a row."""
+    for reported in table.paper:
+        wanted = {**reported.parameters, **reported.conditions}
+        if (
+            reported.data == row.data
+            and reported.learner in (row.learner, row.title)
+            and all(field_of(row, name) == value for name, value in wanted.items())
+        ):
+            return reported
+    return None
+
+
+P_VALUES = ((0.001, "*"), (0.01, "†"))
+"""As the paper marks them; by a paired t-test over the folds."""
+
+
+def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
+    """By how little chance the marked learner differs from this one, fold by fold."""
+    if table.marks is None or rows[0].learner == table.marks:
+        return ""
+    place = (rows[0].data, *(str(field_of(rows[0], name)) for name in table.by))
+    others = next(
+        (of for (data, _, *by), of in groups.items() if (data, *by) == place and of[0].learner == table.marks), []
+    )
+    theirs = {(row.seed, row.fold): row.error for row in others}
+    pairs = [(row.error, theirs[row.seed, row.fold]) for row in rows if (row.seed, row.fold) in theirs]
+    if len(pairs) < 2 or all(one == other for one, other in pairs):
+        return ""
+    p = float(ttest_rel([one for one, _ in pairs], [other for _, other in pairs]).pvalue)
+    return next((mark for below, mark in P_VALUES if p < below), "")
+
+
+def differs(line: Compared, tolerance: float) -> bool:
+    """Whether ours is not the paper's, by a share of the paper's and by two standard errors."""
+    if line.paper is None:
+        return False
+    chance = 0.0 if math.isnan(line.se) else 2.0 * line.se
+    return abs(line.difference) > max(tolerance * abs(line.paper.value), chance)
+
+
+def sentence(line: Compared, table: Comparison, note: str) -> str:
+    """Why a line differs from the paper, as far as it is known; empty where it does not."""
+    if not differs(line, table.tolerance):
+        return ""
+    assert line.paper is not None
+    reasons = [line.paper.because] if line.paper.because else []
+    if table.paper_events is not None and line.events != table.paper_events and not note:
+        reasons.append(f"the paper ran {table.paper_events:,} events, this is {line.events:,}")
+    if note:
+        reasons.append(f"the data: {note}")
+    return "; ".join(reasons) or "no reason is known"
+
+
+def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str], str]) -> Table:
+    """The lines as text: paper, ours and the difference side by side."""
+    has_paper = any(line.paper for line in lines)
+    columns = [
+        "data",
+        "learner",
+        *table.by,
+        *([f"best {_name(table.best)}"] if table.best else []),
+        "events",
+        "runs",
+        "ours",
+    ]
+    columns += ["paper", "difference", "why it differs"] if has_paper else []
+    rows = []
+    for line in lines:
+        ours = f"{line.ours:.2f}{'' if math.isnan(line.se) else f' ± {line.se:.2f}'}{line.mark}"
+        cells = [line.data, line.learner, *(shown(value) for value in line.by.values())]
+        cells += [shown(line.best)] if table.best else []
+        cells += [f"{line.events:,}", str(line.runs), ours]
+        if has_paper and line.paper is None:
+            cells += ["–", "–", ""]
+        elif has_paper and line.paper is not None:
+            about = "about " if line.paper.roughly else ""
+            cells += [f"{about}{line.paper.value:g}", f"{line.difference:+.2f}", sentence(line, table, note(line.data))]
+        rows.append(tuple(cells))
+    return Table(tuple(columns), tuple(rows))
+
+
+def shown(value: Scalar | None) -> str:
+    """A value for people; powers of two as such.
+
+    >>> shown(0.0078125), shown(0.3), shown(None), shown("drop")
+    ('2^-7', '0.3', '–', 'drop')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, float) and value > 0 and math.frexp(value)[0] == 0.5 and value < 0.25:
+        return f"2^{math.frexp(value)[1] - 1}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,172 @@
+"""Runs an experiment over all cores; it can be stopped at any time, and goes on where it stood."""
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from stream.experiments.definition import Experiment
+from stream.experiments.measure import Job, Row, measure
+from stream.experiments.plan import best_parameters, jobs_of
+from stream.experiments.rows import read_rows, with_keys, write_rows
+from stream.experiments.sets import Sets
+from stream.learners import ParameterError
+
+ROWS_FILE = "rows.parquet"
+
+SAVE_INTERVAL_S = 5.0
+
+
+class Refused(NamedTuple):
+    """A run that cannot be made, and why."""
+
+    job: Job
+    reason: str
+
+
+Ended = Row | Refused
+
+
+@dataclass(slots=True)
+class TimeLeft:
+    """How long the runs that are left take, from what others of the same learner and set took for an event.
+
+    >>> left = TimeLeft(jobs=1)
+    >>> job = Job(sweep="s", data="digits", learner="arow", title="arow", events=100)
+    >>> left.took(job, 2.0)
+    >>> left.estimate_s([job, job])
+    4.0
+    """
+
+    jobs: int  # processes
+    _seconds: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
+
+    def took(self, job: Job, seconds: float) -> None:
+        """Take note of a run."""
+        for place in self._places(job):
+            self._seconds.setdefault(place, []).append(seconds)
+
+    def estimate_s(self, left: Sequence[Job]) -> float:
+        """Seconds for these; NaN while nothing is known."""
+        if not self._seconds:
+            return float("nan")
+        means = {place: sum(seconds) / len(seconds) for place, seconds in self._seconds.items()}
+        return sum(next(means[place] for place in self._places(job) if place in means) for job in left) / self.jobs
+
+    def _places(self, job: Job) -> tuple[tuple[str, ...], ...]:
+        """From the most to the least that is alike."""
+        return (job.sweep, job.data, job.learner), (job.data, job.learner), (job.data,), ()
+
+
+class Progress(NamedTuple):
+    """How far an experiment is."""
+
+    sweep: str
+    done: int
+    of: int
+    left_s: float  # NaN: not known
+    error: float | None  # of the run that has just ended
+    job: Job | None  # that run
+
+
+def run_experiment(
+    experiment: Experiment,
+    sets: Sets,
+    folder: Path,
+    jobs: int,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    only: Sequence[str] | None = None,
+) -> list[Refused]:
+    """Make the runs that have no row yet, sweep by sweep, and keep their rows in the folder; those that cannot be made.
+
+    Args:
+        experiment: what is run.
+        sets: where its data are; what is not there is left out.
+        folder: where the rows are.
+        jobs: how many processes.
+        progress: told after each run.
+        only: these sweeps, and those that they take their parameters from; None: all.
+    """
+    path = folder / ROWS_FILE
+    rows = read_rows(path)
+    missing = sets.missing(experiment)
+    refused: list[Refused] = []
+    saved_s = time.monotonic()
+    try:
+        with _processes(sets, jobs) as make:
+            for sweep in experiment.sweeps:
+                if only is not None and sweep.name not in only:
+                    continue
+                best = None
+                if sweep.best_of is not None:
+                    best = best_parameters(rows_of(experiment, rows)[sweep.best_of])
+                planned = jobs_of(sweep, [name for name in sweep.data if name not in missing], best)
+                done = {row.key for row in rows}
+                left = {job.key: job for job in planned if job.key not in done}
+                runs, time_left = len(planned), TimeLeft(jobs)
+                progress(Progress(sweep.name, runs - len(left), runs, float("nan"), None, None))
+                for job, ended, seconds in make(list(left.values())):
+                    del left[job.key]
+                    time_left.took(job, seconds)
+                    error = None
+                    if isinstance(ended, Refused):
+                        refused.append(ended)
+                    else:
+                        rows.append(ended)
+                        error = ended.error
+                    if time.monotonic() - saved_s > SAVE_INTERVAL_S:
+                        write_rows(path, rows)
+                        saved_s = time.monotonic()
+                    left_s = time_left.estimate_s(list(left.values()))
+                    progress(Progress(sweep.name, runs - len(left), runs, left_s, error, job))
+    finally:
+        if rows:
+            write_rows(path, rows)
+    return refused
+
+
+def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows by sweep, of the runs that the definition has now, in its order; others are of an earlier definition."""
+    found: dict[str, list[Row]] = {}
+    for sweep in experiment.sweeps:
+        best = None if sweep.best_of is None else best_parameters(found[sweep.best_of])
+        keys = [job.key for job in jobs_of(sweep, sweep.data, best)]
+        by_key = {row.key: row for row in with_keys(rows, keys)}
+        found[sweep.name] = [by_key[key] for key in keys if key in by_key]
+    return found
+
+
+Make = Callable[[Sequence[Job]], Iterator[tuple[Job, Ended, float]]]
+
+
+@contextmanager
+def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
+    """What makes runs, in so many processes, for all sweeps of an experiment: the first run of each takes seconds."""
+    if jobs == 1:
+        yield lambda planned: (_make(job, sets) for job in planned)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, _start, (sets,)) as pool:
+        yield lambda planned: pool.imap_unordered(_make, planned)
+
+
+_sets: list[Sets] = []
+"""Of a process of the pool: one for all its runs, so that it keeps what it has loaded."""
+
+
+def _start(sets: Sets) -> None:
+    # Ctrl-C goes to every process of a terminal; the first one alone hears it, and ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _sets.append(sets)
+
+
+def _make(job: Job, sets: Sets | None = None) -> tuple[Job, Ended, float]:
+    started_s = time.monotonic()
+    try:
+        ended: Ended = measure(job, sets or _sets[0])
+    except ParameterError as error:
+        ended = Refused(job, str(error))
+    return job, ended, time.monotonic() - started_s

@@ -1,0 +1,148 @@
+"""The data of experiments: generated, shipped, or files in the user's folder."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from producers.datasets import catalogue, svmlight
+from producers.datasets.base import Dataset
+from stream.experiments.definition import Experiment, ExperimentError, Scalar, SetEntry, read_sets
+from stream.near_names import close_matches
+from stream.offline import Examples
+
+LINEAR = "linear-models"
+"""The data of Confidit's figure 2: five random linear models of dimension 5, and four features that say nothing."""
+
+LINEAR_CLASSES, LINEAR_TOLD, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
+
+GENERATED = ("synsep", "synnonsep", LINEAR)
+"""Sets that are drawn anew for each seed."""
+
+
+Fact = Callable[[float], float]
+"""What a parameter may be a function of: a number before the fact's name to the parameter's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A data set in memory, or a generated one of a seed."""
+
+    name: str
+    title: str
+    n_classes: int
+    n_features: int
+    rows: int
+    examples: Examples
+    is_generated: bool = False
+    note: str = ""  # what it is beside the papers' set
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+class Sets:
+    """The data sets that an experiment may name: its own, those known by name, and the generated ones."""
+
+    def __init__(self, own: Mapping[str, SetEntry], folder: Path | None) -> None:
+        self._entries = read_sets() | dict(own)
+        self._folder = folder
+
+    def missing(self, experiment: Experiment) -> dict[str, str]:
+        """What is to be said of each data set that is not there, by name.
+
+        Raises:
+            ExperimentError: a name that no set has.
+        """
+        return {name: told for name in experiment.data() if (told := self._told_if_missing(name)) is not None}
+
+    def _told_if_missing(self, name: str) -> str | None:
+        if name in GENERATED or name == "optdigits":
+            return None
+        path = self._path(name)
+        if path is not None and path.exists():
+            return None
+        entry = self._entries[name]
+        place = f"{path} is not there" if path else f"no folder of data is given in which {entry.file} could be"
+        return f"{name} ({entry.title}): {place}. Get it: {entry.get}. Convert it: {entry.convert}."
+
+    def _path(self, name: str) -> Path | None:
+        if name not in self._entries:
+            known = (*GENERATED, "optdigits", *self._entries)
+            raise ExperimentError(
+                f"no data set is called {name!r}{close_matches(name, known) or ';'} there are: {', '.join(known)}"
+            )
+        return None if self._folder is None else self._folder / self._entries[name].file
+
+    def title(self, name: str) -> str:
+        """What a set is called in figures and tables."""
+        return self._entries[name].title if name in self._entries else _TITLES[name]
+
+    def note(self, name: str) -> str:
+        """What a set is beside the papers' set; empty: it is the same, or there is nothing to say."""
+        return self._entries[name].note if name in self._entries else ""
+
+    def load(self, name: str, seed: int, rows_max: int | None) -> Loaded:
+        """A data set, or its rows of a seed: so many at most where it is generated, else all."""
+        if name == LINEAR:
+            return linear_models(seed)
+        if name in GENERATED:
+            dataset = catalogue.load(name, seed=seed)
+            rows = min(dataset.rows, rows_max or dataset.rows)
+            return _loaded(dataset, self.title(name), rows, is_generated=True)
+        path = None if name == "optdigits" else self._path(name)
+        return _from_file(name, path, self._entries[name].n_features if path else None, self.title(name))
+
+
+_TITLES = {
+    "synsep": "SynSep",
+    "synnonsep": "SynNonSep",
+    LINEAR: "five linear models, d = 9",
+    "optdigits": "digits, 5,620 rows",
+}
+
+
+@lru_cache(maxsize=2)
+def _from_file(name: str, path: Path | None, n_features: int | None, title: str) -> Loaded:
+    dataset = catalogue.load(name) if path is None else svmlight.read(path, n_features)
+    loaded = _loaded(dataset, title, dataset.rows)
+    return Loaded(name, title, loaded.n_classes, loaded.n_features, loaded.rows, loaded.examples)
+
+
+def _loaded(dataset: Dataset, title: str, rows: int, *, is_generated: bool = False) -> Loaded:
+    examples = Examples(*dataset.block(0, rows))
+    return Loaded(dataset.name, title, dataset.n_classes, dataset.n_features, rows, examples, is_generated)
+
+
+def linear_models(seed: int) -> Loaded:
+    """Draw the data of Crammer, Gentile 2013, section 5.2: the class is the greatest of five random u·x.
+
+    The paper does not say how x and u are distributed where they tell: uniform in [-1, 1], and standard normal. It sets
+    ‖U‖ to so many times the models' squared norm; the fact `squared_norm` is the square of that, for `u_norm_sq`.
+    """
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))
+    X[:, :LINEAR_TOLD] = rng.uniform(-1.0, 1.0, size=(LINEAR_ROWS, LINEAR_TOLD))
+    U = rng.normal(size=(LINEAR_CLASSES, LINEAR_TOLD))
+    offsets = np.arange(0, X.size + 1, LINEAR_FEATURES, dtype=np.int64)
+    indices = np.tile(np.arange(LINEAR_FEATURES, dtype=np.int32), LINEAR_ROWS)
+    labels = (X[:, :LINEAR_TOLD] @ U.T).argmax(axis=1).astype(np.int64)
+    examples = Examples(offsets, indices, X.ravel(), labels)
+    squared_norm = float(np.sum(U * U))
+    facts = {"squared_norm": lambda times: (times * squared_norm) ** 2}
+    return Loaded(
+        LINEAR, _TITLES[LINEAR], LINEAR_CLASSES, LINEAR_FEATURES, LINEAR_ROWS, examples, is_generated=True, facts=facts
+    )
+
+
+def with_facts(parameters: Mapping[str, Scalar], facts: Mapping[str, Fact]) -> dict[str, Scalar]:
+    """Parameters with the facts of the data in their places.
+
+    >>> with_facts({"u_norm_sq": "0.5 squared_norm", "variant": 1}, {"squared_norm": lambda times: (times * 8.0) ** 2})
+    {'u_norm_sq': 16.0, 'variant': 1}
+    """
+    found: dict[str, Scalar] = {}
+    for name, value in parameters.items():
+        factor, _, fact = str(value).partition(" ")
+        found[name] = facts[fact](float(factor)) if fact in facts else value
+    return found

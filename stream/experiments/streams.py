@@ -1,0 +1,171 @@
+"""Streams: the rows of a data set in an order, with their draws, delays, noise and changes, all from one seed.
+
+What is drawn for one purpose does not depend on the others: the same seed has the same order and the same uniforms
+under every delay, noise and change.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.experiments.definition import Conditions
+from stream.experiments.sets import Loaded
+from stream.offline import NEVER, Examples
+from stream.randomness.delays import parse_delay
+from stream.wire.events import FloatArray
+
+_PURPOSES = ("order", "action", "update", "delay", "loss", "noise", "change", "partition", "split", "tested")
+
+Labels = NDArray[np.int64]
+Indices = NDArray[np.int64]
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """The random numbers of a seed for one purpose."""
+    return np.random.default_rng([seed, _PURPOSES.index(purpose)])
+
+
+class Stream(NamedTuple):
+    """Events in their order, with all that is drawn for them."""
+
+    examples: Examples  # with the labels that are learned from
+    truth: Labels  # int64[n], the labels that actions are judged by
+    u: FloatArray  # float64[n]
+    v: FloatArray  # float64[n]
+    delays: Labels  # int64[n], in decisions, or NEVER
+
+
+def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
+    """The stream of a seed: the rows in a drawn order for each epoch, or the first so many events of that.
+
+    Generated rows come as they are: their seed has drawn them.
+    """
+    order = _order(data, seed, epochs)[:events]
+    change = generator(seed, "change")
+    if conditions.change == "come-and-go":
+        order = come_and_go(order, data.examples.labels[order], data.n_classes, change)
+    examples = in_order(data.examples, order)
+    if conditions.change == "rename":
+        examples = examples._replace(labels=renamed(examples.labels, data.n_classes, change))
+    truth = examples.labels
+    size = truth.size
+    if conditions.noise > 0.0:
+        examples = examples._replace(labels=noisy(truth, data.n_classes, conditions.noise, generator(seed, "noise")))
+    return Stream(
+        examples,
+        truth,
+        generator(seed, "action").random(size),
+        generator(seed, "update").random(size),
+        delays_of(truth, seed, conditions),
+    )
+
+
+def _order(data: Loaded, seed: int, epochs: int) -> Indices:
+    if data.is_generated:
+        return np.tile(np.arange(data.rows), epochs)
+    rng = generator(seed, "order")
+    return np.concatenate([rng.permutation(data.rows) for _ in range(epochs)])
+
+
+def in_order(examples: Examples, order: Indices) -> Examples:
+    """The same rows, rearranged; some may be left out or come again."""
+    if order.size == examples.labels.size and np.array_equal(order, np.arange(order.size)):
+        return examples
+    sizes = np.diff(examples.offsets)[order]
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    places = np.repeat(examples.offsets[order] - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return Examples(offsets, examples.indices[places], examples.values[places], examples.labels[order])
+
+
+def noisy(labels: Labels, n_classes: int, share: float, rng: np.random.Generator) -> Labels:
+    """The labels, a share of them replaced by a uniform class, which may be the same."""
+    replaced = rng.random(labels.size) < share
+    return np.where(replaced, rng.integers(0, n_classes, labels.size), labels)
+
+
+def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
+    """The labels, those of the second half under other names: a cycle through the classes in a drawn order."""
+    circle = rng.permutation(n_classes)
+    names = np.empty(n_classes, dtype=np.int64)
+    names[circle] = np.roll(circle, 1)
+    half = labels.size // 2
+    return np.concatenate((labels[:half], names[labels[half:]]))
+
+
+def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
+    """The rows with a third of the classes only in the first half of the events, and a third only in the second.
+
+    Rows of these classes that stand in the other half change places with rows of the classes that stay, as far as
+    there are any; of those that are left, the ones that must not be where they are, are left out.
+    """
+    classes = rng.permutation(n_classes)
+    third = n_classes // 3
+    kind = np.zeros(n_classes, dtype=np.int64)
+    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # early ones, late ones
+    half = labels.size // 2
+    side = np.where(np.arange(labels.size) < half, -1, 1)
+    of_rows = kind[labels]
+    early, late = np.flatnonzero((of_rows == -1) & (side == 1)), np.flatnonzero((of_rows == 1) & (side == -1))
+    swaps = min(early.size, late.size)
+    order = order.copy()
+    order[early[:swaps]], order[late[:swaps]] = order[late[:swaps]], order[early[:swaps]]
+    keep = np.ones(labels.size, dtype=np.bool_)
+    keep[early[swaps:]] = keep[late[swaps:]] = False
+    return order[keep]
+
+
+def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
+    """The decisions by which each bit is late; NEVER for those that are lost."""
+    delay, size = conditions.delay, labels.size
+    if isinstance(delay, int):
+        delays = np.full(size, delay, dtype=np.int64)
+    else:
+        model = parse_delay(delay)
+        draws = generator(seed, "delay").random(size)
+        pairs = zip(labels.tolist(), draws.tolist(), strict=True)
+        delays = np.fromiter((model.draw_ms(label, u) for label, u in pairs), np.int64, size)
+    if conditions.loss > 0.0:
+        delays[generator(seed, "loss").random(size) < conditions.loss] = NEVER
+    return delays
+
+
+def part_of(stream: Stream, events: Indices) -> Stream:
+    """Some of the events as a stream of their own.
+
+    A bit is due with the last of them that is not later than it was due.
+    """
+    due = events + stream.delays[events]
+    delays = np.searchsorted(events, due, side="right") - 1 - np.arange(events.size)
+    return _taken(stream, events, np.where(stream.delays[events] == NEVER, NEVER, delays))
+
+
+def life_of(stream: Stream, events: Indices) -> Stream:
+    """Events in a row, after whose last the state is lost: a later bit finds nobody who knows of its decision."""
+    delays = stream.delays[events]
+    return _taken(stream, events, np.where(events + delays > events[-1], NEVER, delays))
+
+
+def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
+    examples = in_order(stream.examples, events)
+    return Stream(examples, stream.truth[events], stream.u[events], stream.v[events], delays)
+
+
+def partitioned(size: int, partitions: int, seed: int) -> list[Indices]:
+    """The events of each partition, as keys spread them: evenly, by chance."""
+    partition = generator(seed, "partition").integers(0, partitions, size)
+    return [np.flatnonzero(partition == number) for number in range(partitions)]
+
+
+def lives(size: int, forget_every: int) -> list[Indices]:
+    """The events between one loss of the state and the next."""
+    starts = range(0, size, forget_every or max(size, 1))
+    return [np.arange(start, min(start + (forget_every or size), size)) for start in starts]
+
+
+def split(size: int, seed: int, fold: int, folds: int) -> tuple[Indices, Indices]:
+    """The rows that are trained on and those that are tested on, of one of so many folds."""
+    order = generator(seed, "split").permutation(size)
+    tested = np.zeros(size, dtype=np.bool_)
+    tested[order[fold::folds]] = True
+    return np.flatnonzero(~tested), np.flatnonzero(tested)

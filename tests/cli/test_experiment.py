@@ -1,0 +1,90 @@
+"""`onebit experiment`."""
+
+import csv
+from pathlib import Path
+
+from stream.cli.exits import ExitCode
+from stream.experiments.definition import shipped
+from tests.cli.conftest import Onebit
+
+MINE = """
+title = "Mine"
+about = "What a delay costs here."
+[[sweeps]]
+name = "one"
+data = ["mine", "reuters4"]
+conditions = { delay = [0, 10] }
+[[sweeps.learners]]
+learner = "banditron"
+parameters = { gamma = { powers_of = 2, start = -2, stop = -1 } }
+[[figures]]
+name = "errors"
+title = "Errors"
+sweeps = ["one"]
+x = "delay"
+best = "gamma"
+[[tables]]
+name = "errors"
+title = "Errors, in %"
+sweeps = ["one"]
+by = ["delay"]
+best = "gamma"
+[sets.mine]
+file = "mine.svm"
+n_features = 2
+title = "my rows"
+get = "it is mine"
+"""
+
+
+def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit) -> None:
+    Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
+    Path("mine.toml").write_text(MINE)
+    ended = onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1")
+    assert ended.code == ExitCode.OK
+    assert "left out: reuters4 (Reuters4" in ended.err
+    folder = Path("reports") / "experiments" / "mine"
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"README.md", "rows.parquet", "errors.svg", "errors.png", "errors.csv", "errors.md"}
+    page = (folder / "README.md").read_text()
+    assert "![Errors](errors.svg)" in page
+    assert "*one*, my rows: 4 runs of up to 60 events" in page
+    assert "Left out, since its file was not there: Reuters4" in page
+    with (folder / "errors.csv").open() as file:
+        assert [row["delay"] for row in csv.DictReader(file)] == ["0", "10"]
+
+
+def test_a_report_is_written_again_from_the_rows_alone(onebit: Onebit) -> None:
+    Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
+    Path("mine.toml").write_text(MINE)
+    onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1", "--events", "20")
+    page = Path("reports/experiments/mine/README.md")
+    first = page.read_text()
+    page.unlink()
+    Path("mine.svm").unlink()
+    assert onebit("experiment", "report", "mine").code == ExitCode.OK
+    assert page.read_text().split("## What")[0] == first.split("## What")[0]
+
+
+def test_all_that_ship_are_listed(onebit: Onebit) -> None:
+    listed = onebit("experiment", "list").out
+    assert all(name in listed for name in shipped())
+
+
+def test_an_experiment_that_is_not_there_is_refused_with_what_is_near(onebit: Onebit) -> None:
+    ended = onebit("experiment", "run", "soba-fig")
+    assert ended.code == ExitCode.USAGE
+    assert "no experiment is called 'soba-fig'" in ended.err
+    assert "soba-fig2" in ended.err
+
+
+def test_a_report_of_what_was_not_run_is_refused(onebit: Onebit) -> None:
+    ended = onebit("experiment", "report", "delay")
+    assert ended.code == ExitCode.USAGE
+    assert "onebit experiment run delay" in ended.err
+
+
+def test_a_sweep_that_is_not_there_is_refused(onebit: Onebit) -> None:
+    ended = onebit("experiment", "run", "delay", "--sweep", "tales")
+    assert ended.code == ExitCode.USAGE
+    assert "tails" in ended.err

@@ -1,0 +1,98 @@
+"""The embedded pipeline and the compiled loop: the same learner on the same draws does the same, to the bit.
+
+A decision a millisecond is a round of the loop. The learner polls in each of them (`poll_ms=0`): by that the deadlines
+pass in the order of the loop also where no feedback tells the time.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from producers.datasets.base import Dataset, SparseRows
+from stream.brokers.reading import read_partition
+from stream.cli.composition import feedback_plan
+from stream.cli.embedded import EmbeddedPipeline, prepare_embedded
+from stream.cli.settings import Settings
+from stream.joining.task import PolicyError
+from stream.learners import registered
+from stream.offline import NEVER, Examples, Patience, Run, run
+from stream.randomness.draws import Draws, Purpose
+from stream.recovery.digests import state_digest
+from stream.wire.codec import decode_prediction
+from stream.wire.records import TopicPartition
+from tests.learners.test_battery import CASES, Case, examples
+
+EVENTS = 120
+WINDOW = 12
+
+AT_ONCE = {"delay": "none"}
+POLICIES: dict[str, dict[str, Any]] = {
+    "correct": {"on_expiry": "negative", "late": "correct"},
+    "negative": {"on_expiry": "negative"},
+    "drop": {"on_expiry": "drop"},
+}
+"""What becomes of an expired decision, what asks most of a learner first."""
+
+LATE = {"delay": f"lognormal:{WINDOW // 2}ms,1.0", "loss": 0.1, "window": f"{WINDOW}ms", "retain": "1h"}
+
+
+def dataset_of(case: Case) -> Dataset:
+    rows = examples(case, EVENTS, seed=11)
+    names = tuple(map(str, range(case.n_classes)))
+    return Dataset("small", "small", EVENTS, case.n_features, case.n_classes, names, "", SparseRows(*rows))
+
+
+def pipeline_of(case: Case, settings: dict[str, Any]) -> EmbeddedPipeline:
+    given = {"learner": [case.name], "rate": 1_000.0, "seed": 3, **settings}
+    given["param"] = [f"{name}={value}" for name, value in case.parameters.items()]
+    return replace(prepare_embedded(Settings(**given), case.name, dataset_of(case)), poll_ms=0)
+
+
+def looped(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
+    """What the loop does on the draws of the pipeline, and the digest of the state."""
+    settings: Settings = pipeline.settings
+    ids = [dataset.event_id(t) for t in range(EVENTS)]
+    u, v = (np.array(list(map(Draws(settings.seed, purpose), ids))) for purpose in (Purpose.ACTION, Purpose.UPDATE))
+    plan = feedback_plan(settings, dataset)
+    delays = np.array([(plan(ids[t], dataset.label(t)) or [NEVER])[0] for t in range(EVENTS)])
+    learner = pipeline.task.make_learner()
+    patience = Patience(settings.window_ms, settings.on_expiry, settings.late)
+    return run(learner, Examples(*dataset.block(0, EVENTS)), u, v, delays, patience), state_digest([learner.state()])
+
+
+def check(case: Case, pipeline: EmbeddedPipeline) -> None:
+    """Run the pipeline and the loop, and compare all that they tell."""
+    pipeline.run()
+    topic = TopicPartition(f"{pipeline.settings.topic_prefix}predictions", 0)
+    decisions = [decode_prediction(record)[0].decision for record in read_partition(pipeline.broker, topic)]
+    task = pipeline.learner.tasks[0]
+    result, digest = looped(dataset_of(case), pipeline)
+    assert [decision.action for decision in decisions] == result.actions.tolist()
+    assert [decision.propensity for decision in decisions] == result.propensities.tolist()
+    ledger = task.join.ledger()
+    assert (ledger.matched, ledger.expired, ledger.late) == (result.matched, result.expired, result.late)
+    assert (ledger.late > 0) == (pipeline.settings.delay != "none"), "some bits are late, where any can be"
+    assert task.updates == result.updates
+    assert state_digest([task.learner.state()]) == digest
+
+
+@pytest.mark.parametrize("name", registered())
+def test_with_bits_at_once_the_pipeline_does_what_the_loop_does(name: str) -> None:
+    check(CASES[name], pipeline_of(CASES[name], AT_ONCE))
+
+
+@pytest.mark.parametrize("name", registered())
+def test_with_late_bits_the_pipeline_does_what_the_loop_does(name: str) -> None:
+    """By the policies that ask most of the learner, of those that it can follow."""
+    for policies in POLICIES.values():
+        with suppress(PolicyError):
+            return check(CASES[name], pipeline_of(CASES[name], LATE | policies))
+    raise AssertionError(f"{name} follows no policy")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_learner_that_follows_every_policy_does_what_it_does_in_the_loop(policy: str) -> None:
+    check(CASES["banditron"], pipeline_of(CASES["banditron"], LATE | POLICIES[policy]))

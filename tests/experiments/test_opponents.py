@@ -1,0 +1,53 @@
+"""Learners of other libraries on our streams; River is among what the tests install, Vowpal Wabbit is not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.experiments.definition import Conditions
+from stream.experiments.opponents import oppose, play
+from stream.experiments.sets import linear_models
+from stream.experiments.streams import Stream, stream_of
+from stream.learners import ParameterError
+from stream.offline import NEVER
+
+
+class Scribe:
+    """Writes down what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def decide(self, t: int, u: float) -> tuple[int, Any]:
+        self.calls.append(f"decide {t}")
+        return 0, t
+
+    def learn(self, kept: Any, action: int, label: int) -> None:
+        self.calls.append(f"learn {kept}")
+
+
+def few(events: int, delays: list[int] | None = None) -> Stream:
+    stream = stream_of(linear_models(1), 1, events, 1, Conditions())
+    return stream if delays is None else stream._replace(delays=np.array(delays))
+
+
+def test_bits_come_in_the_order_of_the_compiled_loop_and_lost_ones_never() -> None:
+    scribe = Scribe()
+    play(scribe, few(5, [2, 0, NEVER, 0, 9]))
+    assert scribe.calls == [
+        "decide 0", "decide 1", "learn 1", "decide 2", "learn 0", "decide 3", "learn 3", "decide 4",
+    ]  # fmt: skip
+
+
+def test_river_learns_from_the_class_and_from_the_bit() -> None:
+    data = linear_models(1)
+    stream = stream_of(data, 1, 400, 1, Conditions())
+    for model in ("logistic", "linucb"):
+        wrong = oppose("river", {"model": model}, data, stream) != stream.truth
+        assert wrong[-100:].mean() < 0.6, "chance is 0.8"
+
+
+def test_a_model_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ParameterError, match="river: parameter model is one of linucb, logistic; got 'tree'"):
+        oppose("river", {"model": "tree"}, linear_models(1), few(5))

@@ -1,0 +1,185 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
+from stream.experiments.measure import Job, Row
+from stream.experiments.opponents import OPPONENTS
+from stream.experiments.plan import check_learners
+from stream.experiments.rows import read_rows
+from stream.experiments.runner import ROWS_FILE, Progress, rows_of, run_experiment
+from stream.experiments.sets import Sets
+from stream.learners import registered
+
+ACCEPTED = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()} | OPPONENTS
+
+
+def sweep(name: str = "one", **fields: Any) -> dict[str, Any]:
+    learners = [{"learner": "banditron", "parameters": {"gamma": [0.1, 0.2]}}, {"learner": "perceptron"}]
+    return {"name": name, "data": ["linear-models"], "events": 200, "seeds": 2, "learners": learners, **fields}
+
+
+def experiment(*sweeps: dict[str, Any], **fields: Any) -> Experiment:
+    return Experiment.model_validate({"name": "x", "title": "X", "about": "", "sweeps": list(sweeps), **fields})
+
+
+def run(one: Experiment, folder: Path, jobs: int = 1, **given: Any) -> Sequence[Any]:
+    return run_experiment(one, Sets(one.sets, None), folder, jobs, **given)
+
+
+def figures(row: Row) -> tuple[Any, ...]:
+    return row._replace(seconds=0.0)
+
+
+def test_there_is_a_row_for_each_set_learner_parameter_condition_and_seed(tmp_path: Path) -> None:
+    run(experiment(sweep(conditions={"delay": [0, 5]})), tmp_path)
+    rows = read_rows(tmp_path / ROWS_FILE)
+    assert len({row.key for row in rows}) == len(rows) == 2 * 2 * 3
+    assert {row.parameters for row in rows} == {'{"gamma": 0.1}', '{"gamma": 0.2}', "{}"}
+    assert {row.conditions for row in rows} == {"{}", '{"delay": 5}'}
+    assert all(row.events == row.matched == row.curve_events[-1] == 200 for row in rows)
+    assert all(row.curve_mistakes[-1] == round(200 * row.error) and row.numpy for row in rows)
+
+
+def test_processes_make_the_rows_that_one_makes(tmp_path: Path) -> None:
+    one = experiment(sweep())
+    run(one, tmp_path / "one")
+    run(one, tmp_path / "two", jobs=2)
+    alone, together = (read_rows(tmp_path / name / ROWS_FILE) for name in ("one", "two"))
+    assert sorted(map(figures, together)) == sorted(map(figures, alone))
+
+
+def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
+    one = experiment(sweep())
+
+    def stop(far: Progress) -> None:
+        if far.done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(one, tmp_path, progress=stop)
+    before = read_rows(tmp_path / ROWS_FILE)
+    assert len(before) == 4
+    made: list[Job | None] = []
+    run(one, tmp_path, progress=lambda far: made.append(far.job))
+    assert len(made) == 1 + 2, "the first says where it stands"
+    assert read_rows(tmp_path / ROWS_FILE)[:4] == before
+
+
+def test_what_is_missing_is_named_with_where_to_get_it_and_the_rest_runs(tmp_path: Path) -> None:
+    one = experiment(sweep(data=["reuters4", "linear-models"]))
+    told = Sets({}, tmp_path).missing(one)
+    assert list(told) == ["reuters4"]
+    assert "reuters4.svm.gz is not there. Get it: RCV1-v2" in told["reuters4"]
+    assert "Convert it: keep the documents" in told["reuters4"]
+    run(one, tmp_path)
+    assert {row.data for row in read_rows(tmp_path / ROWS_FILE)} == {"linear-models"}
+
+
+def test_a_set_of_ones_own_is_a_file_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine.svm").write_text("0 1:1\n1 2:1\n" * 20)
+    own = {"mine": {"file": "mine.svm", "n_features": 2, "title": "mine", "get": "it is mine"}}
+    one = experiment(sweep(data=["mine"], events=None), sets=own)
+    assert run_experiment(one, Sets(one.sets, tmp_path), tmp_path, 1) == []
+    assert {(row.data, row.events) for row in read_rows(tmp_path / ROWS_FILE)} == {("mine", 40)}
+
+
+def test_a_run_that_cannot_be_made_is_told_with_its_reason_and_the_rest_runs(tmp_path: Path) -> None:
+    refused = run(experiment(sweep(conditions={"window": 5, "on_expiry": "negative"})), tmp_path)
+    assert {one.job.learner for one in refused} == {"perceptron"}
+    assert "perceptron learns from labels" in refused[0].reason
+    assert {row.learner for row in read_rows(tmp_path / ROWS_FILE)} == {"banditron"}
+
+
+def test_parameters_are_those_that_did_best_in_an_earlier_sweep(tmp_path: Path) -> None:
+    tuned = sweep("tuned", evaluate="split", events=None, seeds=1)
+    one = experiment(tuned, sweep("folds", evaluate="folds", best_of="tuned", seeds=1))
+    run(one, tmp_path)
+    rows = rows_of(one, read_rows(tmp_path / ROWS_FILE))
+    by_parameter = {row.parameters: row.error for row in rows["tuned"] if row.learner == "banditron"}
+    best = min(by_parameter, key=lambda parameters: by_parameter[parameters])
+    assert {row.parameters for row in rows["folds"] if row.learner == "banditron"} == {best}
+    assert sorted(row.fold for row in rows["folds"] if row.learner == "banditron") == list(range(10))
+
+
+def test_parameters_that_the_definition_has_no_more_are_not_the_best(tmp_path: Path) -> None:
+    def of(gamma: float) -> Experiment:
+        learners = [{"learner": "banditron", "parameters": {"gamma": gamma}}]
+        tuned = sweep("tuned", evaluate="split", seeds=1, learners=learners)
+        return experiment(tuned, sweep("then", best_of="tuned", seeds=1, learners=learners))
+
+    run(of(1.0), tmp_path)
+    run(of(0.01), tmp_path)
+    found = rows_of(of(0.01), read_rows(tmp_path / ROWS_FILE))
+    errors = {row.parameters: row.error for row in read_rows(tmp_path / ROWS_FILE) if row.sweep == "tuned"}
+    assert errors['{"gamma": 1.0}'] < errors['{"gamma": 0.01}'], "the one that is gone would be the best"
+    assert [row.parameters for row in found["then"]] == ['{"gamma": 0.01}']
+
+
+def test_a_state_that_is_lost_or_spread_is_a_worse_one(tmp_path: Path) -> None:
+    conditions = ({"partitions": [1, 8]}, {"forget_every": [0, 50]})
+    learner = [{"learner": "perceptron"}]
+    one = experiment(*(sweep(str(n), events=1_000, learners=learner, conditions=c) for n, c in enumerate(conditions)))
+    run(one, tmp_path)
+    for rows in rows_of(one, read_rows(tmp_path / ROWS_FILE)).values():
+        whole, parted = (
+            [row.error for row in rows if (row.conditions == "{}") == is_whole] for is_whole in (True, False)
+        )
+        assert len(whole) == len(parted) == 2
+        assert max(whole) < min(parted)
+
+
+def test_rows_of_an_earlier_definition_are_kept_and_not_shown(tmp_path: Path) -> None:
+    run(experiment(sweep()), tmp_path)
+    changed = experiment(sweep(learners=[{"learner": "perceptron"}]))
+    assert {row.learner for row in rows_of(changed, read_rows(tmp_path / ROWS_FILE))["one"]} == {"perceptron"}
+    run(changed, tmp_path)
+    assert len(read_rows(tmp_path / ROWS_FILE)) == 6
+
+
+def test_a_file_that_holds_no_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ROWS_FILE).write_text("rows")
+    with pytest.raises(ExperimentError, match="expected the rows of an experiment as Parquet"):
+        read_rows(tmp_path / ROWS_FILE)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_what_ships_names_learners_parameters_and_sets_that_are_there(name: str) -> None:
+    one = read_experiment(shipped()[name])
+    check_learners(one, ACCEPTED)
+    assert Sets(one.sets, None).missing(one) is not None
+    assert one.figures or one.tables
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title = ", "expected a TOML file"),
+        ('title = "x"\nabout = ""\nsweep = []', "Field required|not permitted"),
+        ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], conditions = {dely = 1}}]', "dely"),
+        ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], best_of = "b"}]', "earlier sweep"),
+    ],
+)
+def test_a_definition_that_cannot_be_used_is_refused_by_its_file(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ExperimentError, match=message):
+        read_experiment(tmp_path / "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("learner", "message"),
+    [({"learner": "sobba"}, "no learner is called 'sobba'"),
+     ({"learner": "soba", "parameters": {"gama": 1}}, "soba has no parameter gama")],
+)  # fmt: skip
+def test_learners_and_parameters_that_are_not_there_are_refused_before_anything_runs(
+    learner: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        check_learners(experiment(sweep(learners=[learner])), ACCEPTED)
+
+
+def test_a_set_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="no data set is called 'reuters5'"):
+        Sets({}, None).missing(experiment(sweep(data=["reuters5"])))

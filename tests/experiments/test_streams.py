@@ -1,0 +1,110 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.experiments.definition import Conditions
+from stream.experiments.sets import Loaded, linear_models
+from stream.experiments.streams import come_and_go, life_of, lives, noisy, part_of, partitioned, split, stream_of
+from stream.offline import NEVER, Examples
+
+ROWS, K = 600, 6
+
+
+def data(*, is_generated: bool = False) -> Loaded:
+    """Row t has the one feature t and class t mod 6."""
+    rows = np.arange(ROWS)
+    examples = Examples(np.arange(ROWS + 1), rows.astype(np.int32), np.ones(ROWS), rows % K)
+    return Loaded("rows", "rows", K, ROWS, ROWS, examples, is_generated)
+
+
+def stream(events: int | None = None, epochs: int = 1, seed: int = 3, **conditions: Any) -> Any:
+    return stream_of(data(), seed, events, epochs, Conditions(**conditions))
+
+
+def test_a_seed_has_the_same_order_and_draws_whatever_befalls_the_bits() -> None:
+    plain, late = stream(), stream(delay="exponential:20ms", loss=0.2, noise=0.3)
+    assert plain.examples.indices.tolist() == late.examples.indices.tolist()
+    assert plain.truth.tolist() == late.truth.tolist()
+    assert (plain.u.tolist(), plain.v.tolist()) == (late.u.tolist(), late.v.tolist())
+
+
+def test_another_seed_has_another_order() -> None:
+    assert stream(seed=1).examples.indices.tolist() != stream(seed=2).examples.indices.tolist()
+
+
+def test_every_epoch_has_every_row_in_an_order_of_its_own() -> None:
+    rows = stream(epochs=2).examples.indices
+    assert sorted(rows[:ROWS]) == sorted(rows[ROWS:]) == list(range(ROWS))
+    assert rows[:ROWS].tolist() != rows[ROWS:].tolist()
+
+
+def test_generated_rows_come_as_they_are() -> None:
+    made = stream_of(data(is_generated=True), 3, 50, 1, Conditions())
+    assert made.examples.indices.tolist() == list(range(50))
+
+
+def test_noise_replaces_a_share_of_the_labels_that_are_learned_from_and_not_the_truth() -> None:
+    labels = np.zeros(20_000, dtype=np.int64)
+    changed = noisy(labels, 4, 0.4, np.random.default_rng(1))
+    assert np.mean(changed != labels) == pytest.approx(0.4 * 3 / 4, abs=0.02)
+    learned = stream(noise=0.5)
+    assert np.mean(learned.examples.labels != learned.truth) == pytest.approx(0.5 * 5 / 6, abs=0.08)
+
+
+def test_a_lost_bit_never_comes_and_the_others_are_as_late_as_the_law_says() -> None:
+    late = stream(delay="0=fixed:7ms;*=none", loss=0.25)
+    assert np.mean(late.delays == NEVER) == pytest.approx(0.25, abs=0.06)
+    came = late.delays != NEVER
+    assert np.array_equal(late.delays[came], np.where(late.truth[came] == 0, 7, 0))
+
+
+def test_classes_change_their_names_halfway_and_none_keeps_its_own() -> None:
+    renamed, plain = stream(change="rename"), stream()
+    half = ROWS // 2
+    assert renamed.truth[:half].tolist() == plain.truth[:half].tolist()
+    assert not np.any(renamed.truth[half:] == plain.truth[half:])
+    assert len(set(zip(plain.truth[half:].tolist(), renamed.truth[half:].tolist(), strict=True))) == K
+
+
+def test_classes_come_and_go() -> None:
+    labels = np.random.default_rng(2).integers(0, K, 1_000)
+    order = come_and_go(np.arange(1_000), labels, K, np.random.default_rng(0))
+    first, second = set(labels[order[:500]].tolist()), set(labels[order[-480:]].tolist())
+    assert len(first) == len(second) == 4
+    assert len(first & second) == 2
+    assert len(set(order.tolist())) == order.size >= 950, "hardly a row is left out, and none comes twice"
+
+
+def test_the_bit_of_a_part_comes_with_the_last_of_its_events_that_is_not_later() -> None:
+    whole = stream(10)._replace(delays=np.array([4, 0, 0, 4, 4, 0, 0, 0, 0, NEVER]))
+    part = part_of(whole, np.array([0, 3, 4, 9]))
+    assert part.delays.tolist() == [2, 1, 0, NEVER]
+    assert part.truth.tolist() == whole.truth[[0, 3, 4, 9]].tolist()
+
+
+def test_a_bit_that_outlives_the_state_never_comes() -> None:
+    whole = stream(6)._replace(delays=np.array([0, 1, 2, 0, 1, 2]))
+    assert [own.tolist() for own in lives(6, 3)] == [[0, 1, 2], [3, 4, 5]]
+    assert life_of(whole, np.arange(3)).delays.tolist() == [0, 1, NEVER]
+    assert life_of(whole, np.arange(3, 6)).delays.tolist() == [0, 1, NEVER]
+
+
+def test_every_event_has_one_partition() -> None:
+    parts = partitioned(100, 4, seed=1)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(100))
+    assert all(part.size > 10 for part in parts)
+
+
+def test_every_row_is_tested_on_in_one_fold_and_never_trained_on_there() -> None:
+    folds = [split(103, 1, fold, 10) for fold in range(10)]
+    assert sorted(np.concatenate([tested for _, tested in folds]).tolist()) == list(range(103))
+    assert all(not set(trained) & set(tested) and trained.size + tested.size == 103 for trained, tested in folds)
+
+
+def test_the_linear_models_tell_the_class_by_five_features() -> None:
+    made = linear_models(1)
+    X = made.examples.values.reshape(1_000, 9)
+    design = np.linalg.lstsq(X, np.eye(5)[made.examples.labels], rcond=None)[0]
+    assert np.abs(design[:5]).max() > 5 * np.abs(design[5:]).max()
+    assert made.facts["squared_norm"](2.0) == 4.0 * made.facts["squared_norm"](1.0)
