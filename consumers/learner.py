@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask, TaskSnapshots
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
-from stream.brokers.port import Broker, BrokerError, Consumer, Ends, StaleMemberError, TransactionalProducer
+from stream.brokers.port import (
+    AccessError,
+    Broker,
+    BrokerError,
+    Consumer,
+    Ends,
+    StaleMemberError,
+    TransactionalProducer,
+)
 from stream.joining.task import Reading, Task, TaskSettings, merge
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
@@ -159,10 +167,13 @@ class LearnerProgram:
 
         Raises:
             FencedError: another process has taken this one's place, or its group has thrown it out.
+            AccessError: the broker does not allow what the step needs.
             BrokerError: the outcome of the commit is unknown, or the broker is away.
         """
         try:
             return self._step(timeout_ms)
+        except AccessError:
+            raise
         except BrokerError:
             # A process that was paused may find, when it wakes up, that nothing was answered in time or that its
             # transaction was ended. Its group knows better why, and whether it may go on.

@@ -14,6 +14,7 @@ from stream.brokers.connecting import ADAPTERS, connect
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.local_kafka import LocalKafka, local_kafka
 from stream.brokers.port import Broker
+from tests.secured import SETTINGS, Secured
 
 _numbers = itertools.count()
 
@@ -36,6 +37,15 @@ def kafka() -> Iterator[LocalKafka]:
     """A Kafka that lives as long as the test run; when it cannot start, the tests that need it fail."""
     with local_kafka() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A Kafka with TLS, SASL and ACLs that lives as long as the test run."""
+    with local_kafka(secure=True, settings=SETTINGS) as running:
+        made = Secured(running, tmp_path_factory.mktemp("users"))
+        yield made
+        made.admin.close()
 
 
 @pytest.fixture

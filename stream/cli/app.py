@@ -9,7 +9,7 @@ import typer
 import stream
 from producers.datasets.base import DatasetError
 from stream.brokers.local_kafka import LocalKafkaError, LocalKafkaPortError
-from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
+from stream.brokers.port import AccessError, BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
     data,
     estimate,
@@ -26,6 +26,7 @@ from stream.cli import (
     topics,
     verify,
 )
+from stream.cli.access import access_hint
 from stream.cli.console import err, fail
 from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
@@ -110,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise fail(str(error), ExitCode.FENCED) from error
     except BrokerUnavailableError as error:
         raise fail(str(error), ExitCode.UNAVAILABLE) from error
+    except AccessError as error:
+        raise fail(f"{error}{access_hint(error)}", ExitCode.USAGE) from error
     except BrokerError as error:
         raise fail(str(error), ExitCode.USAGE) from error
     except KeyboardInterrupt:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from pydantic import SecretStr
+
 from stream.brokers import local_kafka
 from stream.brokers.connecting import chosen
 from stream.brokers.connecting import connect as connect_to_kafka
 from stream.brokers.port import (
+    AccessError,
     Broker,
     BrokerError,
     BrokerUnavailableError,
@@ -17,6 +20,7 @@ from stream.brokers.port import (
     StaleMemberError,
     TopicSettingsError,
 )
+from stream.cli.access import FIELDS, client_config_of
 from stream.cli.composition import topics_of
 from stream.cli.console import StopRequest, announce, every, fail, monotonic_ms
 from stream.cli.exits import ExitCode
@@ -33,7 +37,8 @@ REFUSED_WITHIN_MS = 60_000
 
 def command_hint(settings: Settings, command: str, *names: str) -> str:
     """A command as these settings need it: with the address and the prefix, and others by name, that were given."""
-    given = [name for name in ("bootstrap", "topic_prefix", *names) if name in settings.given]
+    access = [name for name in ("client_config", *FIELDS) if not isinstance(getattr(settings, name), SecretStr)]
+    given = [name for name in ("bootstrap", *access, "topic_prefix", *names) if name in settings.given]
     flags = [f"{flag_of(name)} {shlex.quote(str(getattr(settings, name)))}" for name in given]
     return " ".join((f"onebit {command}", *flags))
 
@@ -50,22 +55,25 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
             raise SystemExit(ExitCode.OK)
         announce(message)
 
+    config = client_config_of(settings)
     try:
         return connect_to_kafka(
             settings.bootstrap,
             client=settings.client,
+            config=config,
             connect_timeout_ms=settings.connect_timeout_ms,
             session_timeout_ms=settings.session_timeout_ms,
             transaction_timeout_ms=settings.transaction_timeout_ms,
             progress=waiting,
         )
     except BrokerUnavailableError as error:
-        raise fail(f"{error}{_start_hint(settings)}", ExitCode.UNAVAILABLE) from error
+        hint = _start_hint(settings) if "onebit kafka up" in str(error) else ""
+        raise fail(f"{error}{hint}", ExitCode.UNAVAILABLE) from error
 
 
 def by_client(settings: Settings) -> str:
     """How a program's first line says which client it has."""
-    return f"client {chosen(settings.client)}"
+    return f"client {chosen(settings.client, client_config_of(settings))}"
 
 
 def _start_hint(settings: Settings) -> str:
@@ -155,6 +163,7 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker],
 
     Raises:
         SettingsError: a topic was altered, and a record that was read shows it.
+        AccessError: the broker does not let this program in, or does not allow what it does.
         SystemExit: another process took over, the group threw this one out, or no broker came back within
             --connect-timeout.
     """
@@ -170,6 +179,8 @@ def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker],
                 "every process that runs at the same time its own --instance",
                 ExitCode.FENCED,
             ) from error
+        except AccessError:
+            raise
         except TopicSettingsError as error:
             raise _altered(error) from error
         except (BrokerUnavailableError, StaleMemberError) as error:

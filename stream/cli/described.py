@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from annotated_types import Ge, Gt, Le
 from pydantic import PlainSerializer
 
-from stream.cli.settings import FOR_EVER, Setting, Settings, flag_of, format_retention, setting_name
+from stream.cli.settings import FOR_EVER, Setting, Settings, flag_of, format_retention, setting_name, variable_of
 from stream.durations import format_duration
 
 
@@ -27,6 +27,11 @@ class Described(NamedTuple):
     def flag(self) -> str:
         """Its flag."""
         return flag_of(self.name)
+
+    @property
+    def written(self) -> str:
+        """How people give it: by its flag, or, of a secret, by its variable alone."""
+        return variable_of(self.name) if self.setting.is_secret else self.flag
 
     @property
     def shown_default(self) -> str:

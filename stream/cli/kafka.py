@@ -33,8 +33,11 @@ def _none_runs(data_dir: Path | None, hint: str) -> None:
 def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
     """Say where a broker runs, how it is reached, and what stops it."""
     out.print(f"Kafka {runs} at {kafka.bootstrap}, pid {kafka.pid}, records in {kafka.storage}", soft_wrap=True)
-    if kafka.bootstrap != f"{local_kafka.HOST}:{local_kafka.DEFAULT_PORT}":
-        out.print(f"other commands reach it with: --bootstrap {kafka.bootstrap}", soft_wrap=True, highlight=False)
+    is_default = kafka.bootstrap == f"{local_kafka.HOST}:{local_kafka.DEFAULT_PORT}"
+    at = "" if is_default else f" --bootstrap {kafka.bootstrap}"
+    by = f" --client-config {shlex.quote(str(kafka.client_config))}" if kafka.client_config else ""
+    if at or by:
+        out.print(f"other commands reach it with:{at}{by}", soft_wrap=True, highlight=False)
     out.print(f"{_command('down', data_dir)} stops it", soft_wrap=True, highlight=False)
 
 
@@ -43,12 +46,16 @@ def up(
     port: Annotated[int, typer.Option(help="Where clients connect, on the loopback interface.")] = 9092,
     data_dir: DataDir = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep no records when it stops.")] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Let clients in by TLS and SCRAM alone, to do what ACLs allow.")
+    ] = False,
 ) -> None:
     """Start the broker, and wait until it answers; one that runs already is left as it is.
 
-    The first time the Java archives are fetched, which takes up to half a minute.
+    The first time the Java archives are fetched, which takes up to half a minute. A secured broker has certificates of
+    its own, and a user who may do everything; it says which --client-config lets other commands in as that user.
     """
-    kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, progress=announce)
+    kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, secure=secure, progress=announce)
     print_running(kafka, data_dir, "runs already" if kafka.already else "runs")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from producers.datasets.base import Dataset
 from producers.datasets.logged import LogDataset
-from stream.brokers.port import Broker, BrokerError
+from stream.brokers.port import AccessError, Broker, BrokerError
 from stream.brokers.reading import read_partition
 from stream.cli.composition import class_names_of, events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.connection import command_hint, connect
@@ -191,6 +191,8 @@ def _wait_until_settled(
                 raise fail("the run was stopped before its end; its topics are kept", ExitCode.INTERRUPTED)
             try:
                 ledger = follower.read(POLL_MS)
+            except AccessError:
+                raise
             except BrokerError as error:
                 announce(f"the broker is away: {error}")
                 time.sleep(1.0)

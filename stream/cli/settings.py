@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -49,6 +49,7 @@ class Panel(StrEnum):
     FEEDBACK = "How the feedback comes"
     JOIN = "How long is waited"
     KAFKA = "Kafka"
+    ACCESS = "How a secured Kafka is entered"
     OUTPUT = "Output"
 
 
@@ -71,6 +72,8 @@ _EVENTS = _REPLAY | {Program.VERIFY}  # what tells how many events a replay writ
 _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _CONNECTED = frozenset(Program) - {Program.RUN}
+_ACCESS = frozenset(Program)
+_NO_FLAG: frozenset[Program] = frozenset()  # of secrets: everybody on a machine can read command lines
 
 
 class Setting(NamedTuple):
@@ -81,6 +84,7 @@ class Setting(NamedTuple):
     help: str
     metavar: str | None = None  # None: by its type
     unset: str | None = None  # what counts when it is None
+    is_secret: bool = False  # it is never shown
 
 
 def _duration(value: object) -> object:
@@ -185,6 +189,11 @@ Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
 Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
 """Several texts, which may hold commas; in a variable they are written a,b or ["a","b"]."""
 
+HIDDEN = "(hidden)"
+
+Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
+"""A text that is never shown."""
+
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 
 _UNITS = ("_ms", "_per_s", "_time")
@@ -227,7 +236,12 @@ class Settings(BaseSettings):
     """All that a run depends on."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_prefix_target="all", extra="forbid", frozen=True, alias_generator=setting_name
+        env_prefix=PREFIX,
+        env_prefix_target="all",
+        extra="forbid",
+        frozen=True,
+        alias_generator=setting_name,
+        hide_input_in_errors=True,
     )
 
     data: Annotated[
@@ -533,6 +547,61 @@ class Settings(BaseSettings):
     connect_timeout_ms: Annotated[
         Duration, Setting(Panel.KAFKA, _CONNECTED, "How long a program waits for a broker that is away.")
     ] = 30_000
+    client_config: Annotated[
+        Path | None,
+        Setting(
+            Panel.ACCESS,
+            _ACCESS,
+            "A file of properties for clients, as librdkafka or Kafka's Java client reads it; the settings below win "
+            "over it.",
+            "FILE",
+            unset="none",
+        ),
+    ] = None
+    security_protocol: Annotated[
+        str | None,
+        Setting(Panel.ACCESS, _ACCESS, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", "NAME", unset="PLAINTEXT"),
+    ] = None
+    sasl_mechanism: Annotated[
+        str | None,
+        Setting(Panel.ACCESS, _ACCESS, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.", "NAME", unset="none"),
+    ] = None
+    sasl_username: Annotated[str | None, Setting(Panel.ACCESS, _ACCESS, "The user's name.", "NAME", unset="none")] = (
+        None
+    )
+    sasl_password: Annotated[
+        Secret | None,
+        Setting(Panel.ACCESS, _NO_FLAG, "The user's password.", unset="none", is_secret=True),
+    ] = None
+    sasl_oauthbearer_token_command: Annotated[
+        str | None,
+        Setting(
+            Panel.ACCESS,
+            _ACCESS,
+            "A command that prints a token for OAUTHBEARER; it is run again when the token is about to end.",
+            "COMMAND",
+            unset="none",
+        ),
+    ] = None
+    ssl_ca_location: Annotated[
+        str | None,
+        Setting(
+            Panel.ACCESS,
+            _ACCESS,
+            "The certificates of the authorities that are trusted, in PEM.",
+            "FILE",
+            unset="those that this machine trusts",
+        ),
+    ] = None
+    ssl_certificate_location: Annotated[
+        str | None, Setting(Panel.ACCESS, _ACCESS, "The client's own certificate, in PEM.", "FILE", unset="none")
+    ] = None
+    ssl_key_location: Annotated[
+        str | None, Setting(Panel.ACCESS, _ACCESS, "The key of that certificate, in PEM.", "FILE", unset="none")
+    ] = None
+    ssl_key_password: Annotated[
+        Secret | None, Setting(Panel.ACCESS, _NO_FLAG, "The password of that key.", unset="none", is_secret=True)
+    ] = None
     session_timeout_ms: Annotated[
         Duration,
         Setting(
@@ -571,7 +640,9 @@ class Settings(BaseSettings):
 
     def environment(self) -> dict[str, str]:
         """The settings that were given, as variables for a process that is started with the same ones."""
-        given = self.model_dump(by_alias=True, include=set(self.given))
+        given = self.model_dump(by_alias=True, include=set(self.given)) | {
+            name: value.get_secret_value() for name in self.given if isinstance(value := getattr(self, name), SecretStr)
+        }
         return {variable_of(name): _as_variable(value) for name, value in given.items() if value is not None}
 
 

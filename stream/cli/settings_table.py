@@ -32,7 +32,7 @@ def settings(
         is_given = one.field in effective.given
         source = source_of(one.name, {}, config_path()) if is_given else "default"
         value = _text(shown[one.name]) if is_given else one.shown_default
-        table.add_row(one.flag, escape(value), source, escape(one.setting.help))
+        table.add_row(one.written, escape(value), source, escape(one.setting.help))
     out.print(table, highlight=False)
 
 
@@ -51,6 +51,7 @@ def as_markdown() -> str:
         "(`on_expiry` in `onebit.toml`, or in the file of `--config`). Flags win over variables, they over the file.",
         "A duration is a number and a unit: `250ms`, `10s`, `5m`, `1.5h`. A list is written `a,b`. A whole number may",
         "have underscores between its digits, as in `100_000`.",
+        "A secret is a variable, or a name in the file, and no flag: everybody on a machine can read command lines.",
         "`onebit settings` shows what holds in a shell, and where it comes from.",
     ]
     for panel in Panel:
@@ -62,7 +63,7 @@ def as_markdown() -> str:
 
 
 def _row(one: Described) -> str:
-    cells = (f"`{one.flag}`", _code(one), one.accepted, one.setting.help, _programs(one))
+    cells = (f"`{one.written}`", _code(one), one.accepted, one.setting.help, _programs(one))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -74,4 +75,4 @@ def _programs(one: Described) -> str:
     programs = one.setting.programs
     if programs >= frozenset(Program) - {Program.RUN}:
         return "all" if Program.RUN in programs else "all but run"
-    return ", ".join(str(program) for program in Program if program in programs)
+    return ", ".join(str(program) for program in Program if program in programs) or "none"

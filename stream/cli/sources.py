@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from stream.cli.access import with_address_of_file
 from stream.cli.described import described
 from stream.cli.settings import CONFIG_VARIABLE, PREFIX, Settings, SettingsError, config_path, flag_of, variable_of
 from stream.near_names import close_matches
@@ -31,7 +32,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     if path is not None and not path.is_file():
         raise SettingsError(f"{CONFIG_VARIABLE}: expected a TOML file; there is none at {path}")
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0]) if first["loc"] else "settings"
@@ -39,10 +40,12 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         if first["type"] == "extra_forbidden":
             known = [one.name for one in described()]
             raise SettingsError(f"{name} in {path}: no setting has this name{close_matches(name, known)}") from error
-        got = "" if "; got " in message else f"; got {first['input']!r}"
+        is_secret = any(one.name == name and one.setting.is_secret for one in described())
+        got = "" if is_secret or "; got " in message else f"; got {first['input']!r}"
         raise SettingsError(f"{_origin(name, flags, path)}: {message}{got}") from error
     except ValueError as error:  # the TOML file, or a list in a variable, cannot be parsed
         raise SettingsError(f"settings from {path or 'variables'} cannot be read: {error}") from error
+    return with_address_of_file(settings)
 
 
 def _origin(name: str, flags: Mapping[str, Any], path: Path | None) -> str:
@@ -69,10 +72,12 @@ def unknown_variables() -> list[str]:
 
 
 def command_line(arguments: list[str]) -> str:
-    """How a run can be repeated: the command, and the settings that came from variables."""
+    """How a run can be repeated: the command, and the settings that came from variables, without secrets."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items()) if _is_setting(name)]
     return " ".join([*variables, "onebit", *map(shlex.quote, arguments)])
 
 
 def _is_setting(name: str) -> bool:
-    return name == CONFIG_VARIABLE or name in {variable_of(one.name) for one in described()}
+    return name == CONFIG_VARIABLE or name in {
+        variable_of(one.name) for one in described() if not one.setting.is_secret
+    }

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from stream.brokers.client_config import ClientConfig
+from stream.cli.access import client_config_of
+from stream.cli.connection import command_hint
 from stream.cli.described import described
 from stream.cli.exits import ExitCode, markdown
-from stream.cli.settings import Panel, Program, SettingsError
+from stream.cli.settings import HIDDEN, Panel, Program, SettingsError
 from stream.cli.settings_table import as_markdown
-from stream.cli.sources import load_settings, unknown_variables
+from stream.cli.sources import command_line, load_settings, unknown_variables
 from tests.cli.conftest import Onebit
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -49,9 +52,9 @@ def test_a_command_has_the_flags_of_its_program_with_their_help(
             assert f"[default: ({one.shown_default})]" in shown[0]
 
 
-def test_a_setting_is_a_flag_of_some_command_and_its_field_ends_with_its_unit() -> None:
+def test_a_setting_is_a_flag_of_some_command_unless_it_is_secret_and_its_field_ends_with_its_unit() -> None:
     for one in described():
-        assert one.setting.programs, one.name
+        assert bool(one.setting.programs) != one.setting.is_secret, one.name
         assert one.is_duration == one.field.endswith("_ms"), one.field
         assert one.setting.help.endswith("."), one.name
     assert {one.setting.panel for one in described()} == set(Panel) - {Panel.OUTPUT}
@@ -139,3 +142,49 @@ def test_settings_are_shown_with_where_they_come_from(onebit: Onebit, monkeypatc
     assert by_flag["--seed"] == ["3", "file"]
     assert by_flag["--window"] == ["90s", "variable"]
     assert by_flag["--data"] == ["optdigits", "default"]
+
+
+SECRET = "correct-horse"  # noqa: S105  # looked for everywhere
+
+
+def test_a_secret_is_shown_nowhere_and_handed_on_to_other_processes(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("client.properties").write_text(f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.password={SECRET}\n")
+    monkeypatch.setenv("ONEBIT_SASL_PASSWORD", SECRET)
+    monkeypatch.setenv("ONEBIT_SSL_KEY_PASSWORD", SECRET)
+    monkeypatch.setenv("ONEBIT_CLIENT_CONFIG", "client.properties")
+    settings = load_settings({"sasl_username": "ada"})
+    assert settings.environment()["ONEBIT_SASL_PASSWORD"] == SECRET
+    assert repr(client_config_of(settings).sasl_password) == "SecretStr('**********')"
+
+    ended = onebit("run", "--events", "20", "--learner", "banditron", "--json", "--report", "page.html")
+    assert ended.code == ExitCode.OK
+    shown = (repr(settings), str(settings.shown()), command_line(["run"]), Path("page.html").read_text())
+    for text in (*shown, *ended[1:], *onebit("settings")[1:]):
+        assert SECRET not in text
+    assert settings.shown()["sasl_password"] == HIDDEN
+
+
+def test_a_secret_that_is_no_text_is_refused_and_not_shown() -> None:
+    Path("onebit.toml").write_text("sasl_password = 1234567890\n")
+    with pytest.raises(SettingsError, match=r"sasl_password in onebit\.toml: ") as refused:
+        load_settings({})
+    assert "1234567890" not in str(refused.value)
+
+
+def test_the_file_of_properties_gives_the_address_and_settings_win_over_it() -> None:
+    Path("client.properties").write_text("bootstrap.servers=kafka:9094\nsecurity.protocol=SSL\nclient.id=ours\n")
+    settings = load_settings({"client_config": "client.properties", "security_protocol": "PLAINTEXT"})
+    assert settings.bootstrap == "kafka:9094"
+    assert client_config_of(settings) == ClientConfig(client_id="ours")
+    assert command_hint(settings, "learn").startswith("onebit learn --bootstrap kafka:9094 --client-config client.prop")
+    assert load_settings({"client_config": "client.properties", "bootstrap": "own:1"}).bootstrap == "own:1"
+
+
+def test_a_file_of_properties_that_cannot_be_used_ends_a_command_in_one_line(onebit: Onebit) -> None:
+    Path("client.properties").write_text("sasl.mecanism=PLAIN\n")
+    ended = onebit("topics", "describe", "--client-config", "client.properties")
+    assert ended.code == ExitCode.USAGE
+    assert ended.err.startswith("error: sasl.mecanism: no property of this name is known; did you mean sasl.mechanism")
+    assert ended.err.count("\n") == 1

@@ -37,6 +37,7 @@ class Admin:
         self._asking: dict[str, Any] = {}  # consumers that read nothing, by their level of isolation
         self.other = KafkaBroker(
             connection.bootstrap,
+            config=connection.config,
             connect_timeout_ms=connect_timeout_ms,
             request_timeout_ms=connection.request_timeout_ms,
             progress=progress,

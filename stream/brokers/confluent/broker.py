@@ -3,12 +3,19 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from stream.brokers.client_config import ClientConfig
 from stream.brokers.confluent.admin import NO_GROUP, Admin
 from stream.brokers.confluent.connection import Connection
 from stream.brokers.confluent.consumers import Reader, make_consumer
 from stream.brokers.confluent.membership import GroupConsumer, join_group
 from stream.brokers.confluent.producers import PlainProducer, TransactionalConfluentProducer, transactional_producer
-from stream.brokers.connecting import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
+from stream.brokers.connecting import (
+    CONNECT_TIMEOUT_MS,
+    NO_SECURITY,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    TRANSACTION_TIMEOUT_MS,
+)
 from stream.brokers.port import BrokerError, Ends, RebalanceListener
 from stream.brokers.refusals import check_co_partitioned
 from stream.wire.records import TopicPartition
@@ -22,6 +29,7 @@ class ConfluentBroker:
         self,
         bootstrap: str,
         *,
+        config: ClientConfig = NO_SECURITY,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -31,7 +39,7 @@ class ConfluentBroker:
         """Connect, and wait for a broker that is not up yet: see `stream.brokers.connecting.connect`."""
         self._session_timeout_ms = session_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
-        self._connection = Connection(bootstrap, request_timeout_ms)
+        self._connection = Connection(bootstrap, request_timeout_ms, config)
         self.admin = Admin(self._connection, connect_timeout_ms, progress)
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from stream.brokers.bootstrap import servers_of
+from stream.brokers.client_config import ClientConfig
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
 Result = TypeVar("Result")
@@ -75,8 +76,9 @@ Opened = TypeVar("Opened", bound=Client)
 class Connection:
     """How a Kafka is reached, and the clients that are open there."""
 
-    def __init__(self, bootstrap: str, request_timeout_ms: int) -> None:
+    def __init__(self, bootstrap: str, request_timeout_ms: int, config: ClientConfig) -> None:
         self.bootstrap = bootstrap
+        self.config = config
         self.request_timeout_ms = request_timeout_ms
         self.request_timeout_s = request_timeout_ms / 1000
         self.patience_s = self.request_timeout_s + _SLACK_S
@@ -99,7 +101,7 @@ class Connection:
         setup_ms = min(self.request_timeout_ms, _CONNECTION_MS_MAX)
         return {
             "bootstrap.servers": self._servers,
-            "client.id": "onebit",
+            "client.id": self.config.client_id or "onebit",
             # What it logs as errors it then tries again; what is final is raised.
             "log_level": 0,
             "error_cb": self._hear,

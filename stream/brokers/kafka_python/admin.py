@@ -21,13 +21,15 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.brokers.kafka_python.connection import RETRY_S, Connection
-from stream.brokers.port import BrokerError, BrokerUnavailableError, Ends
+from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, Ends
 from stream.brokers.refusals import check_settings
 from stream.brokers.topic_settings import description_of, settings_of
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
 _ATTEMPT_MS = 2_000  # one attempt to connect, and how often the wait is reported
+
+_FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class Admin:
@@ -48,12 +50,16 @@ class Admin:
                 return self._connection.make(KafkaAdminClient, bootstrap_timeout_ms=attempt_ms)
             except kafka_errors.RetriableError as error:
                 if left_ms <= _ATTEMPT_MS:
+                    what_to_do = "; start one (onebit kafka up), or give the address of one that runs"
                     raise BrokerUnavailableError(
-                        f"no Kafka answered at {bootstrap} within {connect_timeout_ms} ms; start one "
-                        f"(onebit kafka up), or give the address of one that runs"
+                        f"no Kafka answered at {bootstrap} within {connect_timeout_ms} ms"
+                        f"{self._connection.hint() or what_to_do}"
                     ) from error
                 waited_s = time.monotonic() - started_s
-                progress(f"waiting for Kafka at {bootstrap}: {waited_s:.0f} s of {connect_timeout_ms / 1000:g} s")
+                progress(
+                    f"waiting for Kafka at {bootstrap}: {waited_s:.0f} s of {connect_timeout_ms / 1000:g} s"
+                    f"{self._connection.hint()}"
+                )
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
@@ -84,17 +90,17 @@ class Admin:
         """See Broker."""
         if not names:
             return {}
-        found = {
-            topic["name"]: topic
-            for topic in self._connection.ask("describe topics", lambda: self.client.describe_topics(list(names)))
-            if topic["error_code"] == 0
-        }
+        found = self._existing(names)
         if not found:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in found]
         configs = self._connection.ask(
             "describe topics", lambda: self.client.describe_configs(resources, config_filter="all")["topic"]
         )
+        unsaid = [name for name in found if not configs[name]]  # deleted meanwhile, or it was not allowed to ask
+        if unsaid and (forbidden := sorted(self._existing(unsaid))):
+            acls = [Acl("topic", name, "DescribeConfigs") for name in forbidden]
+            self._connection.forbid("describe topics", acls)
         descriptions = {}
         for name, topic in found.items():
             settings = {setting: described["value"] for setting, described in configs[name].items()}
@@ -102,6 +108,13 @@ class Admin:
                 replication = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
                 descriptions[name] = description_of(name, len(topic["partitions"]), replication, settings)
         return descriptions
+
+    def _existing(self, names: Sequence[str]) -> dict[str, Any]:
+        """What kafka-python says of the topics that exist, by name."""
+        found = self._connection.ask("describe topics", lambda: self.client.describe_topics(list(names)))
+        if forbidden := [topic["name"] for topic in found if topic["error_code"] == _FORBIDDEN]:
+            self._connection.forbid("describe topics", [Acl("topic", name, "Describe") for name in sorted(forbidden)])
+        return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
@@ -121,6 +134,9 @@ class Admin:
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
         """Raise with what each topic was answered, unless that it was done, or had been done by another program."""
+        if forbidden := [topic["name"] for topic in answer["topics"] if topic["error_code"] == _FORBIDDEN]:
+            acls = [Acl("topic", name, what.capitalize()) for name in sorted(forbidden)]
+            self._connection.forbid(f"{what} topics", acls)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
             for topic in answer["topics"]
@@ -148,6 +164,7 @@ class Admin:
         found = self._connection.ask(
             "ask where partitions begin and end",
             lambda: self.client.list_partition_offsets(specs, isolation, timeout_ms=timeout_ms),
+            [Acl("topic", tp.topic, "Describe") for tp in tps],
         )
         return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
 
@@ -157,7 +174,8 @@ class Admin:
         for tp in tps:
             timeout_ms = self._connection.request_timeout_ms
             ask = partial(consumer.committed, KafkaTopicPartition(*tp), timeout_ms=timeout_ms)
-            offset: int | None = self._connection.ask(f"read the offsets of group {group}", ask)
+            needs = (Acl("group", group, "Read"), Acl("topic", tp.topic, "Read"))
+            offset: int | None = self._connection.ask(f"read the offsets of group {group}", ask, needs)
             if offset is not None:
                 offsets[tp] = offset
         return offsets
@@ -179,7 +197,11 @@ class Admin:
         return {name: str(member["member_id"]) for name, member in self._described_members(group)}
 
     def _described_members(self, group: str) -> list[tuple[str, Any]]:
-        found = self._connection.ask(f"describe group {group}", lambda: self.client.describe_groups([group]))
+        found = self._connection.ask(
+            f"describe group {group}",
+            lambda: self.client.describe_groups([group]),
+            [Acl("group", group, "Describe")],
+        )
         return [(member["group_instance_id"] or member["member_id"], member) for member in found[group]["members"]]
 
     def leave(self, group: str, member_id: str, member: str) -> None:

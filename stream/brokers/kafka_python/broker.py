@@ -5,7 +5,14 @@ from contextlib import suppress
 
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from stream.brokers.connecting import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS
+from stream.brokers.client_config import ClientConfig
+from stream.brokers.connecting import (
+    CONNECT_TIMEOUT_MS,
+    NO_SECURITY,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    TRANSACTION_TIMEOUT_MS,
+)
 from stream.brokers.kafka_python.admin import Admin
 from stream.brokers.kafka_python.connection import Connection
 from stream.brokers.kafka_python.consumers import Reader, make_consumer
@@ -29,6 +36,7 @@ class KafkaBroker:
         self,
         bootstrap: str,
         *,
+        config: ClientConfig = NO_SECURITY,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -38,7 +46,7 @@ class KafkaBroker:
         """Connect, and wait for a broker that is not up yet: see `stream.brokers.connecting.connect`."""
         self._session_timeout_ms = session_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
-        self._connection = Connection(bootstrap, request_timeout_ms)
+        self._connection = Connection(bootstrap, request_timeout_ms, config)
         self.admin = Admin(self._connection, connect_timeout_ms, progress or (lambda _: None))
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:

@@ -11,16 +11,19 @@ What kafka-python leaves to its caller:
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.selector import NetworkSelector
 
 from stream.brokers.bootstrap import servers_of
-from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.brokers.client_config import ClientConfig
+from stream.brokers.kafka_python.security import Manager, access_error, forbidden, hint_of, settings_of
+from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
 Result = TypeVar("Result")
 
@@ -57,12 +60,15 @@ Opened = TypeVar("Opened", bound=Client)
 class Connection:
     """How a Kafka is reached, and the clients that are open there."""
 
-    def __init__(self, bootstrap: str, request_timeout_ms: int) -> None:
+    def __init__(self, bootstrap: str, request_timeout_ms: int, config: ClientConfig) -> None:
         self.bootstrap = bootstrap
+        self.config = config
         self.request_timeout_ms = request_timeout_ms
         self.patience_s = request_timeout_ms / 1000 + _SLACK_S
         self.clients: list[Client] = []
         self._servers = servers_of(bootstrap)
+        self._security = settings_of(config)
+        self._failure: BaseException | None = None  # of the last client that could not be made
         _quieten()
 
     def opened(self, client: Opened) -> Opened:
@@ -79,8 +85,14 @@ class Connection:
         """When a request that begins now must be answered, by this host's monotonic clock."""
         return time.monotonic() + self.request_timeout_ms / 1000
 
-    def ask(self, what: str, question: Callable[[], Result]) -> Result:
-        """Put a question to the broker, and again while it cannot answer, for the time that a request may take."""
+    def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
+        """Put a question to the broker, and again while it cannot answer, for the time that a request may take.
+
+        Args:
+            what: is asked for, for messages.
+            question: asks.
+            needs: what must be allowed for it.
+        """
         deadline_s = self.deadline_s()
         while True:
             try:
@@ -92,11 +104,13 @@ class Connection:
                 ) from error
             except kafka_errors.KafkaError as error:
                 if not isinstance(error, TRANSIENT) or time.monotonic() > deadline_s:
-                    self.refuse(what, error)
+                    self.refuse(what, error, needs)
             time.sleep(RETRY_S)
 
-    def refuse(self, what: str, error: BaseException) -> NoReturn:
-        """Raise the port's error for one of the client's."""
+    def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
+        """Raise the port's error for one of the client's; for `needs`, see `ask`."""
+        if (refused := access_error(what, error, self.bootstrap, self.config, needs)) is not None:
+            raise refused from error
         chain = [error, error.__cause__, *error.args]  # kafka-python hands the reason on as a second argument
         reason = next((one for one in chain if isinstance(one, (*FENCED, *STALE))), error)
         said = f"{type(reason).__name__}: {reason}"
@@ -112,12 +126,16 @@ class Connection:
         raise BrokerError(f"could not {what} at {self.bootstrap} ({said})") from error
 
     @contextmanager
-    def translating(self, what: str) -> Iterator[None]:
-        """Raise the port's errors for the client's."""
+    def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
+        """Raise the port's errors for the client's; for `needs`, see `ask`."""
         try:
             yield
         except (kafka_errors.KafkaError, ValueError, TypeError) as error:
-            self.refuse(what, error)
+            self.refuse(what, error, needs)
+
+    def forbid(self, what: str, missing: Sequence[Acl]) -> NoReturn:
+        """Raise for what the broker has answered does not allow."""
+        raise forbidden(what, self.bootstrap, self.config, missing)
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
         """Make a client of kafka-python; one that cannot connect leaves nothing open."""
@@ -125,13 +143,12 @@ class Connection:
 
         def network(**configs: Any) -> Any:
             setup_ms = min(self.request_timeout_ms, _CONNECTION_MS_MAX)
-            made.append(
-                KafkaNetClient(
-                    socket_connection_setup_timeout_ms=setup_ms,
-                    socket_connection_setup_timeout_max_ms=setup_ms,
-                    **configs,
-                )
-            )
+            configs |= {
+                "socket_connection_setup_timeout_ms": setup_ms,
+                "socket_connection_setup_timeout_max_ms": setup_ms,
+            }
+            net = NetworkSelector(**configs)
+            made.append(KafkaNetClient(net, Manager(net, **configs)))
             return made[-1]
 
         try:
@@ -143,13 +160,23 @@ class Connection:
                     "reconnect_backoff_max_ms": 1000,
                     "kafka_client": network,
                     "proxy_url": "direct://",  # no proxy: see _Socket
+                    **self._security,
                     **settings,
                 }
             )
         except BaseException:
             for client in made:
+                self._failure = client._manager.last_failure
                 client.close()
+            if self._failure is not None:
+                refused = access_error("connect", self._failure, self.bootstrap, self.config)
+                if refused is not None:
+                    raise refused from self._failure
             raise
+
+    def hint(self) -> str:
+        """What may be wrong, when the last attempt to connect has failed in a way that tells."""
+        return hint_of(self._failure, self.config)
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]

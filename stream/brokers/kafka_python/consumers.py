@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from stream.brokers.kafka_python.admin import Admin
 from stream.brokers.kafka_python.connection import CLOSE_S, RETRY_S, TRANSIENT, Connection
 from stream.brokers.kafka_python.foreign import PartitionRecords, UnreadableError, headers_read
-from stream.brokers.port import BrokerError, BrokerUnavailableError
+from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError
 from stream.brokers.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
@@ -74,7 +74,7 @@ class Reader:
         except UnreadableError as error:
             raise BrokerError(str(error)) from error
         except kafka_errors.KafkaError as error:
-            self._connection.refuse("read", error)
+            self._connection.refuse("read", error, self.needs())
         self._check_times(polled)
         return [
             Record(
@@ -89,6 +89,10 @@ class Reader:
             for records in polled.values()
             for r in records
         ]
+
+    def needs(self) -> list[Acl]:
+        """What must be allowed for reading."""
+        return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
         """Refuse what was appended since its topic was altered to its senders' times; the last of a partition tells."""

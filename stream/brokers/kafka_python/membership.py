@@ -25,7 +25,7 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from stream.brokers.kafka_python.admin import Admin
 from stream.brokers.kafka_python.connection import RETRY_S, Connection
 from stream.brokers.kafka_python.consumers import Reader, make_consumer
-from stream.brokers.port import BrokerError, FencedError, RebalanceListener, StaleMemberError
+from stream.brokers.port import Acl, BrokerError, FencedError, RebalanceListener, StaleMemberError
 from stream.brokers.refusals import no_longer_kept, replaced, thrown_out
 from stream.wire.records import Record, TopicPartition
 
@@ -145,6 +145,7 @@ class GroupConsumer(Reader):
         super().__init__(connection, admin, client)
         self._group = group
         self._member = member
+        self._topics = tuple(topics)
         self._listener = listener
         self._rebalances = _Rebalances(client, listener)
         self._paused: set[TopicPartition] = set()  # by the user
@@ -152,7 +153,7 @@ class GroupConsumer(Reader):
         self._joins = _Joins(client._coordinator, rejoins=rejoins)
         client.subscribe(list(topics), listener=self._rebalances)
         # A leader of the group that has no metadata yet deals no partitions, and the group is joined a second time.
-        with connection.translating(f"read about {', '.join(topics)}"):
+        with connection.translating(f"read about {', '.join(topics)}", self.needs()):
             client._net.run(client._manager.wait_for, client._cluster.request_update(), connection.request_timeout_ms)
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -186,6 +187,10 @@ class GroupConsumer(Reader):
             raise StaleMemberError(f"{self._member} is not a member of group {self._group} now; poll to join it again")
         return metadata
 
+    def needs(self) -> list[Acl]:
+        """What must be allowed for reading in this group, and for committing its offsets."""
+        return [Acl("group", self._group, "Read"), *(Acl("topic", topic, "Read") for topic in self._topics)]
+
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """See Consumer."""
         tps = list(tps)
@@ -201,7 +206,7 @@ class GroupConsumer(Reader):
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Consumer."""
         self.membership()
-        with self._connection.translating(f"commit offsets of group {self._group}"):
+        with self._connection.translating(f"commit offsets of group {self._group}", self.needs()):
             self._client.commit(offsets_of(offsets), timeout_ms=self._connection.request_timeout_ms)
 
     def check_place(self) -> None:

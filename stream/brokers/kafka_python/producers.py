@@ -10,22 +10,26 @@ What kafka-python leaves to its caller:
 - A consumer's group metadata fall back to "no generation", which the broker does not check, when the member is thrown
   out. Offsets are not sent then (`GroupConsumer.membership`). That the answer to a producer's offsets was
   UNKNOWN_MEMBER_ID, the consumer does not hear (`send_offsets`).
+- When the broker does not allow the offsets of a topic, it lets its transaction be ended by nobody, although the broker
+  would abort it. Until the time-out others would wait for it (`_let_abort`).
 - It queues without a limit, and its own close raises, and leaves its thread, when records are not settled.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from kafka import KafkaProducer
 from kafka import errors as kafka_errors
+from kafka.producer.transaction_manager import TransactionState
 
 from stream.brokers.kafka_python.connection import CLOSE_S, FENCED, STALE, Connection
 from stream.brokers.kafka_python.foreign import NULL, NullSerializer, headers_to_send
 from stream.brokers.kafka_python.membership import GroupConsumer, offsets_of
-from stream.brokers.port import BrokerError, BrokerUnavailableError, Consumer, FencedError
+from stream.brokers.kafka_python.security import is_refusal
+from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, Consumer, FencedError
 from stream.wire.records import Headers, TopicPartition
 
 _QUEUED_RECORDS_MAX = 20_000
@@ -75,23 +79,26 @@ def _make(connection: Connection, **settings: Any) -> Any:
 class _Sent:
     """Records that were queued and not yet acknowledged."""
 
-    __slots__ = ("_appended_ms", "_bytes", "_connection", "_futures")
+    __slots__ = ("_appended_ms", "_bytes", "_connection", "_futures", "_topics")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._futures: list[Any] = []
         self._bytes = 0
+        self._topics: set[str] = set()
         self._appended_ms: dict[TopicPartition, int] = {}
 
     def send(
         self, client: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
         """Queue a record; when too many are queued, wait for those."""
+        self._topics.add(topic)
         try:
             sent = NULL if key is None and value is None else value
             self._futures.append(client.send(topic, sent, key, headers_to_send(headers), partition))
         except (kafka_errors.KafkaError, ValueError, TypeError) as error:
-            self._connection.refuse(f"send a record of {len(value or b'')} bytes to {topic}/{partition}", error)
+            what = f"send a record of {len(value or b'')} bytes to {topic}/{partition}"
+            self._connection.refuse(what, error, self.needs())
         self._bytes += len(value or b"")
         if len(self._futures) >= _QUEUED_RECORDS_MAX or self._bytes >= _QUEUED_BYTES_MAX:
             self._appended_ms = self.settle()
@@ -112,8 +119,12 @@ class _Sent:
             if written.timestamp > appended_ms.get(tp, -1):
                 appended_ms[tp] = written.timestamp
         if failed[1] is not None:
-            self._connection.refuse(f"write {failed[0]} of {len(futures)} records", failed[1])
+            self._connection.refuse(f"write {failed[0]} of {len(futures)} records", failed[1], self.needs())
         return appended_ms
+
+    def needs(self) -> list[Acl]:
+        """What must be allowed for writing them."""
+        return [Acl("topic", topic, "Write") for topic in sorted(self._topics)]
 
     def drop(self) -> None:
         """Forget all: their transaction was aborted."""
@@ -212,7 +223,7 @@ class TransactionalKafkaProducer:
         self._check_open()
         assert isinstance(consumer, GroupConsumer)
         metadata = consumer.membership()
-        with self._translating(f"send the offsets of group {metadata.group_id}"):
+        with self._translating(f"send the offsets of group {metadata.group_id}", consumer.needs()):
             result = self._manager.send_offsets_to_transaction(offsets_of(offsets), metadata)
             try:
                 self._wait_for(result, "send offsets")
@@ -236,6 +247,7 @@ class TransactionalKafkaProducer:
         self._in_transaction = False
         self._sent.drop()
         self._check_known()
+        self._let_abort()
         with self._translating("abort"):
             self._wait_for(self._manager.begin_abort(), "abort")
 
@@ -254,7 +266,7 @@ class TransactionalKafkaProducer:
         try:
             return self._sent.settle()
         except BrokerError:
-            self._raise_if_fenced("write records")  # the records themselves may know only of an aborted batch
+            self._raise_if_final("write records")  # the records themselves may know only of an aborted batch
             raise
 
     def _wait_for(self, result: Any, what: str) -> None:
@@ -263,6 +275,12 @@ class TransactionalKafkaProducer:
         if not result.wait(1000 * self._connection.patience_s):
             self._unknown = f"{what} was not answered within {self._connection.request_timeout_ms} ms"
             self._check_known()
+
+    def _let_abort(self) -> None:
+        """Let a transaction be aborted in which something was not allowed."""
+        manager = self._manager
+        if manager.has_fatal_error() and is_refusal(manager.last_error):
+            manager._current_state = TransactionState.ABORTABLE_ERROR
 
     def _check_open(self) -> None:
         self._check_known()
@@ -277,12 +295,12 @@ class TransactionalKafkaProducer:
             )
 
     @contextmanager
-    def _translating(self, what: str) -> Iterator[None]:
+    def _translating(self, what: str, needs: Sequence[Acl] = ()) -> Iterator[None]:
         what = f"{what} (transactional id {self._id})"
         try:
             yield
         except kafka_errors.KafkaError as error:
-            self._raise_if_fenced(what)
+            self._raise_if_final(what, needs)
             if "Invalid transition" in str(error):
                 raise FencedError(
                     f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
@@ -291,12 +309,14 @@ class TransactionalKafkaProducer:
             if self._manager.has_fatal_error():  # so it also takes a request that was not answered in time
                 self._unknown = f"could not {what}: {error}"
                 self._check_known()
-            self._connection.refuse(what, error)
+            self._connection.refuse(what, error, needs)
 
-    def _raise_if_fenced(self, what: str) -> None:
+    def _raise_if_final(self, what: str, needs: Sequence[Acl] = ()) -> None:
+        """Raise when the transaction manager has heard that another has taken over, or that this is not allowed."""
         reason = self._manager.last_error
-        if isinstance(reason, (*FENCED, *STALE)):
-            self._connection.refuse(what, reason)
+        if isinstance(reason, (*FENCED, *STALE)) or is_refusal(reason):
+            own = Acl("transactional-id", self._id, "Write")
+            self._connection.refuse(what, reason, (own, *needs, *self._sent.needs()))
 
 
 def _close_producer(client: Any) -> None:

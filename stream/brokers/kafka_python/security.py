@@ -1,0 +1,212 @@
+"""How kafka-python comes in at a secured Kafka, and how its refusals are heard.
+
+What kafka-python leaves to its caller:
+
+- It tries again, until nothing is left of the time, to come in with a password that was refused or at a broker whose
+  certificate it does not trust, and does not say why. `Manager` keeps such an answer, and the next attempt raises it.
+- It throws away what a broker has said in the moment in which it hangs up: why it lets nobody in.
+- It builds TLS anew for each connection, and says "handshake failed" of a file that is not there. Here that is done
+  once, before anything is connected.
+"""
+
+import ssl
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from stream.brokers.client_config import BY_TOKEN, MECHANISMS, ClientConfig
+from stream.brokers.port import AccessError, Acl
+from stream.brokers.tls import context_of, reason_of
+from stream.brokers.token_command import TokenCommand
+
+_NOT_LET_IN = (
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+)
+_NOT_IN_TIME = (kafka_errors.RequestTimedOutError, kafka_errors.KafkaTimeoutError)
+_KINDS = {
+    kafka_errors.TopicAuthorizationFailedError.__name__: "topic",
+    kafka_errors.GroupAuthorizationFailedError.__name__: "group",
+    kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
+    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # of a producer that may write to no topic at all
+}
+"""What each refusal is about, by the name of its error: some come as the text of another error alone."""
+
+
+def settings_of(config: ClientConfig) -> dict[str, Any]:
+    """The settings of a client of kafka-python.
+
+    Raises:
+        ClientConfigError: a certificate or a key cannot be read.
+    """
+    settings: dict[str, Any] = {"security_protocol": config.security_protocol}
+    if config.client_id is not None:
+        settings["client_id"] = config.client_id
+    if config.uses_tls:
+        settings["ssl_context"] = context_of(config)
+        settings["ssl_context"].sslsocket_class = _TlsSocket
+    if config.uses_sasl:
+        settings["sasl_mechanism"] = config.sasl_mechanism
+        if config.sasl_mechanism == BY_TOKEN:
+            settings["sasl_oauth_token_provider"] = _Tokens(config)
+        else:
+            assert config.sasl_password is not None
+            settings["sasl_plain_username"] = config.sasl_username
+            settings["sasl_plain_password"] = config.sasl_password.get_secret_value()
+    return settings
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Is closed when its handshake fails, which kafka-python leaves to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except OSError:
+            self.close()
+            raise
+
+
+class Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """Keeps why connections failed."""
+
+    def __init__(self, net: Any, **configs: Any) -> None:
+        super().__init__(net, **configs)
+        self.last_failure: BaseException | None = None
+        self._refusals: dict[Any, BaseException] = {}  # by node: what it has answered, and will answer again
+
+    def get_connection(self, node_id: Any, **settings: Any) -> Any:
+        """A connection; for a node that has refused one, an error."""
+        if node_id in self._refusals:
+            raise self._refusals[node_id]
+        known = self._conns.get(node_id)
+        connection = super().get_connection(node_id, **settings)
+        if connection is not known:
+            connection.close_future.add_errback(lambda error: self._heard(node_id, error))
+        return connection
+
+    async def _build_transport(self, *arguments: Any, **settings: Any) -> Any:
+        """A transport that reads what came before the end; so a broker's last word is heard."""
+        transport = await super()._build_transport(*arguments, **settings)
+        receive = transport._sock_recv
+
+        def receive_all() -> tuple[bytes, Exception | None]:
+            received, error = receive()
+            return received, None if received else error  # at the next reading it ends again
+
+        transport._sock_recv = receive_all
+        return transport
+
+    def _heard(self, node_id: Any, error: BaseException) -> None:
+        if not isinstance(error, _NOT_IN_TIME):
+            self.last_failure = error
+        if isinstance(error, (*_NOT_LET_IN, AccessError)) or is_about_tls(error):
+            self._refusals[node_id] = error
+
+
+def access_error(
+    what: str, error: BaseException, bootstrap: str, config: ClientConfig, needs: Iterable[Acl] = ()
+) -> AccessError | None:
+    """The port's error for one by which the broker lets nobody in or forbids something; None for all others.
+
+    Args:
+        what: what could not be done.
+        error: of the client.
+        bootstrap: where.
+        config: how the client came in.
+        needs: all that must be allowed for it.
+    """
+    reasons = [error, error.__cause__, *error.args]
+    for reason in reasons:
+        if isinstance(reason, AccessError):
+            return reason
+        if isinstance(reason, _NOT_LET_IN):
+            return AccessError(f"Kafka at {bootstrap} does not let {_user(config)} in: {_why(reason, config)}")
+        if is_refusal(reason):
+            return forbidden(what, bootstrap, config, _missing(reason, needs))
+    told = reason_of(error, config) if is_about_tls(error) else None
+    return AccessError(f"no connection to Kafka at {bootstrap}: {told}") if told else None
+
+
+def forbidden(what: str, bootstrap: str, config: ClientConfig, missing: Sequence[Acl]) -> AccessError:
+    """What is told when an ACL is missing."""
+    acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
+    return AccessError(
+        f"could not {what}: Kafka at {bootstrap} does not allow {_user(config)} all of this: {acts}",
+        missing,
+        config.sasl_username if config.uses_sasl else None,
+    )
+
+
+def is_refusal(error: object) -> bool:
+    """Whether somebody was not allowed to do something."""
+    return isinstance(error, kafka_errors.KafkaError) and _kind_of(error) is not None
+
+
+def hint_of(failure: BaseException | None, config: ClientConfig) -> str:
+    """What may be wrong when a broker is there, and closes the connections; else nothing."""
+    if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
+        return ""
+    by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
+    return (
+        "; something listens there, and speaks otherwise: does it expect another security.protocol or "
+        f"sasl.mechanism than {by}?"
+    )
+
+
+def is_about_tls(error: BaseException) -> bool:
+    """Whether a connection failed by TLS."""
+    return any(isinstance(one, ssl.SSLError) for one in (error, error.__context__, *error.args))
+
+
+def _user(config: ClientConfig) -> str:
+    if config.uses_sasl and config.sasl_username is not None:
+        return f"user {config.sasl_username}"
+    return "the owner of this token" if config.uses_sasl else "this client"
+
+
+def _why(reason: BaseException, config: ClientConfig) -> str:
+    if isinstance(reason, kafka_errors.UnsupportedSaslMechanismError):
+        others = ", ".join(one for one in MECHANISMS if one != config.sasl_mechanism)
+        return f"it does not offer sasl.mechanism={config.sasl_mechanism}; ask which it does offer ({others})"
+    if isinstance(reason, kafka_errors.IllegalSaslStateError):
+        protocol = "SSL" if config.uses_tls else "PLAINTEXT"
+        return f"it knows no SASL at this port; is security.protocol={protocol} right, or the port?"
+    if config.sasl_mechanism == BY_TOKEN:
+        return "it does not accept the token that sasl.oauthbearer.token.command has printed"
+    return f"the name or the password is wrong (sasl.username, sasl.password; {config.sasl_mechanism})"
+
+
+def _missing(reason: BaseException, needs: Iterable[Acl]) -> list[Acl]:
+    """Those of the needed ACLs that an answer is about; if it names nothing, all that the first one is like."""
+    named: set[str] = set()
+    for one in reason.args:
+        named |= {str(name) for name in one} if isinstance(one, set | list | tuple) else {str(one)}
+    kind = _kind_of(reason)
+    of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
+    return [acl for acl in of_kind if acl.name in named] or [
+        acl for acl in of_kind if acl.operation == of_kind[0].operation
+    ]
+
+
+def _kind_of(error: BaseException) -> str | None:
+    return next((kind for name, kind in _KINDS.items() if name in f"{type(error).__name__} {error}"), None)
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """Tokens of a command, for kafka-python."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        super().__init__()
+        assert config.sasl_oauthbearer_token_command is not None
+        self._command = TokenCommand(config.sasl_oauthbearer_token_command)
+
+    def token(self) -> str:
+        """A token that is valid."""
+        return self._command.token().value

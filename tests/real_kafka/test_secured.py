@@ -1,0 +1,279 @@
+"""Onebit on a Kafka with TLS, SASL and ACLs: who is let in, who is not and hears why, and what each program needs.
+
+The ACLs are those of docs/security.md, as its commands stand there: with all of them everything works, and without any
+one of them the program that it is for says which one it lacks.
+"""
+
+import base64
+import io
+import json
+import os
+import time
+from contextlib import closing, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+import trustme
+from kafka import KafkaConsumer, KafkaProducer
+
+from stream.brokers.client_config import client_config, read_properties
+from stream.brokers.connecting import ADAPTERS, connect
+from stream.brokers.kafka_python.security import settings_of
+from stream.brokers.local_kafka import LocalKafkaError, start
+from stream.cli.app import main
+from stream.cli.exits import ExitCode
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+from tests.processes import Pipeline, wait_for
+from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
+
+EVENTS = 40
+TOPICS = Topics.with_prefix()
+COMMANDS = {
+    "replay": ("replay", "--resume", "--events", str(EVENTS + 1), "--rate", "10000"),
+    "learner": ("learn", "--learner", "banditron", "--snapshot-interval", "1ms", "--window", "2s"),
+    "feedback": ("feedback", "--delay", "none"),
+    "auditor": ("verify",),
+}
+"""What each user of the page runs."""
+
+IMPLIED = {("learner", "Describe"), ("auditor", "Describe")}  # by what they may read and write
+NEEDS_SNAPSHOTS = Allowed("learner", "Read", "topic", "onebit.snapshots", prefixed=False)
+COMMITS_FIRST = ("onebit.snapshots", "Write")  # a learner without this has made its first step when it hears of it
+
+
+class Ended(NamedTuple):
+    code: int
+    said: str
+
+
+@pytest.fixture(autouse=True)
+def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ONEBIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ONEBIT_CONFIG", "")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """All that commands have said."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def users(secured: Secured) -> Secured:
+    """The users of the page, with what it allows them."""
+    allowed = allowed_by_the_page()
+    secured.add_users(*{one.user for one in allowed})
+    secured.allow(allowed)
+    return secured
+
+
+def run(file: Path, *arguments: str) -> Ended:
+    """A command in this process, by a file of properties."""
+    told = io.StringIO()
+    with redirect_stdout(told), redirect_stderr(told), pytest.raises(SystemExit) as ended:
+        main([*arguments, "--client-config", str(file)])
+    return Ended(int(ended.value.code or 0), told.getvalue())
+
+
+def token(subject: str) -> str:
+    """A token as the broker's own validator takes it: signed by nobody."""
+    claims = {"sub": subject, "iat": time.time() - 10, "exp": time.time() + 600}
+    parts = ({"alg": "none"}, claims)
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+    return ".".join((*encoded, ""))
+
+
+@pytest.mark.parametrize("client", ADAPTERS)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str, client: str) -> None:
+    file = users.file_of(PLAIN_USER if mechanism == "PLAIN" else "learner", sasl_mechanism=mechanism)
+    if mechanism == "OAUTHBEARER":
+        printed = tmp_path / "token.json"
+        printed.write_text(json.dumps({"access_token": token("learner"), "expires_in": 600}))
+        file = users.file_of(
+            "", sasl_mechanism=mechanism, sasl_password="", sasl_oauthbearer_token_command=f"cat {printed}"
+        )
+    connect(users.kafka.bootstrap, config=client_config(read_properties(file)), client=client).close()
+
+
+REFUSED = {
+    "wrong password": (
+        {"sasl_password": "wrong-" + PASSWORD},
+        "does not let user learner in: the name or the password is wrong",
+    ),
+    "unknown user": ({"sasl_username": "nobody"}, "does not let user nobody in: the name or the password is wrong"),
+    "mechanism without this user": (
+        {"sasl_mechanism": "PLAIN"},
+        "does not let user learner in: the name or the password is wrong (sasl.username, sasl.password; PLAIN)",
+    ),
+    "token that is none": (
+        {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "echo a.b.c"},
+        "it does not accept the token that sasl.oauthbearer.token.command has printed",
+    ),
+    "token command that fails": (
+        {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_command": "false --secret"},
+        "sasl.oauthbearer.token.command (false ...): expected a token; the command ended with exit code 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_who_is_not_let_in_hears_why_in_one_line(users: Secured, said: list[str], case: str) -> None:
+    changes, why = REFUSED[case]
+    ended = run(users.file_of("learner", **changes), "topics", "describe")
+    said.append(ended.said)
+    assert ended.code == ExitCode.USAGE
+    assert ended.said.startswith("error: ")
+    assert ended.said.count("\n") == 1
+    assert why in ended.said
+
+
+def test_certificate_of_another_authority_is_not_trusted(users: Secured, tmp_path: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    ended = run(users.file_of("learner", ssl_ca_location=str(tmp_path / "other.pem")), "topics", "describe")
+    assert ended.code == ExitCode.USAGE
+    assert ended.said.count("\n") == 1
+    assert f"its certificate is not trusted: it is not signed by the authority in {tmp_path}/other.pem" in ended.said
+    assert "ssl.ca.location" in ended.said
+
+
+def test_client_that_speaks_another_protocol_hears_what_to_look_at(users: Secured) -> None:
+    file = users.file_of("", security_protocol="PLAINTEXT", sasl_mechanism="", sasl_password="", ssl_ca_location="")
+    ended = run(file, "topics", "describe", "--connect-timeout", "500ms")
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert "does it expect another security.protocol or sasl.mechanism than PLAINTEXT?" in ended.said
+    assert "onebit kafka up" not in ended.said
+
+
+def test_home_of_a_secured_broker_is_secured_for_good(users: Secured, tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    (storage / "meta.properties").write_text("version=1\n")
+    with pytest.raises(LocalKafkaError, match="began as one without security, and go on so"):
+        start(0, tmp_path, secure=True)
+
+
+@pytest.fixture(scope="module")
+def begun(users: Secured, said: list[str]) -> Secured:
+    """The topics, with contexts, feedback for each, and a context and a prediction that cannot be read."""
+    replayed = ("replay", "--events", str(EVENTS), "--rate", "10000")
+    for ended in (run(users.file_of("owner"), "topics", "create"), run(users.file_of("replay"), *replayed)):
+        assert ended.code == ExitCode.OK, ended.said
+        said.append(ended.said)
+    own = settings_of(client_config(users.properties))
+    consumer = KafkaConsumer(
+        TOPICS.contexts, bootstrap_servers=users.kafka.bootstrap, auto_offset_reset="earliest", **own
+    )
+    producer = KafkaProducer(bootstrap_servers=users.kafka.bootstrap, **own)
+    with closing(consumer), closing(producer):
+        ids = [json.loads(next(consumer).value)["id"] for _ in range(EVENTS)]
+        producer.send(TOPICS.contexts, b"no context", key=b"bad")
+        producer.send(TOPICS.predictions, b"no prediction", key=b"bad")
+        for event_id in ids:
+            producer.send(TOPICS.feedback, json.dumps({"id": event_id, "reward": 1}).encode(), key=event_id.encode())
+        producer.flush()
+    return users
+
+
+def needed_by(*users: str) -> list[Allowed]:
+    """In the order in which each still has something to do that is not allowed."""
+    needed = [one for one in allowed_by_the_page() if one.user in users and one != NEEDS_SNAPSHOTS]
+    found = [one for one in needed if (one.user, one.operation) not in IMPLIED]
+
+    def turn(one: Allowed) -> tuple[bool, bool]:
+        return one.user == "feedback" and one.operation != "Write", (one.name, one.operation) == COMMITS_FIRST
+
+    return sorted(found, key=turn)
+
+
+@pytest.mark.parametrize("missing", needed_by("replay", "auditor", "learner"), ids=str)
+def test_program_without_one_of_its_acls_names_it(begun: Secured, said: list[str], missing: Allowed) -> None:
+    assert_names(begun, said, missing)
+    wait_for(lambda: not open_transactions(begun), "others need not wait for its transaction", timeout_s=20)
+
+
+@pytest.fixture(scope="module")
+def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secured:
+    """With a prediction for each context: what the feedback program has to do."""
+    with closing(pipeline_of("learner", begun, tmp_path_factory.mktemp("answered"))) as pipeline:
+        learner = pipeline.start(*COMMANDS["learner"])
+        own = settings_of(client_config(begun.properties))
+        consumer = KafkaConsumer(
+            TOPICS.predictions, bootstrap_servers=begun.kafka.bootstrap, auto_offset_reset="earliest",
+            isolation_level="read_committed", **own,
+        )  # fmt: skip
+        with closing(consumer):
+            for _ in range(1 + EVENTS):
+                next(consumer)
+        assert learner.stop() == ExitCode.OK
+    return begun
+
+
+@pytest.mark.parametrize("missing", needed_by("feedback"), ids=str)
+def test_feedback_program_without_one_of_its_acls_names_it(
+    answered: Secured, said: list[str], missing: Allowed
+) -> None:
+    assert_names(answered, said, missing)
+
+
+def pipeline_of(user: str, users: Secured, folder: Path) -> Pipeline:
+    """The programs as a user runs them."""
+    return Pipeline(
+        users.kafka.bootstrap, "onebit.", folder, client_config=users.file_of(user, sasl_password=""),
+        sasl_password=PASSWORD,
+    )  # fmt: skip
+
+
+def open_transactions(users: Secured) -> list[str]:
+    """Topics in which a transaction has not ended: the broker ends those of a program that is gone after 60 s."""
+    with closing(connect(users.kafka.bootstrap, config=client_config(users.properties))) as broker:
+        ends = broker.ends([TopicPartition(topic, 0) for topic in TOPICS])
+    return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]
+
+
+def assert_names(begun: Secured, said: list[str], missing: Allowed) -> None:
+    with begun.without(missing):
+        ended = run(begun.file_of(missing.user), *COMMANDS[missing.user])
+    said.append(ended.said)
+    assert ended.code == ExitCode.USAGE, ended.said
+    *_, line = ended.said.splitlines()
+    assert line.startswith("error: "), ended.said
+    assert f"{missing.operation} on {missing.kind} {missing.name}" in line  # of a prefix, it begins so
+    assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
+
+
+def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
+    begun: Secured, said: list[str], tmp_path: Path
+) -> None:
+    pipelines = {user: pipeline_of(user, begun, tmp_path) for user in COMMANDS}
+    programs = [pipelines[user].start(*COMMANDS[user]) for user in ("learner", "feedback")]
+    try:
+        programs[0].wait_until_it_says("started as instance")
+        found = pipelines["auditor"].verify("--wait-events", str(EVENTS), "--timeout", "60s")
+        command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
+        assert [program.stop() for program in programs] == [ExitCode.OK, ExitCode.OK]
+    finally:
+        for pipeline in pipelines.values():
+            pipeline.close()
+
+    assert found["ok"], found
+    own = settings_of(client_config(begun.properties))
+    consumer = KafkaConsumer(
+        *TOPICS, bootstrap_servers=begun.kafka.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=500, **own
+    )
+    with closing(consumer):
+        stored = [repr((record.key, record.value, record.headers)) for record in consumer]
+    assert len(stored) > 3 * EVENTS
+    logged = [program.said() for program in programs]
+    for text in (*said, *command_lines, *logged, *stored, json.dumps(found)):
+        assert PASSWORD not in text
+
+
+def test_learner_that_may_not_read_its_snapshots_says_so(begun: Secured, said: list[str]) -> None:
+    assert NEEDS_SNAPSHOTS in allowed_by_the_page()
+    assert_names(begun, said, NEEDS_SNAPSHOTS)  # now that there are some
