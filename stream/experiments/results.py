@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from scipy.stats import ttest_rel
 
 from stream.experiments.definition import Comparison, Conditions, Figure, Parameters, Reported, Scalar
 from stream.experiments.measure import Row
@@ -194,6 +193,8 @@ def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], 
     pairs = [(row.error, theirs[row.seed, row.fold]) for row in rows if (row.seed, row.fold) in theirs]
     if len(pairs) < 2 or all(one == other for one, other in pairs):
         return ""
+    from scipy.stats import ttest_rel  # here: it takes a second to load, which every command would wait for
+
     p = float(ttest_rel([one for one, _ in pairs], [other for _, other in pairs]).pvalue)
     return next((mark for below, mark in P_VALUES if p < below), "")
 

@@ -15,6 +15,7 @@ from stream.brokers import local_kafka
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
 from stream.wire.topics import TopicSpec
+from tests.processes import wait_for
 
 
 def test_a_second_start_finds_the_broker_that_runs(kafka: LocalKafka) -> None:
@@ -47,6 +48,7 @@ def test_a_broker_that_dies_while_it_is_asked_for_is_started_again(tmp_path: Pat
     first = local_kafka.start(0, tmp_path)
     try:
         os.kill(first.pid, signal.SIGSTOP)  # there, as one is that was just killed, and does not answer any more
+        wait_for(lambda: psutil.Process(first.pid).status() == psutil.STATUS_STOPPED, "the broker stands still")
         end = threading.Timer(0.5, os.kill, (first.pid, signal.SIGKILL))
         end.start()
         second = local_kafka.start(0, tmp_path)

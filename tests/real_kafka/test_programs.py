@@ -135,7 +135,7 @@ def child(parent: int, command: str) -> int | None:
 
 
 def test_stream_of_another_client_is_counted_record_by_record(pipeline: MakePipeline, kafka: LocalKafka) -> None:
-    ours = pipeline(n_classes=3, n_features=4, window="2s", orphan_window="6s", partitions=2)
+    ours = pipeline(n_classes=3, n_features=4, window="4s", orphan_window="15s", partitions=2)
     topics = ours.topics
     learner = ours.start("learn", "--learner", "banditron")
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=0)
@@ -310,11 +310,12 @@ def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Pa
 def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path) -> None:
     home, port = tmp_path / "kafka", unused_port()
     ready = tmp_path / "ready"
-    pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **STREAM, ready_file=ready)
+    slow = STREAM | {"rate": 150}  # so that the replay is not at its end, either
+    pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **slow, ready_file=ready)
     try:
         pipeline.create_topics()
         programs = [pipeline.start(name) for name in ("learn", "feedback")]
-        wait_for(ready.exists, "the learner is ready")  # so that the replay is not at its end when Kafka goes away
+        wait_for(ready.exists, "the learner is ready")  # when Kafka goes away
         programs.append(pipeline.start("replay"))
         with pipeline.watch() as watch:
             watch.wait_until_decided(EVENTS // 20)

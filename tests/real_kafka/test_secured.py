@@ -88,7 +88,7 @@ def token(subject: str) -> str:
     return ".".join((*encoded, ""))
 
 
-@pytest.mark.parametrize("client", ADAPTERS)
+@pytest.mark.parametrize("client", [name for name, client in ADAPTERS.items() if client.comes_in])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str, client: str) -> None:
     file = users.file_of(PLAIN_USER if mechanism == "PLAIN" else "learner", sasl_mechanism=mechanism)
