@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-
 from stream.experiments.definition import Comparison, Conditions, Figure, Parameters, Reported, Scalar
 from stream.experiments.measure import Row
 from stream.parsing import parse_number
