@@ -12,6 +12,7 @@ import orjson
 import typer
 from typer.core import TyperCommand
 
+from producers.datasets.logged import LogDataset
 from producers.datasets.logs.streams import STDIN
 from stream.cli import cost
 from stream.cli.composition import check_play, class_names_of, dataset_of, events_of, task_settings, with_chosen
@@ -80,7 +81,7 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            show_default="all cores, 1 for short runs",
+            show_default="all cores; 1 for short runs and logs",
             help="Learners that run at once, embedded, each in a process with its own copy of the data.",
         ),
     ] = None,
@@ -134,14 +135,18 @@ PROCESSES_FROM_S = 5.0
 """Runs that take less in all are made here, one after the other: processes take two seconds to begin."""
 
 
-def jobs_of(asked: int | None, seconds: Sequence[float], cores: int) -> int:
+def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
     """How many learners run at once.
+
+    A log is read from its folder as it is needed, and may be larger than the memory: each process would hold all of it.
 
     >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
     (2, 1, 2)
+    >>> jobs_of(None, [9.0, 9.0], cores=2, is_log=True), jobs_of(2, [9.0, 9.0], cores=2, is_log=True)
+    (1, 2)
     """
     if asked is None:
-        asked = cores if sum(seconds) >= PROCESSES_FROM_S else 1
+        asked = cores if sum(seconds) >= PROCESSES_FROM_S and not is_log else 1
     return min(asked, len(seconds))
 
 
@@ -154,7 +159,8 @@ def _run_embedded(plan: Plan, seconds: list[float], jobs: int | None) -> list[Ru
         jobs: how many run at once; None: as is best.
     """
     try:
-        if (jobs := jobs_of(jobs, seconds, os.cpu_count() or 1)) > 1:
+        is_log = isinstance(plan.dataset, LogDataset)
+        if (jobs := jobs_of(jobs, seconds, os.cpu_count() or 1, is_log=is_log)) > 1:
             longest_first = sorted(range(len(seconds)), key=lambda place: -seconds[place])
             return run_side_by_side(plan, longest_first, jobs)
         return [run_embedded(plan.settings, name, plan.dataset, plan.command) for name in plan.settings.learner]
