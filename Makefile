@@ -11,6 +11,7 @@ SAMPLE ?= 120
 SEED ?= 1
 ONLY ?= *
 CLIENT ?= kafka-python
+CLIENTS ?= kafka-python
 
 # The main job: the rows of optdigits 12 times over, so that the curves go on well beyond the delays.
 RUN := --learner perceptron --learner banditron --learner soba-diag --learner confidit --param confidit.variant=2 \
@@ -29,7 +30,7 @@ run: $(VENV)/.run ## Replay optdigits to six learners, embedded, in virtual time
 	$(PY) -m stream.cli run $(RUN) $(ARGS)
 
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags
-	$(PY) -m pytest -n auto $(ARGS)
+	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n auto $(ARGS)
 
 test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen; CLIENT=confluent takes the other client
 	ONEBIT_TEST_CLIENT=$(CLIENT) $(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)

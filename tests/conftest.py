@@ -20,13 +20,11 @@ _numbers = itertools.count()
 
 
 class KafkaInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
-    """Where tests run side by side, those of a folder that need a Kafka go to one process: they share one broker."""
+    """Where tests run side by side, all that need a Kafka go to one process: they share that of the run."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folder = next(
-            (folder for folder in ("tests/real_kafka/", "tests/contract/") if nodeid.startswith(folder)), None
-        )
-        return nodeid if folder is None or "[embedded" in nodeid else folder
+        needs_kafka = nodeid.startswith(("tests/real_kafka/", "tests/contract/")) and "[embedded" not in nodeid
+        return "kafka" if needs_kafka else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

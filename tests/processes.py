@@ -30,6 +30,9 @@ from stream.wire.topics import Topics
 
 WAIT_S = 120.0
 
+CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", "kafka-python").split(","))
+"""The clients of the tests on a real Kafka beyond the contract; more by `make test CLIENTS=kafka-python,confluent`."""
+
 
 def wait_for(
     claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S, otherwise: Callable[[], str] = str

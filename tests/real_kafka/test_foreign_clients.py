@@ -9,19 +9,18 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
-from stream.brokers.connecting import ADAPTERS
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
 from stream.wire import codec as wire_codec
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers, TopicPartition
 from tests.contract.test_foreign_records import CODECS, NOT_UTF_8, Name
-from tests.processes import Pipeline
+from tests.processes import CLIENTS, Pipeline
 
 SETTINGS = {"n_classes": 3, "n_features": 4, "window": "60s", "orphan_window": "60s", "snapshot_interval": "1s"}
 
 
-@pytest.fixture(params=ADAPTERS)
+@pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
     """Each of the clients in turn."""
     return str(request.param)

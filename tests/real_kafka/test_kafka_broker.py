@@ -14,13 +14,14 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.partitioner.default import DefaultPartitioner
 
 from stream.brokers import local_kafka
-from stream.brokers.connecting import ADAPTERS, connect
+from stream.brokers.connecting import connect
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.partitioner import partition_for
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
+from tests.processes import CLIENTS
 
 
 class Deaf:
@@ -45,7 +46,7 @@ def own_kafka(tmp_path: Path, unused_port: int) -> Iterator[LocalKafka]:
     local_kafka.stop(tmp_path)
 
 
-@pytest.fixture(params=ADAPTERS)
+@pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
     """Each of the clients in turn."""
     return str(request.param)

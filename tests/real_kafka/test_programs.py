@@ -15,14 +15,13 @@ from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.brokers import local_kafka
-from stream.brokers.connecting import ADAPTERS
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.processes import Pipeline, wait_for
+from tests.processes import CLIENTS, Pipeline, wait_for
 
 EVENTS = 2_000
 STREAM = {"data": "synsep", "events": EVENTS, "rate": 400, "delay": "exponential:200ms", "window": "3s", "seed": 3}
@@ -363,7 +362,7 @@ def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out
         watch.wait_until(lambda ledger: ledger.feedback_duplicates > 0, sent_again)
 
 
-@pytest.mark.parametrize("client", ADAPTERS)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothing_and_says_why(
     pipeline: MakePipeline, client: str
 ) -> None:
@@ -388,7 +387,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothin
 
 @pytest.mark.parametrize(
     ("client", "others", "frozen_s"),  # longer than a session; longer than requests are waited for, too
-    [(client, others, 5) for client in ADAPTERS for others in (0, 1)] + [("confluent", 0, 20), ("kafka-python", 1, 20)],
+    [(client, others, frozen_s) for client in CLIENTS for others, frozen_s in ((0, 5), (1, 5), (1, 20))],
 )
 def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_place(
     pipeline: MakePipeline, client: str, others: int, frozen_s: int
