@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from kafka.net.inet import KafkaNetSocket
 
 from stream.brokers import kafka_python
@@ -39,6 +40,7 @@ PRODUCER = (
     "_sender.force_close",
     "_sender.join",
     "_sender.wakeup",
+    "_transaction_manager._NEEDS_EPOCH_BUMP_ERRORS",
     "_transaction_manager._current_state",
     "_transaction_manager.begin_abort",
     "_transaction_manager.begin_commit",
@@ -115,6 +117,13 @@ def assert_has(start: Any, path: str) -> None:
 
 def test_fetcher_reads_by_the_adapters_records(clients: dict[str, Any]) -> None:
     assert clients["consumer"]._fetcher.PartitionRecords is PartitionRecords
+
+
+def test_zombie_asks_for_no_new_epoch(clients: dict[str, Any]) -> None:
+    manager = clients["producer"]._transaction_manager
+    assert manager.classify_batch_error(InvalidProducerEpochError(), None) == manager.ERROR_CLASS_ABORTABLE
+    lost = manager.classify_batch_error(OutOfOrderSequenceNumberError(), None)
+    assert lost == manager.ERROR_CLASS_NEEDS_EPOCH_BUMP
 
 
 def test_sockets_of_kafka_python_are_the_adapters() -> None:

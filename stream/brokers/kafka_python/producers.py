@@ -12,6 +12,9 @@ What kafka-python leaves to its caller:
   UNKNOWN_MEMBER_ID, the consumer does not hear (`send_offsets`).
 - When the broker does not allow the offsets of a topic, it lets its transaction be ended by nobody, although the broker
   would abort it. Until the time-out others would wait for it (`_let_abort`).
+- When the broker says that a producer's epoch is not the newest, which is how a zombie hears of its successor, it asks
+  for a new epoch, as a producer may that has lost its way. Now and then it gets one, and its successor is fenced. Here
+  it does not ask (`_do_not_come_back`).
 - It queues without a limit, and its own close raises, and leaves its thread, when records are not settled.
 """
 
@@ -54,9 +57,15 @@ def transactional_producer(
         # a few ms; with the default of 100 a transaction takes 16-220 ms instead of 10.
         retry_backoff_ms=5,
     )
+    _do_not_come_back(client._transaction_manager)
     producer = TransactionalKafkaProducer(connection, client, transactional_id)
     producer.take_over()
     return producer
+
+
+def _do_not_come_back(manager: Any) -> None:
+    """Let a producer whose epoch is old be fenced for good."""
+    manager._NEEDS_EPOCH_BUMP_ERRORS = manager._NEEDS_EPOCH_BUMP_ERRORS - {kafka_errors.InvalidProducerEpochError}
 
 
 def _make(connection: Connection, **settings: Any) -> Any:
