@@ -108,11 +108,7 @@ class Pipeline:
         self._directory = directory
         self._numbers = count()
         own = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")}
-        given = {
-            "bootstrap": bootstrap, "topic_prefix": prefix, "session_timeout": "3s",
-            "client": "kafka-python",  # that of a plain installation, where a test takes no other
-            **settings,
-        }  # fmt: skip
+        given = {"bootstrap": bootstrap, "topic_prefix": prefix, "session_timeout": "3s", **settings}
         self._environment = own | {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()}
 
     def start(self, *arguments: str) -> Program:

@@ -17,13 +17,13 @@ import pytest
 
 from stream.brokers import local_kafka
 from stream.brokers.local_kafka import HOST, LocalKafka
-from tests.processes import Pipeline, Program, Watch
+from tests.processes import CLIENTS, Pipeline, Program, Watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 SEED = 20_26
 STREAM = {
-    "client": os.environ.get("ONEBIT_TEST_CLIENT", "kafka-python"),  # `make test-faults CLIENT=...`
+    "client": CLIENTS[0],  # `make test-faults CLIENT=...`
     "data": "synsep",
     "shuffle": "true",
     "delay": "lognormal:300ms,1.0",
