@@ -57,10 +57,10 @@ from stream.learners.late_ucb_kernels import (
     inverse_of_class,
     inverses_of,
     move,
-    projected,
     projection_of,
     score_of,
     squared_length,
+    sum_of_rows,
     take_in,
     times,
     variance,
@@ -109,7 +109,7 @@ def predict(
     logged = scores[K:]
     if model[KIND] == PROJECTED:
         G = projection_of(model)
-        projected(indices, unit(values), G, logged[logged.size - G.shape[1] :])
+        sum_of_rows(G, indices, unit(values), logged[logged.size - G.shape[1] :])
     places, x = with_bias(indices, values, logged, model)
     linear_scores(places, x, W, scores)
     best = highest_bound(places, x, scores[:K], counts, model)

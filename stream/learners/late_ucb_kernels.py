@@ -104,18 +104,18 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
 
 
 @compiled
-def projected(indices: IndexArray, x: FloatArray, G: FloatArray, z: FloatArray) -> None:
-    """Set z to G x, by the rows of Gᵀ, four a pass."""
+def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
+    """Set z to Mᵀ x, by the rows of M at the places of x, four a pass."""
     z[:] = 0.0
     a = 0
     while a + 3 < x.size:
-        r0, r1, r2, r3 = G[indices[a]], G[indices[a + 1]], G[indices[a + 2]], G[indices[a + 3]]
+        r0, r1, r2, r3 = M[places[a]], M[places[a + 1]], M[places[a + 2]], M[places[a + 3]]
         x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
         for j in range(z.size):
             z[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
         a += 4
     while a < x.size:
-        r0 = G[indices[a]]
+        r0 = M[places[a]]
         for j in range(z.size):
             z[j] += x[a] * r0[j]
         a += 1
@@ -195,19 +195,7 @@ def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> Flo
 def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
     """The same, into an array that is there."""
     size = P.shape[1]
-    z[:] = 0.0
-    a = 0
-    while a + 3 < x.size:
-        r0, r1, r2, r3 = P[places[a]], P[places[a + 1]], P[places[a + 2]], P[places[a + 3]]
-        x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
-        for j in range(z.size):
-            z[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
-        a += 4
-    while a < x.size:
-        r0 = P[places[a]]
-        for j in range(z.size):
-            z[j] += x[a] * r0[j]
-        a += 1
+    sum_of_rows(P, places, x, z)
     if pending > 0:
         dots = dots_of(P[size : size + pending], places, x)
         for m in range(pending):

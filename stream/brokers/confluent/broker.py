@@ -1,7 +1,6 @@
 """Apache Kafka behind the Broker port, put together: see the modules beside this one."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from stream.brokers.client_config import ClientConfig
 from stream.brokers.confluent.admin import NO_GROUP, Admin
@@ -16,7 +15,7 @@ from stream.brokers.connecting import (
     SESSION_TIMEOUT_MS,
     TRANSACTION_TIMEOUT_MS,
 )
-from stream.brokers.port import BrokerError, Ends, RebalanceListener
+from stream.brokers.port import Ends, RebalanceListener
 from stream.brokers.refusals import check_co_partitioned
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
@@ -100,7 +99,5 @@ class ConfluentBroker:
 
     def close(self) -> None:
         """See Broker."""
-        for client in list(self._connection.clients):
-            with suppress(BrokerError):
-                client.close()
+        self._connection.close_clients()
         self.admin.close()

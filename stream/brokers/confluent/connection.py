@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from stream.brokers.bootstrap import servers_of
 from stream.brokers.client_config import ClientConfig
+from stream.brokers.open_clients import OpenClients
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
 Result = TypeVar("Result")
@@ -63,38 +64,18 @@ def error_of(raised: BaseException) -> Any:
     return raised.args[0]
 
 
-class Client(Protocol):
-    """A producer or consumer that is open."""
-
-    def close(self) -> None:
-        """Release it."""
-
-
-Opened = TypeVar("Opened", bound=Client)
-
-
-class Connection:
+class Connection(OpenClients):
     """How a Kafka is reached, and the clients that are open there."""
 
     def __init__(self, bootstrap: str, request_timeout_ms: int, config: ClientConfig) -> None:
+        super().__init__()
         self.bootstrap = bootstrap
         self.config = config
         self.request_timeout_ms = request_timeout_ms
         self.request_timeout_s = request_timeout_ms / 1000
         self.patience_s = self.request_timeout_s + _SLACK_S
-        self.clients: list[Client] = []
         self.cut_off_s = 0.0  # when a client last said that a broker is out of reach, by this host's monotonic clock
         self._servers = ",".join(servers_of(bootstrap))
-
-    def opened(self, client: Opened) -> Opened:
-        """Remember a client, to close it at the end."""
-        self.clients.append(client)
-        return client
-
-    def forget(self, client: Client) -> None:
-        """A client was closed."""
-        if client in self.clients:
-            self.clients.remove(client)
 
     def properties(self, **own: Any) -> dict[str, Any]:
         """The properties of a client by librdkafka's names: those of all, and its own, where `_` stands for a dot."""

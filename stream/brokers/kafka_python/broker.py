@@ -1,7 +1,6 @@
 """Apache Kafka behind the Broker port, put together: see the modules beside this one."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
@@ -23,7 +22,7 @@ from stream.brokers.kafka_python.producers import (
     plain_producer,
     transactional_producer,
 )
-from stream.brokers.port import BrokerError, Ends, RebalanceListener
+from stream.brokers.port import Ends, RebalanceListener
 from stream.brokers.refusals import check_co_partitioned
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
@@ -115,7 +114,5 @@ class KafkaBroker:
 
     def close(self) -> None:
         """See Broker."""
-        for client in list(self._connection.clients):
-            with suppress(BrokerError):
-                client.close()
+        self._connection.close_clients()
         self.admin.close()

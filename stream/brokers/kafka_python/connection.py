@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
@@ -23,6 +23,7 @@ from kafka.net.selector import NetworkSelector
 from stream.brokers.bootstrap import servers_of
 from stream.brokers.client_config import ClientConfig
 from stream.brokers.kafka_python.security import Manager, access_error, forbidden, hint_of, settings_of
+from stream.brokers.open_clients import OpenClients
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
 Result = TypeVar("Result")
@@ -47,39 +48,19 @@ STALE = (
 TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
 
 
-class Client(Protocol):
-    """A producer or consumer that is open."""
-
-    def close(self) -> None:
-        """Release it."""
-
-
-Opened = TypeVar("Opened", bound=Client)
-
-
-class Connection:
+class Connection(OpenClients):
     """How a Kafka is reached, and the clients that are open there."""
 
     def __init__(self, bootstrap: str, request_timeout_ms: int, config: ClientConfig) -> None:
+        super().__init__()
         self.bootstrap = bootstrap
         self.config = config
         self.request_timeout_ms = request_timeout_ms
         self.patience_s = request_timeout_ms / 1000 + _SLACK_S
-        self.clients: list[Client] = []
         self._servers = servers_of(bootstrap)
         self._security = settings_of(config)
         self._failure: BaseException | None = None  # of the last client that could not be made
         _quieten()
-
-    def opened(self, client: Opened) -> Opened:
-        """Remember a client, to close it at the end."""
-        self.clients.append(client)
-        return client
-
-    def forget(self, client: Client) -> None:
-        """A client was closed."""
-        if client in self.clients:
-            self.clients.remove(client)
 
     def deadline_s(self) -> float:
         """When a request that begins now must be answered, by this host's monotonic clock."""
