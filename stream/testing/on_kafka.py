@@ -48,6 +48,7 @@ class KafkaPipeline(PipelineUnderTest):
         self._ready_file = directory / "ready"
         given = GivenSettings(**{**own, **access, "ready_file": str(self._ready_file), **settings})
         self._is_local = kafka.local is not None
+        self.bootstrap = given.bootstrap
         topics = Topics.with_prefix(given.topic_prefix)
         broker = connect(given.bootstrap, client=given.client, config=client_config_of(given))
         broker.create_topics(topics.specs(given.partitions))
