@@ -134,7 +134,7 @@ def draw(size: Size, margins: Margins, key: str, alt: str, paint: "Callable[[Axe
 
 
 def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None:
-    lines = [_shown(chart, line) for line in chart.lines]
+    lines = [_shown(chart, size, line) for line in chart.lines]
     end = max(line.x[-1] for line in lines)
     top = max(max(line.high or line.y) for line in lines)
     floor = 0.0
@@ -178,12 +178,24 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
         _label_ends(axes, chart, size, lines, names, floor)
 
 
-def _shown(chart: Chart, line: Line) -> Line:
-    """A line without its start, where that is hidden."""
-    if not chart.hides_start or chart.x.scale != "linear":
+_POINT_PX = 3.0
+"""Points of a line that are closer than this are left out: they would make the page large, and nobody would see them."""
+
+
+def _shown(chart: Chart, size: Size, line: Line) -> Line:
+    """A line in the points that are drawn: without its start where that is hidden, and no closer than can be seen."""
+    if chart.is_stepped:
         return line
-    begin = next((i for i, x in enumerate(line.x) if x >= line.x[-1] * START_SHARE), 0)
-    return line._replace(x=line.x[begin:], y=line.y[begin:], low=line.low[begin:], high=line.high[begin:])
+    at = [x if chart.x.scale == "linear" else math.log(x) for x in line.x]
+    is_hidden = chart.hides_start and chart.x.scale == "linear"
+    begin = next((i for i, x in enumerate(line.x) if x >= line.x[-1] * START_SHARE), 0) if is_hidden else 0
+    step = (at[-1] - at[begin]) * _POINT_PX / size.width_px
+    kept = [begin]
+    for i in range(begin + 1, len(at)):
+        if at[i] - at[kept[-1]] >= step or i == len(at) - 1:
+            kept.append(i)
+    x, y, low, high = ([values[i] for i in kept if values] for values in (line.x, line.y, line.low, line.high))
+    return line._replace(x=x, y=y, low=low, high=high)
 
 
 def _write_ticks(drawn: "DrawnAxis", axis: Axis, ticks: int) -> None:
@@ -296,9 +308,18 @@ def _as_inline(svg: str, key: str, alt: str) -> str:
     body = re.sub(r'\bid="([^"]*)"', rf'id="{key}-\1"', body)
     body = re.sub(r'xlink:href="#', f'href="#{key}-', body)
     body = re.sub(r"url\(#", f"url(#{key}-", body)
+    body = re.sub(r'\bd="([^"]*)"', lambda path: f'd="{_LONG.sub(_tenths, path[1])}"', body)
     for color, variable in _VARIABLES.items():
         body = body.replace(color, f"var(--{variable})")
     return f'<svg {view_box.group()} role="img" aria-label="{escape(alt)}">' + body.strip()
+
+
+_LONG = re.compile(r"-?\d+\.\d\d+")
+
+
+def _tenths(number: "re.Match[str]") -> str:
+    """A coordinate to a tenth of a pixel."""
+    return f"{float(number[0]):.1f}"
 
 
 def cut(name: str, chars_max: int) -> str:

@@ -18,6 +18,9 @@ from stream.reporting.run_report import RunReport
 from stream.reporting.series import series_of
 from stream.reporting.tables import labels, rate_over_seeds
 
+REPORTS = Path("reports")
+"""Where pages are written that nobody asked for elsewhere."""
+
 INDEX = "index.html"
 _HEAD_BYTES = 20_000  # in which the entry stands
 _ENTRY = re.compile(r'<meta name="onebit-run" content="([^"]*)">')

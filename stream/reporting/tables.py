@@ -52,7 +52,7 @@ def rate_over_seeds(series: Series, figure: Callable[[RunReport], float]) -> str
     """A rate for people, with its standard deviation where there are several seeds."""
     spread = series.spread(figure)
     text = percent(series.mean(figure))
-    return text if math.isnan(spread) else f"{text} ± {100 * spread:.2g}"
+    return text if math.isnan(spread) else f"{text.removesuffix(' %')}±{100 * spread:.1g} %"
 
 
 DIFFERENCES_MAX = 3
@@ -78,7 +78,7 @@ def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
 def _traits(report: RunReport) -> dict[str, object]:
     """All that may tell a run from another, what people look at first at the front."""
     settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
-    return {**report.params, "data": report.data, **settings, **report.versions}
+    return {**report.params, "data": report.data, **settings, **report.versions, "seed": report.seed}
 
 
 def percent(rate: float) -> str:

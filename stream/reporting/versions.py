@@ -4,13 +4,11 @@ import platform
 from importlib.metadata import version
 from typing import Any
 
-from stream import __version__
-
 
 def versions() -> dict[str, Any]:
     """The versions that the bits of a run may depend on, by name."""
     return {
-        "onebit": __version__,
+        "onebit": version("onebit"),
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "numba": version("numba"),

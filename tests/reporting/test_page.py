@@ -226,8 +226,8 @@ def test_every_figure_is_described_in_words_with_its_final_figures() -> None:
     drawings = Reader(page(THREE)).all("svg")
     told = [str(attributes["aria-label"]) for attributes in drawings if attributes["role"] == "img"]
     assert len(told) == len(drawings) == 8, "three charts and a ledger, wide and narrow"
-    for words in told[:2] + told[2:4]:
-        assert re.search(r"perceptron [\d.]+ %; banditron [\d.]+ %; soba-diag [\d.]+ %", words)
+    for label in told[:4]:
+        assert re.search(r"perceptron [\d.]+ %; banditron [\d.]+ %; soba-diag [\d.]+ %", label)
     assert re.search(r"perceptron \d+; banditron \d+; soba-diag \d+\.$", told[4])
     assert told[6] == (
         "Of 1,000 contexts 1,000 were decided: 980 matched, 20 expired. Of 1,003 feedback, besides: 11 late, "
