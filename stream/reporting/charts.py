@@ -44,8 +44,9 @@ class Level(NamedTuple):
 class Mark(NamedTuple):
     """A line from the bottom to the top."""
 
-    label: str
+    label: str  # empty: another one says it
     x: float
+    number: int | None = None  # that of the line that it belongs to; None: it belongs to several
 
 
 class Chart(NamedTuple):

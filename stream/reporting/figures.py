@@ -179,7 +179,7 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
 
 
 _POINT_PX = 3.0
-"""Points of a line that are closer than this are left out: they would make the page large, and nobody would see them."""
+"""Points of a line that are closer than this are left out: they make the page large, and nobody sees them."""
 
 
 def _shown(chart: Chart, size: Size, line: Line) -> Line:
@@ -226,7 +226,8 @@ def _paint_references(axes: "Axes", chart: Chart, size: Size, end: float) -> Non
     for mark in chart.marks:
         if not axes.get_xlim()[0] <= mark.x <= axes.get_xlim()[1]:
             continue
-        axes.axvline(mark.x, **style)  # type: ignore[arg-type]
+        color = MUTED if mark.number is None else SERIES[mark.number % len(SERIES)]
+        axes.axvline(mark.x, **style | {"color": color})  # type: ignore[arg-type]
         place = axes.transData.transform((mark.x, 0))[0]
         side = "left" if axes.transAxes.inverted().transform((place, 0))[0] < 0.5 else "right"
         axes.text(

@@ -184,8 +184,9 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
     """What the means are over; empty where every series is one run."""
     of: dict[str, list[str]] = {}
     for name, series in zip(names, found, strict=True):
-        of.setdefault(listed([str(run.seed) for run in series.runs]), []).append(name)
-    if all(len(series.runs) == 1 for series in found):
+        if len(series.runs) > 1:
+            of.setdefault(listed([str(run.seed) for run in series.runs]), []).append(name)
+    if not of:
         return ""
     told = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
     return f"Means over the seeds {told}. After ± stands the standard deviation, as wide as the bands on each side."
@@ -201,12 +202,11 @@ def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
         for series in found
     ]
     keys = dict.fromkeys(key for each in traits for key in each)
+    differing = [key for key in keys if len({each.get(key) for each in traits}) > 1]
     rows = tuple(
-        (key, *values)
-        for key in keys
-        if len(set(values := [each.get(key, "–") for each in traits])) > 1
+        (name, *(each.get(key, "–") for key in differing)) for name, each in zip(names, traits, strict=True)
     )  # fmt: skip
-    return Table(("setting", *names), rows) if rows else None
+    return Table(("run", *differing), rows) if differing else None
 
 
 def _versions(names: Sequence[str], found: Sequence[Series]) -> str:

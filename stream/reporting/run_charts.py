@@ -168,7 +168,7 @@ def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
         "feedback",
     )
     if delays is not None:
-        charts.insert(0, delays._replace(marks=_windows(names, found)))
+        charts.insert(0, delays._replace(marks=_windows(found)))
     for of, caption in _LATENCIES.items():
         latency = _spread(
             f"latency-{of}", "Decision latency", caption, names, found, partial(_latency, of=of), f"{of}s"
@@ -191,11 +191,11 @@ def _latency(run: RunReport, of: str) -> Histogram | None:
 
 def _charts(curves: Sequence[_Curve], names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
     charts = []
-    marks = _first_feedback(names, found)
-    levels = _constants(names, found)
+    marks = _first_feedback(found)
+    levels = _constants(found)
     for curve in curves:
         lines = [
-            _line(number, name, [curve.points(run) for run in series.runs])
+            _line(number, name, [curve.points(run) for run in series.runs], 1.0 if curve.form == "share" else math.inf)
             for number, (name, series) in enumerate(zip(names, found, strict=True))
         ]
         drawn = _merged([line for line in lines if line.y])
@@ -240,7 +240,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
     return "linear", "linear"
 
 
-def _line(number: int, name: str, runs: Sequence[_Points]) -> Line:
+def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
     """The mean over the runs of a series, and a standard deviation on each side where there are several."""
     runs = [points for points in runs if points]
     if not runs:
@@ -250,15 +250,17 @@ def _line(number: int, name: str, runs: Sequence[_Points]) -> Line:
     if len(runs) == 1 or not x:
         return Line(number, name, x, [y for at, y in runs[0] if start <= at <= end])
     own = [np.array(points) for points in runs]
-    return _banded(number, name, x, np.array([np.interp(x, points[:, 0], points[:, 1]) for points in own]))
+    return _banded(number, name, x, np.array([np.interp(x, points[:, 0], points[:, 1]) for points in own]), most)
 
 
-def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64]) -> Line:
+def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64], most: float = 1.0) -> Line:
+    """The mean of the rows of ys [runs, len(x)], with a band that keeps within 0 and `most`."""
     mean = ys.mean(axis=0)
     if len(ys) == 1:
         return Line(number, name, x, mean.tolist())
     spread = ys.std(axis=0, ddof=1)
-    return Line(number, name, x, mean.tolist(), np.maximum(mean - spread, 0.0).tolist(), (mean + spread).tolist())
+    low, high = (np.clip(end, 0.0, most).tolist() for end in (mean - spread, mean + spread))
+    return Line(number, name, x, mean.tolist(), low, high)
 
 
 def _spread(
@@ -296,40 +298,39 @@ def _spread(
     return Chart(key, title, caption, alt, x, y, merged, is_half=True, is_stepped=True)
 
 
-def _first_feedback(names: Sequence[str], found: Sequence[Series]) -> list[Mark]:
-    """Where the first feedback was matched: once where it is the same for all."""
-    at = {
-        name: float(round(np.mean(matched).item()))
-        for name, series in zip(names, found, strict=True)
-        if (matched := [run.first_feedback for run in series.runs if run.first_feedback is not None])
-    }
-    return [Mark(*told) for told in _told_once("first feedback", at)]
+def _first_feedback(found: Sequence[Series]) -> list[Mark]:
+    """Where the first feedback was matched."""
+    at = [[run.first_feedback for run in series.runs if run.first_feedback is not None] for series in found]
+    return _marks("first feedback", [float(round(np.mean(matched).item())) if matched else None for matched in at])
 
 
-def _windows(names: Sequence[str], found: Sequence[Series]) -> list[Mark]:
-    windows: dict[str, float] = {}
-    for name, series in zip(names, found, strict=True):
+def _windows(found: Sequence[Series]) -> list[Mark]:
+    windows: list[float | None] = []
+    for series in found:
         try:
-            windows[name] = float(parse_duration(str(series.first.settings["window"])))
-        except (KeyError, DurationError):
-            continue
-    return [Mark(*told) for told in _told_once("window", windows)]
+            windows.append(float(parse_duration(str(series.first.settings.get("window")))))
+        except DurationError:
+            windows.append(None)
+    return _marks("window", windows)
 
 
-def _constants(names: Sequence[str], found: Sequence[Series]) -> list[Level]:
+def _marks(label: str, places: Sequence[float | None]) -> list[Mark]:
+    """One for each place, the first with the label: names of others would cover each other."""
+    of: dict[float, list[int]] = {}
+    for number, place in enumerate(places):
+        if place is not None:
+            of.setdefault(place, []).append(number)
+    return [
+        Mark("" if turn else label, place, numbers[0] if len(numbers) == 1 < len(of) else None)
+        for turn, (place, numbers) in enumerate(sorted(of.items()))
+    ]
+
+
+def _constants(found: Sequence[Series]) -> list[Level]:
     rates = {
         series.first.data: series.mean(lambda run: run.constant_error_rate)
         for series in found
     }  # fmt: skip
     known = {data: rate for data, rate in rates.items() if not math.isnan(rate)}
-    return [Level(*told) for told in _told_once("most frequent class", known)]
-
-
-def _told_once(label: str, values: dict[str, float]) -> list[tuple[str, float]]:
-    """One for each value, with the names of those that have it where it is not that of all."""
-    of: dict[float, list[str]] = {}
-    for name, value in values.items():
-        of.setdefault(value, []).append(name)
-    if len(of) == 1:
-        return [(label, value) for value in of]
-    return [(f"{label}, {', '.join(names)}", value) for value, names in of.items()]
+    label = "most frequent class"
+    return [Level(f"{label}, {data}" if len(known) > 1 else label, rate) for data, rate in known.items()]

@@ -9,7 +9,7 @@ import orjson
 
 from stream.reporting.run_report import RunReport
 
-SAID_ELSEWHERE = frozenset(("command", "data", "learner", "param", "seed", "topic_prefix"))
+SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
 """Settings that do not tell runs apart: a report has what they come to as a field of its own, or it means nothing."""
 
 

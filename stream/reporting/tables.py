@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from stream.reporting.run_report import RunReport
 from stream.reporting.series import SAID_ELSEWHERE, Series, series_of
+from stream.reporting.words import value_text
 
 
 class Table(NamedTuple):
@@ -49,10 +50,12 @@ def comparison(reports: Sequence[RunReport]) -> Table:
 
 
 def rate_over_seeds(series: Series, figure: Callable[[RunReport], float]) -> str:
-    """A rate for people, with its standard deviation where there are several seeds."""
+    """A rate for people, with its standard deviation where there are several seeds, in as few characters as can be."""
     spread = series.spread(figure)
     text = percent(series.mean(figure))
-    return text if math.isnan(spread) else f"{text.removesuffix(' %')}±{100 * spread:.1g} %"
+    if math.isnan(spread):
+        return text
+    return f"{text.removesuffix(' %')}±{100 * spread:{'.1f' if spread > 0.00095 else '.1g'}} %"
 
 
 DIFFERENCES_MAX = 3
@@ -78,7 +81,14 @@ def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
 def _traits(report: RunReport) -> dict[str, object]:
     """All that may tell a run from another, what people look at first at the front."""
     settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
-    return {**report.params, "data": report.data, **settings, **report.versions, "seed": report.seed}
+    return {
+        **report.params,
+        "data": report.data,
+        "events": report.events,
+        **settings,
+        **report.versions,
+        "seed": report.seed,
+    }
 
 
 def percent(rate: float) -> str:
@@ -116,4 +126,4 @@ def duration(seconds: float) -> str:
 
 
 def _short(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else value_text(value)

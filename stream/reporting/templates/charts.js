@@ -29,7 +29,7 @@
     number: short,
   };
   const exact = {
-    share: (value) => `${(100 * value).toPrecision(3)} %`,
+    share: (value) => `${digits(Number((100 * value).toPrecision(3)))} %`,
     ms: (value) => onAxis.ms(Number(value.toPrecision(3))),
     count: (value) => Math.round(value).toLocaleString("en"),
     number: (value) => digits(Number(value.toPrecision(4))),
@@ -334,6 +334,7 @@
         if (mark.x < min || mark.x > max) continue;
         const place = x(mark.x);
         const isLeft = place < bbox.left + bbox.width / 2;
+        ctx.strokeStyle = mark.number === null ? ctx.fillStyle : colour(series(mark.number));
         stroke([[place, bbox.top], [place, bbox.top + bbox.height]]);
         ctx.textAlign = isLeft ? "left" : "right";
         ctx.textBaseline = "bottom";
@@ -358,8 +359,9 @@
         };
         const [mean, low, high] = [0, 1, 2].map(value);
         if (mean === null) return;
-        const spread = low !== null && high !== null ? ` ± ${exact[chart.y.form]((high - low) / 2)}` : "";
-        this.outputs.get(line.number).textContent = exact[chart.y.form](mean) + spread;
+        const text = exact[chart.y.form](mean);
+        const spread = low !== null && high !== null ? exact[chart.y.form]((high - low) / 2) : "";
+        this.outputs.get(line.number).textContent = spread ? `${text.replace(" %", "")} ± ${spread}` : text;
       });
     }
 
