@@ -661,6 +661,11 @@ class Settings(BaseSettings):
         """The effective settings as people write them, by the settings' names."""
         return self.model_dump(by_alias=True)
 
+    def changed(self) -> tuple[str, ...]:
+        """The names of the settings whose value is not the default, whoever gave it."""
+        defaults = type(self).model_construct().shown()
+        return tuple(name for name, value in self.shown().items() if value != defaults[name])
+
     def environment(self) -> dict[str, str]:
         """The settings that were given, as variables for a process that is started with the same ones."""
         given = self.model_dump(by_alias=True, include=set(self.given)) | {
