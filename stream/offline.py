@@ -15,18 +15,14 @@ That is the order of the pipeline in which a round takes a millisecond, and whic
 What the pipeline bounds by number (pending, orphans, settled ids) is not bounded here.
 """
 
-import hashlib
-import inspect
-from collections.abc import Callable
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.joining.task import LatePolicy, OnExpiry, TaskSettings
-from stream.learners.base import KernelLearner, Kernels, Learner
-from stream.learners.kernels import compiled
+from stream.learners.base import KernelLearner, Learner
+from stream.learners.loops import loop_of
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
@@ -119,7 +115,9 @@ def run(
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
     scores = np.empty((max(1, min(size, waits_max + 1)), K + logged_size))
-    loop = _compiled_loop(learner) if isinstance(learner, KernelLearner) else _loop_in_python
+    loop = _loop_in_python
+    if isinstance(learner, KernelLearner):
+        loop = loop_of(learner, _loop, {"LATE": LATE, "MATCHED": MATCHED})
     model = learner.model if isinstance(learner, KernelLearner) else (learner, {})
     decided = applied = updates = 0
     while True:
@@ -219,7 +217,7 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> tuple[int, int, int]:
-    """Apply what is due, then decide the next event; the learner's kernels are globals, see `_compiled_loop`.
+    """Apply what is due, then decide the next event; the learner's kernels are globals, see `loop_of`.
 
     Returns how many are decided and applied, and how many updates changed the model: at the end, or before a late bit,
     which is for the caller to apply.
@@ -263,29 +261,6 @@ def _loop(
             *model,
         )
         decided += 1
-
-
-_loops: dict[Kernels, Callable[..., tuple[int, int, int]]] = {}
-
-
-def _compiled_loop(learner: KernelLearner) -> Callable[..., tuple[int, int, int]]:
-    """The loop compiled with this learner's kernels.
-
-    The kernels become globals of a copy of the loop: numba caches such a function on disk, but not one that takes
-    compiled functions as arguments or from a closure. The copy's name has a digest of the learner's source, so that the
-    cached code goes stale with it.
-    """
-    kernels = learner.kernels
-    if kernels not in _loops:
-        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in kernels]
-        names = "_".join(getattr(kernel, "__name__", "kernel") for kernel in kernels)
-        digest = hashlib.blake2b("".join(sources).encode(), digest_size=8).hexdigest()
-        template = _loop
-        namespace = {**kernels._asdict(), "__name__": __name__, "LATE": LATE, "MATCHED": MATCHED}
-        copy = FunctionType(template.__code__, namespace, f"loop_{names}_{digest}")
-        copy.__qualname__, copy.__module__ = copy.__name__, __name__
-        _loops[kernels] = compiled(copy)
-    return _loops[kernels]
 
 
 def _loop_in_python(

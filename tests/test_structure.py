@@ -18,7 +18,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         (
             ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
-            ("stream.joining", "stream.learners"),
+            ("stream.joining", "stream.learners", "stream.sharing"),
             ("stream.brokers",),
             ("stream.recovery",),
             ("stream.verifying", "stream.offline", "stream.reporting", "stream.estimating"),
@@ -51,6 +51,7 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 
 CORE = frozenset(
     ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining",
+     "stream.sharing",
      "stream.learners", "stream.recovery", "stream.verifying", "stream.offline", "stream.estimating",
      "stream.simulation", "stream.brokers.port",
      "stream.brokers.embedded", "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading",
