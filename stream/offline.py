@@ -69,12 +69,15 @@ class Run(NamedTuple):
     late: int  # bits that came after it
 
 
-class _Schedule(NamedTuple):
-    """What is applied to the model, in its order."""
+class Schedule(NamedTuple):
+    """What is applied to the model, in its order, and what becomes of the decisions."""
 
     rounds: NDArray[np.int64]  # int64[m], not decreasing
     events: NDArray[np.int64]  # int64[m]
     kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
+    matched: int  # as a Run has them
+    expired: int
+    late: int
 
 
 def run(
@@ -102,12 +105,8 @@ def run(
     size = examples.labels.size
     v = np.zeros(size) if v is None else v
     delays = np.zeros(size, dtype=np.int64) if delays is None else delays
-    _check(learner, examples, u, v, delays, patience)
-    is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
-    if patience.window is None:
-        is_expired[:] = False
-    is_late = is_expired & (delays != NEVER)
-    schedule = _schedule(delays, is_expired, is_late, patience)
+    check_run(learner, examples, u, v, delays, patience)
+    schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
     # An event's scores are kept until they are used last: events share a row when they are further apart than that.
@@ -127,7 +126,9 @@ def run(
             *examples,
             u,
             v,
-            *schedule,
+            schedule.rounds,
+            schedule.events,
+            schedule.kinds,
             learner.needs_label,
             actions,
             greedy,
@@ -144,15 +145,15 @@ def run(
         real = int(actions[s] == examples.labels[s])
         updates += learner.retract(examples.features(s), decision, 0, real, float(v[s]))
         applied += 1
-    came = int(np.count_nonzero(delays != NEVER))
-    late = int(np.count_nonzero(is_late))
-    return Run(actions, greedy, propensities, updates, came - late, int(np.count_nonzero(is_expired)), late)
+    return Run(actions, greedy, propensities, updates, schedule.matched, schedule.expired, schedule.late)
 
 
-def _schedule(
-    delays: NDArray[np.int64], is_expired: NDArray[np.bool_], is_late: NDArray[np.bool_], patience: Patience
-) -> _Schedule:
+def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
     """What is applied when: in a round deadlines first, then feedback, each in the order of the events."""
+    is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
+    if patience.window is None:
+        is_expired[:] = False
+    is_late = is_expired & (delays != NEVER)
     corrects = patience.late == "correct"
     applied = (delays != NEVER) & (~is_late | corrects)
     fed = np.flatnonzero(applied)
@@ -162,12 +163,15 @@ def _schedule(
     rounds = np.concatenate((deadline_passed, fed + delays[fed]))
     kinds = np.concatenate((np.full(settled.size, EXPIRED), np.where(is_late[fed], LATE, MATCHED))).astype(np.int8)
     order = np.argsort(rounds, kind="stable")
-    return _Schedule(rounds[order], events[order], kinds[order])
+    expired, late = int(np.count_nonzero(is_expired)), int(np.count_nonzero(is_late))
+    matched = int(np.count_nonzero(delays != NEVER)) - late
+    return Schedule(rounds[order], events[order], kinds[order], matched, expired, late)
 
 
-def _check(
+def check_run(
     learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64], patience: Patience
 ) -> None:
+    """See that a run can be made; see `run` for what is raised."""
     size = examples.labels.size
     for name, array, length in (
         ("u", u, size),
