@@ -18,10 +18,10 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         (
             ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
-            ("stream.joining", "stream.learners"),
+            ("stream.joining", "stream.learners", "stream.sharing"),
             ("stream.brokers",),
             ("stream.recovery", "stream.telemetry"),
-            ("stream.verifying", "stream.offline", "stream.reporting", "stream.estimating"),
+            ("stream.verifying", "stream.offline", "stream.offline_shared", "stream.reporting", "stream.estimating"),
             ("stream.simulation",),
             ("producers", "consumers"),
             ("stream.experiments",),
@@ -52,7 +52,9 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 
 CORE = frozenset(
     ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining",
-     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline", "stream.estimating",
+     "stream.sharing",
+     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
+     "stream.offline_shared", "stream.estimating",
      "stream.simulation", "stream.brokers.port",
      "stream.brokers.embedded", "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading",
      "stream.brokers.virtual_time", "stream.telemetry.metrics", "stream.telemetry.ledgers", "stream.telemetry.rewards",
