@@ -22,6 +22,7 @@ from stream.cli import (
     learners,
     model,
     replay,
+    report,
     run,
     settings_table,
     simulate,
@@ -40,6 +41,7 @@ from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError, UnrecoverableError
+from stream.reporting.saved_runs import SavedRunsError
 from stream.verifying.model_files import ModelError
 
 app = typer.Typer(
@@ -50,7 +52,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, replay, learn, feedback, verify, tail, estimate, simulate, learners, settings_table):
+for group in (run, report, replay, learn, feedback, verify, tail, estimate, simulate, learners, settings_table):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
 app.add_typer(config.app, name="config")
@@ -87,6 +89,7 @@ USAGE_ERRORS = (
     JournalError,
     LocalKafkaError,
     ModelError,
+    SavedRunsError,
 )
 
 
