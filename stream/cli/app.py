@@ -12,6 +12,7 @@ from stream.brokers.local_kafka import LocalKafkaError, LocalKafkaPortError
 from stream.brokers.port import AccessError, BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
     data,
+    dead_letters,
     estimate,
     experiment,
     feedback,
@@ -24,6 +25,7 @@ from stream.cli import (
     run,
     settings_table,
     simulate,
+    tail,
     topics,
     verify,
 )
@@ -49,9 +51,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, report, replay, learn, feedback, verify, estimate, simulate, learners, settings_table):
+for group in (run, report, replay, learn, feedback, verify, tail, estimate, simulate, learners, settings_table):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")

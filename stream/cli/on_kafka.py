@@ -19,7 +19,7 @@ from stream.cli.console import WARNING, StopRequest, announce, fail, warn
 from stream.cli.embedded import Judge, RunEnd, report_of
 from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
-from stream.cli.settings import Settings, SettingsError
+from stream.cli.settings import Settings, SettingsError, variable_of
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.recovery.journal_reading import JournalFollower
@@ -96,7 +96,8 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
-        self._environment = os.environ | _scoped_parameters(own).environment()
+        # The programs cannot all have one port.
+        self._environment = os.environ | _scoped_parameters(own).environment() | {variable_of("metrics_port"): "0"}
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes = {name: self._start(name) for name in PROGRAMS}

@@ -50,6 +50,7 @@ class Panel(StrEnum):
     JOIN = "How long is waited"
     KAFKA = "Kafka"
     ACCESS = "How a secured Kafka is entered"
+    WATCHING = "How it is watched"
     OUTPUT = "Output"
 
 
@@ -73,6 +74,7 @@ _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _CONNECTED = frozenset(Program) - {Program.RUN}
 _ACCESS = frozenset(Program)
+_WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _NO_FLAG: frozenset[Program] = frozenset()  # of secrets: everybody on a machine can read command lines
 
 
@@ -616,6 +618,27 @@ class Settings(BaseSettings):
             Panel.KAFKA, frozenset((Program.LEARN,)), "After so long a time the broker ends a transaction that is open."
         ),
     ] = 20_000
+
+    metrics_port: Annotated[
+        int,
+        Field(ge=0, le=65_535),
+        Setting(
+            Panel.WATCHING,
+            _WATCHED,
+            "Where the program answers /metrics (Prometheus), /healthz and /readyz by HTTP; 0: nowhere.",
+            "PORT",
+        ),
+    ] = 0
+    metrics_host: Annotated[
+        str,
+        Field(min_length=1),
+        Setting(
+            Panel.WATCHING,
+            _WATCHED,
+            "The address of this machine at which it does so; 0.0.0.0: at all of them.",
+            "ADDRESS",
+        ),
+    ] = "127.0.0.1"
 
     @classmethod
     def settings_customise_sources(
