@@ -40,7 +40,7 @@ from stream.reporting.delayed import Settlements
 from stream.reporting.errors import ErrorCurve, constant_error_rate
 from stream.reporting.run_report import RunReport, summarise_delays
 from stream.reporting.tables import percent
-from stream.verifying.audit import audit_partition
+from stream.verifying.audit import audit_partition, latency_of
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
 from stream.wire.ledger import total_ledger
@@ -253,6 +253,8 @@ def report_of(
     judge: Judge,
     end: RunEnd,
     command: str,
+    *,
+    in_real_time: bool = False,
 ) -> RunReport:
     """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
     topics = topics_of(settings)
@@ -286,6 +288,7 @@ def report_of(
         delayed=settlements.curve(judge.decided_ms),
         warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
+        latency=latency_of(findings) if in_real_time else None,
         estimate=from_topics(broker, topics, settings.partitions) if settings.estimate else None,
         **end._asdict(),
     )

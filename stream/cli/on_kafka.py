@@ -64,7 +64,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         digest = state_digest(task.learner.state() for task in tasks)
         updates, alarms = sum(task.updates for task in tasks), sum(task.alarms for task in tasks)
         end = RunEnd(updates, alarms, digest, virtual_s, wall_s)
-        return report_of(broker, settings, task, dataset, judge, end, command)
+        return report_of(broker, settings, task, dataset, judge, end, command, in_real_time=True)
     finally:
         broker.close()
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import Errors, _rate
+from stream.reporting.latency import Latency
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class RunReport:
     warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
     drift_alarms: int = 0  # how often drift has reset the model, or a class of it
     estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
+    latency: Latency | None = None  # of decisions on a Kafka; in virtual time there is none to be told
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -130,6 +132,7 @@ class RunReport:
             "delayed": _delayed(self.delayed),
             "warnings": list(self.warnings),
             "drift_alarms": self.drift_alarms,
+            "latency": self.latency._asdict() if self.latency else None,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
         }
         return {key: _plain(value) for key, value in fields.items()}
