@@ -508,6 +508,15 @@ class Settings(BaseSettings):
             "journal again.",
         ),
     ] = 60_000
+    step_max_ms: Annotated[
+        Duration,
+        Setting(
+            Panel.KAFKA,
+            _LEARN,
+            "How long a learner works on one step, at most: a short one answers a backlog sooner, a long one answers "
+            "more of it in one transaction. A window below 10s makes it shorter.",
+        ),
+    ] = 500
     partitions: Annotated[
         int,
         Field(ge=1, le=1_000),
