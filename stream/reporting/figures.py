@@ -12,6 +12,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -139,16 +140,20 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
     top = max(max(line.high or line.y) for line in lines)
     floor = 0.0
     if chart.y.scale == "log":
-        floor = 10 ** math.floor(math.log10(min(y for line in lines for y in line.y if y > 0)))
+        floor = 10 ** math.floor(math.log10(min((y for line in lines for y in line.y if y > 0), default=0.1)))
         axes.set_yscale("log")
         axes.set_ylim(floor, min(1.0, top * 1.3) if chart.y.form == "share" else top * 1.3)
     else:
         axes.set_ylim(0, (min(1.0, top * 1.05) if chart.y.form == "share" else top * 1.05) or 1.0)
-    if chart.x.scale == "linear":
-        axes.set_xlim(0, end)
+    if chart.x.names:
+        axes.set_xlim(-0.2, len(chart.x.names) - 0.8)
+    elif chart.x.scale == "symlog":
+        axes.set_xscale("symlog", linthresh=1.0)
+    elif chart.x.scale == "linear":
+        axes.set_xlim(min(0.0, *(line.x[0] for line in lines)), end)
     else:
-        axes.set_xscale("log")
-        axes.set_xlim(min(line.x[0] for line in lines), end)
+        axes.set_xscale("log", base=2 if chart.x.scale == "log2" else 10)
+        axes.set_xlim(min(x for line in lines for x in line.x if x > 0), end)
     for drawn, axis, ticks in zip((axes.xaxis, axes.yaxis), (chart.x, chart.y), size.ticks, strict=True):
         _write_ticks(drawn, axis, ticks)
     both = chart.y.scale == "log" and chart.x.scale == "log"
@@ -170,6 +175,7 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
             solid_capstyle="round",
             clip_on=False,
             drawstyle="steps-post" if chart.is_stepped else "default",
+            marker="." if len(line.x) < FEW_POINTS and not chart.is_stepped else None,
         )
     _paint_references(axes, chart, size, end)
     if chart.is_stepped:
@@ -178,13 +184,16 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
         _label_ends(axes, chart, size, lines, names, floor)
 
 
+FEW_POINTS = 20
+"""A line of fewer points has a dot at each."""
+
 _POINT_PX = 3.0
 """Points of a line that are closer than this are left out: they make the page large, and nobody sees them."""
 
 
 def _shown(chart: Chart, size: Size, line: Line) -> Line:
     """A line in the points that are drawn: without its start where that is hidden, and no closer than can be seen."""
-    if chart.is_stepped:
+    if chart.is_stepped or len(line.x) < FEW_POINTS:
         return line
     at = [x if chart.x.scale == "linear" else math.log(x) for x in line.x]
     is_hidden = chart.hides_start and chart.x.scale == "linear"
@@ -198,13 +207,22 @@ def _shown(chart: Chart, size: Size, line: Line) -> Line:
     return line._replace(x=x, y=y, low=low, high=high)
 
 
-def _write_ticks(drawn: "DrawnAxis", axis: Axis, ticks: int) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+_NAME_CHARS_MAX = 12
 
+
+def _write_ticks(drawn: "DrawnAxis", axis: Axis, ticks: int) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+
+    if axis.names:
+        drawn.set_major_locator(FixedLocator(range(len(axis.names))))
+        drawn.set_major_formatter(FuncFormatter(lambda place, _: cut(axis.names[round(place)], _NAME_CHARS_MAX)))
+        return
     if axis.scale != "linear":
-        drawn.set_major_locator(LogLocator(numticks=ticks))
+        if axis.scale != "symlog":
+            drawn.set_major_locator(LogLocator(base=2 if axis.scale == "log2" else 10, numticks=ticks))
         drawn.set_minor_formatter(NullFormatter())
-        drawn.set_major_formatter(FuncFormatter(lambda value, _: written(value, axis.form)))
+        text = power_of_two if axis.scale == "log2" else partial(written, form=axis.form)
+        drawn.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
         return
     drawn.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=axis.form == "count"))
     if axis.form == "share":
@@ -342,6 +360,18 @@ def written(value: float, form: Form) -> str:
     if form == "ms":
         return f"{value:g} ms" if value < 1_000 else f"{value / 1_000:,.6g} s"
     return compact(value)
+
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_two(value: float) -> str:
+    """A power of two as one.
+
+    >>> power_of_two(0.25)
+    '2⁻²'
+    """
+    return f"2{str(round(math.log2(value))).translate(_SUPERSCRIPTS)}"
 
 
 def compact(value: float) -> str:

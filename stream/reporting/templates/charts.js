@@ -5,6 +5,7 @@
   const DASHES = [[], [12, 4], [4, 3], [14, 4, 3, 4]]; // those of the drawings
   const COLOURS = 6;
   const START_SHARE = 1 / 200;
+  const FEW_POINTS = 20;
   const HEIGHT_PX = { full: 340, half: 260 };
   const DISTRIBUTIONS = { linear: 1, log: 3, log2: 3, symlog: 4 };
   const LEVEL_FACTOR = 1.6; // a level that is higher than this above the lines is named at the top
@@ -28,6 +29,7 @@
     count: short,
     number: short,
   };
+  const powerOfTwo = (value) => `2${String(Math.round(Math.log2(value))).replace(/[-\d]/g, (each) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(each)])}`;
   const exact = {
     share: (value) => `${digits(Number((100 * value).toPrecision(3)))} %`,
     ms: (value) => onAxis.ms(Number(value.toPrecision(3))),
@@ -74,7 +76,7 @@
 
   // Between two points of a line, by the straight line between them.
   const at = (xs, ys, x) => {
-    if (!xs.length || x < xs[0] || x > xs[xs.length - 1]) return null;
+    if (!xs.length || x < xs[0] || x > xs.at(-1)) return null;
     const after = xs.findIndex((each) => each >= x);
     if (xs[after] === x) return ys[after];
     const share = (x - xs[after - 1]) / (xs[after] - xs[after - 1]);
@@ -165,7 +167,7 @@
     shown(line) {
       const { chart, against } = this;
       const xs = chart.xs[line.x];
-      const isHidden = (x) => chart.hides_start && !this.isLog.x && x < xs[xs.length - 1] * START_SHARE;
+      const isHidden = (x) => chart.hides_start && !this.isLog.x && x < xs.at(-1) * START_SHARE;
       const subtracted = (x) => {
         if (against === null) return 0;
         return against.is_slope ? against.y * x : at(chart.xs[against.x], against.y, x);
@@ -200,7 +202,7 @@
         const place = drawnSeries.length;
         const stroke = () => colour(series(line.number));
         const common = { spanGaps: true, paths: stepped, points: { show: false } };
-        const few = chart.xs[line.x].length < 20 && !chart.is_stepped;
+        const few = chart.xs[line.x].length < FEW_POINTS && !chart.is_stepped;
         drawnSeries.push({ ...common, stroke, width: 2, dash: dash(line.number), points: { show: few, size: 5 } });
         drawnSeries.push({ ...common, width: 0 }, { ...common, width: 0 });
         if (line.high.length) bands.push({ series: [place + 2, place + 1], fill: () => `${stroke()}30` });
@@ -244,10 +246,14 @@
       const range = (u, low, high) => {
         if (low === null || high === null) return isLog ? [0.1, 1] : [0, 1];
         if (axis === "x") {
-          const isWhole = !isLog && low === this.data[0][0] && low > 0 && !this.chart.x.names.length;
+          const isWhole = !isLog && low === this.data[0][0] && low > 0;
+          if (this.chart.x.names.length) return [low - 0.2, high + 0.2];
           return isWhole ? [0, high] : low === high ? [low - 0.5, high + 0.5] : [low, high];
         }
         if (isLog) return [low * 0.85, high * 1.2];
+        const { min, max } = u.scales.x;
+        const isZoomed = min !== null && (min > this.data[0][0] || max < this.data[0].at(-1));
+        if (isZoomed) return [low - (high - low || 1) * 0.05, high + (high - low || 1) * 0.05];
         const bottom = Math.min(0, low);
         const level = Math.max(0, ...this.chart.levels.filter((each) => !each.is_slope).map((each) => each.y));
         const top = level > high && level < high * LEVEL_FACTOR ? level : high;
@@ -260,13 +266,14 @@
     axis(axis) {
       const { form, label, names } = this.chart[axis];
       const isX = axis === "x";
+      const write = this.isLog[axis] && this.chart[axis].scale === "log2" ? powerOfTwo : onAxis[form];
       const made = {
         stroke: () => colour("muted"),
         font: "12px system-ui, sans-serif",
         grid: { show: !isX, stroke: () => colour("line"), width: 1 },
         ticks: { show: false },
         size: isX ? 30 : 62,
-        values: (u, splits) => splits.map((value) => (value === null ? "" : onAxis[form](value))),
+        values: (u, splits) => splits.map((value) => (value === null ? "" : write(value))),
       };
       if (this.isLog[axis] && this.chart[axis].scale !== "symlog") {
         const room = isX ? 70 : 30;
@@ -274,7 +281,8 @@
         made.filter = (u, splits) => splits;
       }
       if (names.length) {
-        made.splits = () => names.map((_, place) => place);
+        const every = Math.ceil((names.length * 90) / this.size().width);
+        made.splits = () => names.map((_, place) => place).filter((place) => place % every === 0);
         made.values = (u, splits) => splits.map((place) => names[place]);
       }
       if (label) Object.assign(made, { label, labelSize: 22, labelFont: "12px system-ui, sans-serif" });
@@ -373,7 +381,7 @@
     zoomed() {
       const xs = this.data[0];
       const { min, max } = this.drawn?.scales.x ?? {};
-      this.reset.hidden = min === undefined || (min <= xs[0] && max >= xs[xs.length - 1]);
+      this.reset.hidden = min === undefined || (min <= xs[0] && max >= xs.at(-1));
     }
 
     export() {
