@@ -41,3 +41,13 @@ def test_the_docs_list_every_learner() -> None:
     )
 
     assert sorted(listed) == sorted(registered())
+
+
+def test_the_service_in_the_docs_is_the_one_whose_tests_are_run() -> None:
+    folder = ROOT / "examples/tested_service"
+    sources = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
+    parts = [part for block in blocks for part in block.rstrip().split("\n\n\n")]
+
+    assert len(parts) == 4
+    assert [part for part in parts if part not in sources] == []
