@@ -143,6 +143,8 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
         floor = 10 ** math.floor(math.log10(min((y for line in lines for y in line.y if y > 0), default=0.1)))
         axes.set_yscale("log")
         axes.set_ylim(floor, min(1.0, top * 1.3) if chart.y.form == "share" else top * 1.3)
+    elif chart.y_limits is not None:
+        axes.set_ylim(*chart.y_limits)
     else:
         axes.set_ylim(0, (min(1.0, top * 1.05) if chart.y.form == "share" else top * 1.05) or 1.0)
     if chart.x.names:
