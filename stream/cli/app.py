@@ -11,6 +11,7 @@ from producers.datasets.base import DatasetError
 from stream.brokers.local_kafka import LocalKafkaError, LocalKafkaPortError
 from stream.brokers.port import AccessError, BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
+    config,
     data,
     dead_letters,
     estimate,
@@ -30,7 +31,7 @@ from stream.cli import (
     verify,
 )
 from stream.cli.access import access_hint
-from stream.cli.console import err, fail
+from stream.cli.console import fail, interrupted
 from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
 from stream.durations import DurationError
@@ -54,6 +55,7 @@ app = typer.Typer(
 for group in (run, report, replay, learn, feedback, verify, tail, estimate, simulate, learners, settings_table):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
+app.add_typer(config.app, name="config")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(data.app, name="data")
@@ -122,5 +124,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokerError as error:
         raise fail(str(error), ExitCode.USAGE) from error
     except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
+        raise interrupted() from None

@@ -96,8 +96,11 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
-        # The programs cannot all have one port.
-        self._environment = os.environ | _scoped_parameters(own).environment() | {variable_of("metrics_port"): "0"}
+        # The programs cannot all have one port, and what they say is read for their warnings.
+        of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
+        self._environment = os.environ | _scoped_parameters(own).environment()
+        self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
+        self._environment.pop(variable_of("profile"), None)  # it is of this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes = {name: self._start(name) for name in PROGRAMS}

@@ -619,6 +619,25 @@ class Settings(BaseSettings):
         ),
     ] = 20_000
 
+    log_format: Annotated[
+        Literal["text", "json"],
+        Setting(Panel.OUTPUT, frozenset(Program), "What a line of the log on stderr is: a text, or one JSON object."),
+    ] = "text"
+    log_level: Annotated[
+        Literal["info", "warning", "error"],
+        Setting(Panel.OUTPUT, frozenset(Program), "Lines of the log that matter less than this are left out."),
+    ] = "info"
+    profile: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            Panel.OUTPUT,
+            _PIPELINE,
+            "Where it is written at the end what this process did with its time; `python -m pstats FILE` reads it.",
+            "FILE",
+            unset="nowhere",
+        ),
+    ] = None
     metrics_port: Annotated[
         int,
         Field(ge=0, le=65_535),
