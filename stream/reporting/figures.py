@@ -189,7 +189,7 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
 FEW_POINTS = 20
 """A line of fewer points has a dot at each."""
 
-_POINT_PX = 3.0
+_POINT_PX = 4.0
 """Points of a line that are closer than this are left out: they make the page large, and nobody sees them."""
 
 
