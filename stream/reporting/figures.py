@@ -293,7 +293,7 @@ def _label_ends(
 
 
 def _end(value: float, form: Form) -> str:
-    return percent(value) if form == "share" else written(value, form)
+    return percent(value) if form == "share" else f"{value:,.0f}" if form == "count" else written(value, form)
 
 
 def _spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
