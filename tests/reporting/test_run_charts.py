@@ -59,6 +59,7 @@ def test_table_of_several_seeds_has_their_means() -> None:
     table = comparison([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7), of_seed(1, 0.5, "soba-diag")])
     assert table.columns[:3] == ("learner", "seeds", "error")
     assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±26.5 %"), ("soba-diag", "1", "50.0 %")]
+    assert all(len(row) == len(table.columns) for row in table.rows)
     assert "seeds" not in comparison([of_seed(1)]).columns
 
 
