@@ -19,6 +19,7 @@ from stream.cli import (
     learn,
     learners,
     model,
+    monitor,
     replay,
     run,
     settings_table,
@@ -47,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, replay, learn, feedback, verify, estimate, simulate, learners, settings_table):
+for group in (run, replay, learn, feedback, monitor, verify, estimate, simulate, learners, settings_table):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
 app.add_typer(kafka.app, name="kafka")
