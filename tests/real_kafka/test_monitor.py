@@ -1,18 +1,13 @@
 """`onebit monitor` as a process on a real Kafka: killed again and again, among aborted transactions; a learner dies."""
 
-import json
-import socket
 import time
-from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
-from urllib.request import urlopen
 
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import Broker
 from stream.wire.codec import HEADERS
 from stream.wire.topics import Topics
+from tests.monitored import decided_in_windows, free_port, told
 from tests.monitoring.test_state import example, prediction
 from tests.pipeline import context_value, feedback_value
 from tests.processes import Pipeline, Program, wait_for
@@ -20,26 +15,6 @@ from tests.processes import Pipeline, Program, wait_for
 KILLS = 5
 EVENTS = 40
 """Contexts between two kills."""
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def told(port: int) -> dict[str, Any]:
-    """The next that the monitor tells its page; nothing while it cannot be asked."""
-    with suppress(OSError, HTTPException), urlopen(f"http://127.0.0.1:{port}/events", timeout=5) as events:
-        line = events.readline()
-        found: dict[str, Any] = json.loads(line.removeprefix(b"data:") or b"{}")
-        return found
-    return {}
-
-
-def decided_in_windows(picture: dict[str, Any]) -> int:
-    return sum(decided for _, decided, _ in picture.get("windows", ()))
 
 
 def write(broker: Broker, topics: Topics, first: int, events: int) -> None:
