@@ -345,7 +345,7 @@ class LearnerProgram:
         """What the journal is told before the task's next step: what it begins with, or that its settings change."""
         if running.number == 0:
             return Opening(running.task.settings, running.imported)
-        if running.task.settings == running.settings.resolved():
+        if running.task.settings == running.settings:
             return None
         running.task.change_settings(running.settings)
         running.settings_from = running.number + 1
@@ -447,7 +447,7 @@ class LearnerProgram:
             ),
             snapshots_end,
             recovered.imported,
-            recovered.settings,
+            recovered.settings.resolved(),
             recovered.settings_from,
             reading,
         )

@@ -7,6 +7,7 @@ import typer
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Broker
+from stream.cli.banner import announce_start
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
@@ -37,7 +38,9 @@ def feedback(settings: Settings) -> None:
 
     def work(broker: Broker, watched: Watched) -> None:
         nonlocal sent
-        watch = watch_topics(broker, settings, require_topics(broker, settings))
+        partitions = require_topics(broker, settings)
+        watch = watch_topics(broker, settings, partitions)
+        announce_start(Program.FEEDBACK, settings, partitions)
         clock = EstimatedClock(monotonic_ms)
         options = FeedbackOptions(
             group=f"{settings.topic_prefix}feedback",

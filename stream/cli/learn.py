@@ -10,6 +10,7 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker
 from stream.cli import cost
+from stream.cli.banner import announce_start
 from stream.cli.composition import n_features_of, parameters_of, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
@@ -95,6 +96,7 @@ def learn(
             broker, topics, task, _options(settings, task, nnz), boot_ms, announce,
             stop=asked_to_stop, given=given, change_settings=change_settings, committed=committed,
         )  # fmt: skip
+        announce_start(Program.LEARN, settings, partitions)
         announce(
             f"{task.learner} on {topics.contexts}: started as instance {settings.instance}, {by_client(settings)}; "
             "Ctrl-C stops it"
@@ -107,12 +109,15 @@ def learn(
             for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
                 warn(warning)
 
-        show = every(STATUS_INTERVAL_MS, status)
+        show, stands = every(STATUS_INTERVAL_MS, status), False
         try:
             while not asked_to_stop():
                 watch()
                 program.step(POLL_MS)
                 ready_file.show(program.ready)
+                if program.ready and not stands:
+                    status()  # where the tasks begin
+                stands = program.ready
                 watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
             status()

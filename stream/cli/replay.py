@@ -8,6 +8,7 @@ import typer
 
 from producers.replay import ReplayProgram, Timetable, resume_position
 from stream.brokers.port import Broker
+from stream.cli.banner import announce_start
 from stream.cli.composition import dataset_of, replay_options, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import StopRequest, announce, examples, monotonic_ms, warn
@@ -50,6 +51,7 @@ def replay(settings: Settings, *, resume: bool) -> None:
         partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
         options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
+        announce_start(Program.REPLAY, settings, partitions)
         if resume or reached:
             announce(f"looking for the last event in {topics.contexts}")
             options = replace(options, start=resume_position(broker, topics, dataset, options))

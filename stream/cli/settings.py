@@ -621,6 +621,25 @@ class Settings(BaseSettings):
         ),
     ] = 20_000
 
+    log_format: Annotated[
+        Literal["text", "json"],
+        Setting(Panel.OUTPUT, frozenset(Program), "What a line of the log on stderr is: a text, or one JSON object."),
+    ] = "text"
+    log_level: Annotated[
+        Literal["info", "warning", "error"],
+        Setting(Panel.OUTPUT, frozenset(Program), "Lines of the log that matter less than this are left out."),
+    ] = "info"
+    profile: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            Panel.OUTPUT,
+            _PIPELINE,
+            "Where it is written at the end what this process did with its time; `python -m pstats FILE` reads it.",
+            "FILE",
+            unset="nowhere",
+        ),
+    ] = None
     metrics_port: Annotated[
         int,
         Field(ge=0, le=65_535),
@@ -672,6 +691,11 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, object]:
         """The effective settings as people write them, by the settings' names."""
         return self.model_dump(by_alias=True)
+
+    def changed(self) -> tuple[str, ...]:
+        """The names of the settings whose value is not the default, whoever gave it."""
+        defaults = type(self).model_construct().shown()
+        return tuple(name for name, value in self.shown().items() if value != defaults[name])
 
     def environment(self) -> dict[str, str]:
         """The settings that were given, as variables for a process that is started with the same ones."""

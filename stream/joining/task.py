@@ -51,7 +51,7 @@ from stream.wire.events import (
     Prediction,
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
-from stream.wire.records import Record
+from stream.wire.records import Record, make
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
@@ -357,9 +357,9 @@ class Task:
             self.decided_at_ms = decided_at_ms
             names = self.settings.class_names
             name = None if names is None else names[decision.action]
-            prediction = Prediction(event_id, decision, decided_at_ms, self.updates, target, name)
+            prediction = make(Prediction, (event_id, decision, decided_at_ms, self.updates, target, name))
             effects.predictions.append((prediction, record.offset))
-            pending = Pending(x, decision, decided_at_ms)
+            pending = make(Pending, (x, decision, decided_at_ms))
             return pending if counts else Aside(pending)
 
         events = self.join.receive_context(event_id, decide)
@@ -424,13 +424,15 @@ class Task:
             reward, label = feedback.reward, feedback.label
             delay_ms = record.append_ms - pending.decided_at_ms
         if reward is not None:
-            alarms, v = self.learner.alarms, self._update_draw(event_id)
-            before = alarms.tobytes()
+            learner, v = self.learner, self._update_draw(event_id)
+            before = learner.alarms.tobytes()
             taught = decision if self._log is None else self._taught(decision)
-            self.updates += self.learner.update(pending.x, taught, reward, v, label)
-            drift = None if alarms.tobytes() == before else _gone_off(before, alarms)
-        example = Example(
-            event_id, outcome, decision.action, decision.propensity, reward, delay_ms, self.join.watermark_ms, drift
+            self.updates += learner.update(pending.x, taught, reward, v, label)
+            if before and before != learner.alarms.tobytes():
+                drift = _gone_off(before, learner.alarms)
+        settled_at_ms = self.join.watermark_ms
+        example = make(
+            Example, (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift)
         )
         effects.examples.append((example, None if record is None else record.offset))
 

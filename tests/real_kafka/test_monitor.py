@@ -5,12 +5,13 @@ from pathlib import Path
 
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import Broker
+from stream.testing.processes import Program, wait_for
 from stream.wire.codec import HEADERS
 from stream.wire.topics import Topics
 from tests.monitored import decided_in_windows, free_port, told
 from tests.monitoring.test_state import example, prediction
 from tests.pipeline import context_value, feedback_value
-from tests.processes import Pipeline, Program, wait_for
+from tests.processes import Pipeline
 
 KILLS = 5
 EVENTS = 40
