@@ -12,6 +12,7 @@ from stream.recovery.snapshot import take
 from stream.recovery.snapshot_chunks import Message, Writer
 from stream.recovery.snapshot_format import Position
 from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,10 @@ class SnapshotOptions:
 class SnapshotWriting:
     """The snapshots of all tasks of one process."""
 
-    def __init__(self, broker: Broker, journal: str, options: SnapshotOptions, time: BrokerTime) -> None:
-        """Write none yet; `journal` is the topic, `time` what the learner knows of the broker's time."""
+    def __init__(self, broker: Broker, topics: Topics, options: SnapshotOptions, time: BrokerTime) -> None:
+        """Write none yet; `time` is what the learner knows of the broker's time."""
         self._broker = broker
-        self._journal = journal
+        self._topics = topics
         self._options = options
         self._time = time
         self._spare: State | None = None  # memory for the next snapshot's copy of a learner's state
@@ -37,7 +38,7 @@ class SnapshotWriting:
 
     def make_room(self, task: Task) -> None:
         """Have memory for a copy of its state before the first snapshot is due."""
-        if self._options.interval_ms and self._spare is None:
+        if self._options.interval_ms and self._spare is None and task.view is None:
             self._spare = task.learner.state()
 
     def is_writing(self, partition: int) -> bool:
@@ -52,15 +53,17 @@ class SnapshotWriting:
     def portion(self, partition: int, running: RunningTask) -> list[Message]:
         """The next portion of this task's snapshot: of one that is being written, or that is due after this step."""
         if self.writer is None and self._is_due(running):
-            journal = TopicPartition(self._journal, partition)
+            journal = TopicPartition(self._topics.journal, partition)
+            predictions = TopicPartition(self._topics.predictions, partition)
             # This step's record is not in the journal yet: it stands here or later, and the next step after it.
-            journal_offset = self._broker.ends([journal])[journal].high_watermark
+            ends = self._broker.ends([journal, predictions])
             position = Position(
-                running.number, journal_offset, running.contexts_offset, running.feedback_offset, self._time.now_ms,
-                running.settings_from,
+                running.number, ends[journal].high_watermark, running.contexts_offset, running.feedback_offset,
+                self._time.now_ms, running.settings_from,
+                0 if running.task.view is None else ends[predictions].high_watermark,
             )  # fmt: skip
             taken = take(running.task, position, self._spare)
-            self._spare = taken.learner
+            self._spare = taken.learner or None
             slot = running.snapshots.next_slot
             chunks_before, chunk_bytes = running.snapshots.chunks_in(slot), self._options.chunk_bytes
             self.writer = partition, Writer(taken, partition, slot, chunks_before, chunk_bytes)

@@ -38,6 +38,7 @@ from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError, UnrecoverableError
 from stream.verifying.model_files import ModelError
+from stream.wire.updates import UpdatesError
 
 app = typer.Typer(
     help="Online multiclass learning from one late bit of feedback: right or wrong.",
@@ -82,6 +83,7 @@ USAGE_ERRORS = (
     JournalError,
     LocalKafkaError,
     ModelError,
+    UpdatesError,
 )
 
 

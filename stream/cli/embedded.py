@@ -38,7 +38,7 @@ from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.reporting.delayed import Settlements
 from stream.reporting.errors import ErrorCurve, constant_error_rate
-from stream.reporting.run_report import RunReport, summarise_delays
+from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
 from stream.reporting.tables import percent
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_example
@@ -120,7 +120,7 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
     topics = topics_of(settings)
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)
-    broker.create_topics(topics.specs(settings.partitions))
+    broker.create_topics(topics.specs(settings.partitions, shares_model=task.model == "shared"))
     judge = Judge(dataset.n_classes)
 
     def now_ms() -> int:
@@ -180,12 +180,25 @@ def _report(
             wall_s = _run(pipeline, shown)
     except KeyboardInterrupt as error:
         raise BrokenOffError(f"{learner}: the run was broken off {_reached(pipeline, dataset)}") from error
-    tasks = pipeline.learner.tasks
+    end = _end_of(pipeline, wall_s)
+    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
+
+
+def _end_of(pipeline: EmbeddedPipeline, wall_s: float) -> "RunEnd":
+    """What the models are in the end; a shared one after all of its log."""
+    learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
+    learner.read_log()
+    replica = learner.replica
+    if replica is not None:
+        digest = state_digest([replica.learner.state()])
+        found = ReplicaReport(LearnerOptions().instance, replica.version, digest)
+        alarms = int(replica.learner.alarms.sum())
+        return RunEnd(replica.updates, alarms, digest, virtual_s, wall_s, "shared", (found,))
+    tasks = learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     updates = sum(task.updates for task in tasks.values())
     alarms = sum(task.alarms for task in tasks.values())
-    end = RunEnd(updates, alarms, digest, pipeline.clock.now_ms / 1_000, wall_s)
-    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
+    return RunEnd(updates, alarms, digest, virtual_s, wall_s)
 
 
 def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> float:
@@ -243,6 +256,8 @@ class RunEnd(NamedTuple):
     state_sha256: str
     virtual_s: float
     wall_s: float
+    model: str = "own"
+    replicas: tuple[ReplicaReport, ...] = ()
 
 
 def report_of(

@@ -60,6 +60,7 @@ class Position(NamedTuple):
     feedback_offset: int
     taken_ms: int  # the broker's time when the snapshot was taken
     settings_from: int = 0  # the first step that was made under the task's settings, as its journal says
+    predictions_offset: int = 0  # with a shared model: predictions of the next step stand here or later
 
 
 class Snapshot(NamedTuple):
@@ -153,6 +154,7 @@ def _state_values(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "settings": snapshot.settings,
         "settings_from": position.settings_from,
+        **({"predictions_offset": position.predictions_offset} if position.predictions_offset else {}),
         "number": position.number,
         "journal_offset": position.journal_offset,
         "contexts_offset": position.contexts_offset,
@@ -210,7 +212,7 @@ def _decode(reader: SectionReader, written_format: int, pulse: Pulse) -> Snapsho
         entries[section.name] += block
     return Snapshot(
         values["settings"],
-        Position(*(values[name] for name in Position._fields)),
+        Position(**{name: values[name] for name in Position._fields if name in values or name != "predictions_offset"}),
         values["updates"],
         values["decided_at_ms"],
         values["watermark_ms"],

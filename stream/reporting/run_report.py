@@ -36,6 +36,14 @@ def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None
     return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
 
 
+class ReplicaReport(NamedTuple):
+    """A replica of a shared model, when it has read the whole log."""
+
+    instance: str  # the learner process that has it
+    version: int  # entries of the log
+    sha256: str  # of its state
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """One learner's run over one stream. What follows from the ledger or from the errors is never given twice."""
@@ -63,6 +71,8 @@ class RunReport:
     warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
     drift_alarms: int = 0  # how often drift has reset the model, or a class of it
     estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
+    model: str = "own"  # whose decides: `own`, of each partition, or `shared`, of all
+    replicas: tuple[ReplicaReport, ...] = ()  # of a shared one
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -131,7 +141,11 @@ class RunReport:
             "warnings": list(self.warnings),
             "drift_alarms": self.drift_alarms,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
+            "model": self.model,
         }
+        if self.replicas:
+            fields["model_version"] = max(replica.version for replica in self.replicas)
+            fields["replicas"] = [replica._asdict() for replica in self.replicas]
         return {key: _plain(value) for key, value in fields.items()}
 
 

@@ -46,6 +46,7 @@ SETTINGS: Mapping[str, Any] = {
     "propensity_min": 0.0,
     "features": None,
     "class_names": None,
+    "model": "own",
 }
 """The settings of a task."""
 
