@@ -25,6 +25,7 @@ from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit, predictions_digest
 from stream.recovery.inputs import check_partitions
 from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
+from stream.recovery.model_snapshot import PARTITION
 from stream.recovery.recover import Recovered, recover
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot_chunks import CHUNK_BYTES
@@ -473,6 +474,8 @@ class LearnerProgram:
         )
         if self._following is not None:
             recovered.task.see(View(self._following.replica, partition))
+            if partition == PARTITION:
+                self._snapshots.begin_model(self._following)
         self._snapshots.make_room(recovered.task)
         self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))

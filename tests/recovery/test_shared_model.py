@@ -11,15 +11,19 @@ import numpy as np
 import orjson
 import pytest
 
+from consumers.following import Following
 from consumers.learner import LearnerProgram
 from stream.joining.task import Task
 from stream.learners import ParameterError, create
+from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalError, UnrecoverableError
+from stream.recovery.model_snapshot import read_model_snapshots
 from stream.recovery.recover import rebuild, recover
 from stream.recovery.resolve import SettingsDifferError
+from stream.sharing.replica import Replica
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
 from stream.wire.events import Decision, Features
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
@@ -294,3 +298,57 @@ def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_
         b"numbers of a decision"
     )
     assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == task_digest(learner.tasks[0])
+
+
+def snapshots_of_the_model(pipeline: Pipeline) -> list[str]:
+    keys = [(record.key or b"").decode() for record in pipeline.records(TOPICS.snapshots, 0)]
+    return [key for key in keys if key.startswith("0/model/")]
+
+
+@each
+def test_a_replica_begins_with_the_newest_snapshot_of_the_model_and_is_the_one_that_read_it_all(learner: str) -> None:
+    pipeline = Pipeline(LEARNERS[learner], partitions=2)
+    one, other = whole_run(pipeline, ({(30, 5)}, {(21, 2)}), snapshot_interval_ms=40, snapshot_chunk_bytes=20_000)
+    assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
+    following = Following(pipeline.broker, TOPICS, pipeline.settings)
+    begun = following.replica.version
+    following.read_on()
+    assert 0 < begun <= following.replica.version
+    whole = Replica(kernel_learner(pipeline))
+    whole.read(pipeline.records(TOPICS.updates))
+    assert following.replica.places == whole.places
+    assert (following.replica.updates, following.replica.offset) == (whole.updates, whole.offset)
+    expected = (whole.version, state_digest([whole.learner.state()]))
+    assert (following.replica.version, state_digest([following.replica.learner.state()])) == expected
+    assert replicas(one.program, other.program) == [expected] * 2
+
+
+def test_whoever_gets_partition_0_writes_the_snapshots_of_the_model_and_leaves_a_whole_one_alone() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    options: dict[str, Any] = {"snapshot_interval_ms": 1, "snapshot_bytes_max": 1, "snapshot_chunk_bytes": 400}
+    versions = []
+    for name in ("learner-1", "learner-2", "learner-3"):
+        learner = pipeline.learner(name, **options)
+        for event in range(4):
+            pipeline.context(f"{name}-{event}")
+            pipeline.clock.advance_to(pipeline.now_ms() + 5)
+            for _ in range(60 if event < 3 else 3):  # the last snapshot is torn when the next learner comes
+                learner.step(0)
+        learner.close()
+        newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+        versions.append(0 if newest is None else newest.number)
+    assert 0 < versions[0] < versions[1] < versions[2]
+
+
+def test_a_snapshot_of_another_model_is_refused() -> None:
+    pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
+    whole_run(pipeline, snapshot_interval_ms=40)
+    other = replace(pipeline.settings, parameters={"project": 4})
+    with pytest.raises(JournalError, match=r"of the shared model at version .*another pipeline has written it"):
+        Following(pipeline.broker, TOPICS, other)
+
+
+def kernel_learner(pipeline: Pipeline) -> KernelLearner:
+    learner = pipeline.settings.make_learner()
+    assert isinstance(learner, KernelLearner)
+    return learner
