@@ -117,6 +117,7 @@ class LearnerProgram:
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
         self._portion = Portion(options.records_max, None if options.dates_by_contexts else tolerated_ms)
+        self._last_ends: dict[TopicPartition, Ends] = {}
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
         self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time
@@ -156,6 +157,21 @@ class LearnerProgram:
     def ready(self) -> bool:
         """Whether this process has partitions, and all of them are recovered and run."""
         return bool(self._assigned) and self._assigned <= self._running.keys()
+
+    @property
+    def broker_ms(self) -> int:
+        """The broker's time, as far as this process can tell; 0 before it has heard of it."""
+        return self._time.now_ms and self._time.now_ms + self._time.silent_ms
+
+    @property
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many records of each input are not applied, as the last step has left it."""
+        return {
+            tp: len(waiting) + max(0, self._last_ends[tp].high_watermark - self._consumer.position(tp))
+            for running in self._running.values()
+            for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
+            if tp in self._last_ends
+        }
 
     @property
     def outdated(self) -> int:
@@ -202,7 +218,7 @@ class LearnerProgram:
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         self.read_log()
-        ends = self._ends()
+        self._last_ends = ends = self._ends()
         self._began_ms, self._most_records = self._host_ms(), 0
         commits = []
         for partition, running in self._running.items():
@@ -236,8 +252,8 @@ class LearnerProgram:
             self._give_up(part.partition for part in commits)
             return False
         self._snapshots.finish(self._running)
-        self._committed(commits)
         self._time.hears(append_ms)
+        self._committed(commits)
         return True
 
     def _after_commit_step(self, number: int) -> None:
@@ -341,14 +357,15 @@ class LearnerProgram:
         )
         if step.log is not None:
             running.wrote = step.log.wrote(step.number)
-        return Commit(partition, before, step, effects, self._snapshots.portion(partition, running))
+        contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
+        return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
 
     @staticmethod
     def _before_next_step(running: RunningTask) -> Opening | SettingsChange | None:
         """What the journal is told before the task's next step: what it begins with, or that its settings change."""
         if running.number == 0:
             return Opening(running.task.settings, running.imported)
-        if running.task.settings == running.settings.resolved():
+        if running.task.settings == running.settings:
             return None
         running.task.change_settings(running.settings)
         running.settings_from = running.number + 1
@@ -467,7 +484,7 @@ class LearnerProgram:
             ),
             snapshots_end,
             recovered.imported,
-            recovered.settings,
+            recovered.settings.resolved(),
             recovered.settings_from,
             reading,
             recovered.wrote,

@@ -19,7 +19,7 @@ from stream.randomness.delays import FeedbackPlan
 from stream.wire import codec
 from stream.wire.codec import DEAD_LETTER_MALFORMED, MalformedError
 from stream.wire.events import Answer, Feedback
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Record, TopicPartition, make
 from stream.wire.topics import Topics
 
 
@@ -112,6 +112,11 @@ class FeedbackProgram:
         return self._due[0][0] if self._due else None
 
     @property
+    def assigned(self) -> frozenset[int]:
+        """The partitions whose predictions this process answers."""
+        return frozenset(self._unsent)
+
+    @property
     def waiting(self) -> int:
         """Feedback that is still to be sent."""
         return len(self._due)
@@ -179,7 +184,7 @@ class FeedbackProgram:
                 )
         if reward is None or not delays_ms:
             return
-        feedback = Feedback(event_id, reward, known.label if self._options.with_label else None)
+        feedback = make(Feedback, (event_id, reward, known.label if self._options.with_label else None, None))
         self._unsent[record.partition][record.offset] = len(delays_ms)
         for delay_ms in delays_ms:
             self._sequence += 1

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stream.randomness import splitmix
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.events import Features, FloatArray, IndexArray, Logged
+from stream.wire.records import make
 
 LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
@@ -166,7 +167,7 @@ class Dataset:
 
     def known_of(self, event_id: str) -> Known:
         """What is known of the outcome of an event, from its id alone."""
-        return Known(self.label_of(event_id))
+        return make(Known, (self.label_of(event_id), None, None, None))
 
     def logged(self, row: int) -> Logged | None:
         """The decision that a log has for a row; None: this is no log, or it does not say."""
@@ -193,7 +194,7 @@ class Dataset:
             last = min(self.rows, first + stop - position)
             for place in range(first, last):
                 row = order[place]
-                yield Slot(self.event_id(row, epoch), row)
+                yield make(Slot, (self.event_id(row, epoch), row))
             position += last - first
 
     def _checked(self, row: int) -> int:

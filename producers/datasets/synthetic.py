@@ -26,6 +26,7 @@ from stream.learners.kernels import compiled
 from stream.randomness import splitmix
 from stream.randomness.draws import SEED_MAX
 from stream.wire.events import Features, FloatArray, IndexArray
+from stream.wire.records import make
 
 N_CLASSES = 9
 N_KEYWORDS = 120
@@ -204,7 +205,7 @@ class SyntheticRows:
         """Generate a row."""
         indices = np.empty(ROW_NNZ_MAX, np.int32)
         nnz, label = _row_kernel(self.seed, row, self.noise, self.keywords.indices, self.keywords.counts, indices)
-        return Row(Features(indices[:nnz], self.ones[:nnz]), label)
+        return make(Row, (make(Features, (indices[:nnz], self.ones[:nnz])), label))
 
     def label(self, row: int) -> int:
         """Generate the label of a row."""

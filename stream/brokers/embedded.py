@@ -19,6 +19,7 @@ from stream.brokers.refusals import check_co_partitioned, check_settings, replac
 from stream.wire.records import Headers as Headers
 from stream.wire.records import Record as Record
 from stream.wire.records import TopicPartition as TopicPartition
+from stream.wire.records import make
 from stream.wire.topics import TopicDescription, TopicSpec
 
 
@@ -63,9 +64,6 @@ class _Group:
         self.generation = 0
         self.members: dict[str, EmbeddedConsumer] = {}
         self.committed: dict[TopicPartition, int] = {}
-
-
-_tuple = tuple.__new__  # makes a Record in half the time, and four are made for each event
 
 
 class EmbeddedBroker:
@@ -185,8 +183,9 @@ class EmbeddedBroker:
                 )
             # An encoder's bytes still lie in the buffer that they were written to, a page of memory for each record.
             value = b"%b" % value
-        offset = log.first + len(log.records)
-        log.records.append(_tuple(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
+        records, now_ms = log.records, self.clock.now_ms
+        offset = log.first + len(records)
+        records.append(make(Record, (topic, partition, offset, now_ms, key, value, headers)))
         if transaction is not None:
             offsets = transaction.touched.get(log)
             if offsets is None:
@@ -194,7 +193,7 @@ class EmbeddedBroker:
                 transaction.touched[log] = [offset]
             else:
                 offsets.append(offset)
-            transaction.last_ms = transaction.appended_ms[topic, partition] = self.clock.now_ms
+            transaction.last_ms = transaction.appended_ms[topic, partition] = now_ms
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:
         """Refuse a producer that a later one of the same id has replaced."""
@@ -344,8 +343,9 @@ class EmbeddedTransactionalProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        self._broker.check_epoch(self._id, self._epoch)
-        self._broker.append(topic, partition, key, value, headers, self._current())
+        broker = self._broker
+        broker.check_epoch(self._id, self._epoch)
+        broker.append(topic, partition, key, value, headers, self._transaction or self._current())
 
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer."""

@@ -37,9 +37,11 @@ from stream.joining.task import TaskSettings
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.reporting.delayed import Settlements
-from stream.reporting.errors import ErrorCurve, constant_error_rate
-from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
+from stream.reporting.errors import ErrorCurve, constant_error_rate, exploration
+from stream.reporting.histograms import histogram
+from stream.reporting.run_report import Latency, ReplicaReport, RunReport, summarise_delays
 from stream.reporting.tables import percent
+from stream.reporting.versions import versions
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
@@ -57,6 +59,7 @@ class Judge:
     curve: ErrorCurve = field(default_factory=ErrorCurve)
     labels: list[int] = field(init=False)
     decided_ms: "array[int]" = field(default_factory=lambda: array("q"))
+    explored: bytearray = field(default_factory=bytearray)  # 1: the action was not the greedy class
 
     def __post_init__(self) -> None:
         self.labels = [0] * self.n_classes
@@ -64,6 +67,7 @@ class Judge:
     def observe(self, answer: Answer, known: Known) -> None:
         """Take in one answer and what is known of its outcome; where that is nothing, it is not judged."""
         self.decided_ms.append(answer.decided_at_ms)
+        self.explored.append(answer.action != answer.greedy)
         bit, greedy_bit = known.bit(answer.action), known.bit(answer.greedy)
         if bit is not None:
             self.curve.add(bit == 0, None if greedy_bit is None else greedy_bit == 0)
@@ -85,11 +89,12 @@ class EmbeddedPipeline:
     judge: Judge
     poll_ms: int  # how often the learner polls
 
-    def run(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Run until every decision is settled."""
-        learner = _Shown(self.learner, progress)
+    def run(self, progress: Callable[[], None] = lambda: None) -> Latency | None:
+        """Run until every decision is settled; how long the learner's steps took."""
+        learner = _Watched(self.learner, progress)
         with _without_collector():
             run_until_settled(self.clock, (self.replay, self.feedback), learner, self.poll_ms)
+        return learner.latency()
 
     @property
     def pending(self) -> int:
@@ -97,19 +102,28 @@ class EmbeddedPipeline:
         return sum(len(task.join.pending) for task in self.learner.tasks.values())
 
 
-class _Shown:
-    """A learner that shows progress with every step: a moment of virtual time can hold minutes of updates."""
+class _Watched:
+    """A learner whose steps are timed, and show progress: a moment of virtual time can hold minutes of updates."""
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
         self._progress = progress
         self._step = learner.step
+        self._steps_ms = array("d")
         self.next_due_ms = learner.next_due_ms
 
     def step(self, timeout_ms: int) -> int:
         """See Program."""
+        began_s = time.perf_counter()
         done = self._step(timeout_ms)
+        if done:
+            self._steps_ms.append(1_000 * (time.perf_counter() - began_s))
         self._progress()
         return done
+
+    def latency(self) -> Latency | None:
+        """How long its steps took; None before the first."""
+        counts = histogram(self._steps_ms)
+        return None if counts is None else Latency("step", counts)
 
 
 def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
@@ -177,14 +191,14 @@ def _report(
     settings = pipeline.settings
     try:
         with progress(learner, events_of(settings, dataset)) as shown:
-            wall_s = _run(pipeline, shown)
+            wall_s, latency = _run(pipeline, shown)
     except KeyboardInterrupt as error:
         raise BrokenOffError(f"{learner}: the run was broken off {_reached(pipeline, dataset)}") from error
-    end = _end_of(pipeline, wall_s)
+    end = _end_of(pipeline, wall_s, latency)
     return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
 
 
-def _end_of(pipeline: EmbeddedPipeline, wall_s: float) -> "RunEnd":
+def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: Latency | None) -> "RunEnd":
     """What the models are in the end; a shared one after all of its log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
@@ -193,26 +207,26 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float) -> "RunEnd":
         digest = state_digest([replica.learner.state()])
         found = ReplicaReport(LearnerOptions().instance, replica.version, digest)
         alarms = int(replica.learner.alarms.sum())
-        return RunEnd(replica.updates, alarms, digest, virtual_s, wall_s, "shared", (found,))
+        return RunEnd(replica.updates, alarms, digest, virtual_s, wall_s, latency, "shared", (found,))
     tasks = learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     updates = sum(task.updates for task in tasks.values())
     alarms = sum(task.alarms for task in tasks.values())
-    return RunEnd(updates, alarms, digest, virtual_s, wall_s)
+    return RunEnd(updates, alarms, digest, virtual_s, wall_s, latency)
 
 
-def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> float:
-    """Run it, and show how far it is; the seconds that it took."""
+def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> tuple[float, Latency | None]:
+    """Run it, and show how far it is; the seconds that it took, and how long its steps took."""
     curve = pipeline.judge.curve
 
     def show() -> None:
         progress.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
 
     started_s = time.perf_counter()
-    pipeline.run(lambda: show() if progress.due() else None)
+    latency = pipeline.run(lambda: show() if progress.due() else None)
     wall_s = time.perf_counter() - started_s
     show()
-    return wall_s
+    return wall_s, latency
 
 
 def _reached(pipeline: EmbeddedPipeline, dataset: Dataset) -> str:
@@ -256,6 +270,7 @@ class RunEnd(NamedTuple):
     state_sha256: str
     virtual_s: float
     wall_s: float
+    latency: Latency | None
     model: str = "own"
     replicas: tuple[ReplicaReport, ...] = ()
 
@@ -297,6 +312,11 @@ def report_of(
         settings=settings.shown() | {"command": command},
         full_information=registered()[task.learner].needs_label,
         delays=summarise_delays(found.delays_ms),
+        delay_counts=histogram(found.delays_ms),
+        first_feedback=settlements.first_feedback(judge.decided_ms),
+        exploration=exploration(judge.explored),
+        changed=settings.changed(),
+        versions=versions(),
         feedback_after_end=found.after_end,
         delayed=settlements.curve(judge.decided_ms),
         warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),

@@ -19,12 +19,13 @@ from stream.cli.console import WARNING, StopRequest, announce, fail, warn
 from stream.cli.embedded import Judge, RunEnd, report_of
 from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
-from stream.cli.settings import Settings, SettingsError
+from stream.cli.settings import Settings, SettingsError, variable_of
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.recovery.journal_reading import JournalFollower
 from stream.recovery.recover import recover
-from stream.reporting.run_report import RunReport
+from stream.reporting.histograms import histogram
+from stream.reporting.run_report import Latency, RunReport
 from stream.wire import codec
 from stream.wire.events import Answer
 from stream.wire.records import TopicPartition
@@ -63,7 +64,8 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
         digest = state_digest(task.learner.state() for task in tasks)
         updates, alarms = sum(task.updates for task in tasks), sum(task.alarms for task in tasks)
-        end = RunEnd(updates, alarms, digest, virtual_s, wall_s)
+        latency = _latency(broker, topics, settings)
+        end = RunEnd(updates, alarms, digest, virtual_s, wall_s, latency)
         return report_of(broker, settings, task, dataset, judge, end, command)
     finally:
         broker.close()
@@ -94,7 +96,11 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
+        # The programs cannot all have one port, and what they say is read for their warnings.
+        of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
         self._environment = os.environ | _scoped_parameters(own).environment()
+        self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
+        self._environment.pop(variable_of("profile"), None)  # it is of this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes = {name: self._start(name) for name in PROGRAMS}
@@ -222,3 +228,16 @@ def _judge(broker: Broker, topics: Topics, settings: Settings, dataset: Dataset)
         for record in read_partition(broker, TopicPartition(topics.examples, partition))
     )
     return judge, (last_ms - judged[0][0]) / 1_000
+
+
+def _latency(broker: Broker, topics: Topics, settings: Settings) -> Latency | None:
+    """How long it took from each context in its topic to its prediction, by the broker's time."""
+    spans_ms: list[int] = []
+    for partition in range(settings.partitions):
+        contexts = read_partition(broker, TopicPartition(topics.contexts, partition))
+        came_ms = {record.offset: record.append_ms for record in contexts}
+        for record in read_partition(broker, TopicPartition(topics.predictions, partition)):
+            _, context_offset = codec.decode_prediction(record)
+            spans_ms.append(record.append_ms - came_ms[context_offset])
+    counts = histogram(spans_ms)
+    return None if counts is None else Latency("decision", counts)

@@ -1,19 +1,16 @@
 """One run of an experiment: a learner over the stream of a seed, and the row that is kept of it."""
 
 import json
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream import __version__
 from stream.experiments.definition import FOLDS, Conditions, Evaluation, Parameters
 from stream.experiments.opponents import OPPONENTS, oppose
 from stream.experiments.sets import Loaded, Sets, with_facts
@@ -35,6 +32,7 @@ from stream.learners import Learner, ParameterError
 from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Patience, Run, run
 from stream.offline_shared import run_shared
+from stream.reporting.versions import versions
 
 CURVE_POINTS = 60
 """How many points of a run are kept, at equal distances on a logarithmic axis."""
@@ -273,17 +271,6 @@ def _row(job: Job, *, counts: NDArray[np.int64], **figures: Any) -> Row:
         **figures,
         **versions(),
     )
-
-
-def versions() -> dict[str, Any]:
-    """What the run was made with."""
-    return {
-        "onebit": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": version("numba"),
-        "machine": platform.machine(),
-    }
 
 
 def curve_points(size: int) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from stream.wire.events import Decision, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record
+from stream.wire.records import Record, make
 
 
 class State(IntEnum):  # IntEnum here and below: the tables hash a member for each event, 0.1 µs with Enum's own hash
@@ -436,7 +436,7 @@ class Join:
             assert pending is not None
             assert feedback is not None
             reward = feedback.reward
-            events = (Settled(event_id, pending, _OUTCOMES[after], feedback, record),)
+            events = (make(Settled, (event_id, pending, _OUTCOMES[after], feedback, record)),)
         elif move is Move.EXPIRE:
             assert pending is not None
             events = (Settled(event_id, pending, _OUTCOMES[after], None, None),)
@@ -504,7 +504,7 @@ class Join:
         assert pending is not None
         corrected = pending if self._corrects and state is State.EXPIRED else None
         action = pending.decision.action if self.keeps_actions else None
-        return Retained(_OUTCOMES[state], reward, self.watermark_ms, corrected, action)
+        return make(Retained, (_OUTCOMES[state], reward, self.watermark_ms, corrected, action))
 
 
 _NO_ORPHAN = (None, None, -1)

@@ -53,7 +53,7 @@ from stream.wire.events import (
     Prediction,
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
-from stream.wire.records import Record
+from stream.wire.records import Record, make
 from stream.wire.updates import Entry
 
 OnExpiry = Literal["drop", "negative"]
@@ -388,9 +388,9 @@ class Task:
             names = self.settings.class_names
             name = None if names is None else names[decision.action]
             carried = decision.logged if self.view is not None and decision.logged.size else None
-            prediction = Prediction(event_id, decision, decided_at_ms, self.updates, target, name, carried)
+            prediction = make(Prediction, (event_id, decision, decided_at_ms, self.updates, target, name, carried))
             effects.predictions.append((prediction, record.offset))
-            pending = Pending(x, decision, decided_at_ms)
+            pending = make(Pending, (x, decision, decided_at_ms))
             return pending if counts else Aside(pending)
 
         events = self.join.receive_context(event_id, decide)
@@ -464,17 +464,18 @@ class Task:
             reward, label = feedback.reward, feedback.label
             delay_ms = record.append_ms - pending.decided_at_ms
         if reward is not None:
-            v = self._update_draw(event_id)
+            learner, v = self.learner, self._update_draw(event_id)
             taught = decision if self._log is None else self._taught(decision)
             if self.view is None:
-                alarms = self.learner.alarms
-                before = alarms.tobytes()
-                self.updates += self.learner.update(pending.x, taught, reward, v, label)
-                drift = None if alarms.tobytes() == before else _gone_off(before, alarms)
+                before = learner.alarms.tobytes()
+                self.updates += learner.update(pending.x, taught, reward, v, label)
+                if before and before != learner.alarms.tobytes():
+                    drift = _gone_off(before, learner.alarms)
             else:
                 self.view.settle(pending.x, taught, reward, v, label)
-        example = Example(
-            event_id, outcome, decision.action, decision.propensity, reward, delay_ms, self.join.watermark_ms, drift
+        settled_at_ms = self.join.watermark_ms
+        example = make(
+            Example, (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift)
         )
         effects.examples.append((example, None if record is None else record.offset))
 

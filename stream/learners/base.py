@@ -13,6 +13,7 @@ from stream.learners.kernels import DRIFTS, observe_nothing
 from stream.near_names import close_matches
 from stream.parsing import parse_number, parse_whole
 from stream.wire.events import NOTHING_LOGGED, Decision, Features, FloatArray
+from stream.wire.records import make
 
 State = dict[str, NDArray[Any] | float | int | str]
 """A learner's state: named arrays and scalars, all that its future depends on beside the parameters."""
@@ -240,9 +241,6 @@ def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]
     return p
 
 
-_tuple = tuple.__new__  # makes a Decision in 0.15 µs instead of 0.25: a twentieth of the whole event
-
-
 class KernelLearner(Learner):
     """A learner whose arithmetic is a few kernels over flat arrays; see `stream.learners.kernels`.
 
@@ -293,8 +291,8 @@ class KernelLearner(Learner):
         scores = np.empty(K + self.logged_size)
         action, greedy, propensity = self._predict(indices, values, u, scores, *self.model)
         if self.logged_size == 0:
-            return _tuple(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
-        return _tuple(Decision, (action, greedy, propensity, scores[:K], scores[K:]))
+            return make(Decision, (action, greedy, propensity, scores, NOTHING_LOGGED))
+        return make(Decision, (action, greedy, propensity, scores[:K], scores[K:]))
 
     def distribution(self, x: Features | FloatArray) -> FloatArray:
         """See Learner."""

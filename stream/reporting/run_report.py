@@ -6,14 +6,15 @@ The words are those of the topics: a context is *decided*, its decision is *matc
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.reporting.delayed import DelayedPoint
-from stream.reporting.errors import Errors, _rate
+from stream.reporting.errors import Errors, SharePoint, _rate
+from stream.reporting.histograms import Histogram
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class ReplicaReport(NamedTuple):
     instance: str  # the learner process that has it
     version: int  # entries of the log
     sha256: str  # of its state
+
+
+class Latency(NamedTuple):
+    """How long the learner took, in real time."""
+
+    of: Literal["decision", "step"]  # from a context in its topic to its prediction; or, embedded, for a whole step
+    counts: Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,12 @@ class RunReport:
     estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
     model: str = "own"  # whose decides: `own`, of each partition, or `shared`, of all
     replicas: tuple[ReplicaReport, ...] = ()  # of a shared one
+    first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
+    delay_counts: Histogram | None = None  # of the matched feedback, as `delays`
+    exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
+    latency: Latency | None = None
+    changed: tuple[str, ...] = ()  # settings that are not the defaults
+    versions: Mapping[str, str] = field(default_factory=dict)  # of what the run was made with
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -141,12 +155,15 @@ class RunReport:
             "warnings": list(self.warnings),
             "drift_alarms": self.drift_alarms,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
+            "first_feedback": self.first_feedback,
+            "changed": list(self.changed),
+            "versions": self.versions,
             "model": self.model,
         }
         if self.replicas:
             fields["model_version"] = max(replica.version for replica in self.replicas)
             fields["replicas"] = [replica._asdict() for replica in self.replicas]
-        return {key: _plain(value) for key, value in fields.items()}
+        return {key: plain(value) for key, value in fields.items()}
 
 
 def _delayed(points: tuple[DelayedPoint, ...]) -> dict[str, float] | None:
@@ -157,7 +174,7 @@ def _delayed(points: tuple[DelayedPoint, ...]) -> dict[str, float] | None:
     return {**last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate}
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """A value as JSON has it: nan and infinities are None, mappings are dicts, what JSON does not know is its text."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -166,7 +183,7 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return str(value)

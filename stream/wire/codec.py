@@ -30,7 +30,7 @@ from stream.wire.events import (
     Target,
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
-from stream.wire.records import Headers, Record
+from stream.wire.records import Headers, Record, make
 
 VERSION = 1
 VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
@@ -74,7 +74,8 @@ class MalformedError(ValueError):
 def encode_context(event_id: str, x: Features, logged: Logged | None = None) -> bytes:
     """A context's value; `v` is left out when all values are one, `logged` when there is nothing."""
     features: dict[str, Any] = {"i": x.indices}
-    if x.values.tobytes() != _ones(x.values.size).tobytes():  # a fifth of the time of any numpy comparison
+    values = x.values.tobytes()
+    if values != _ONES[: len(values)] and values != _ones(x.values.size).tobytes():  # far sooner than numpy compares
         features["v"] = x.values
     fields: dict[str, Any] = {"id": event_id, "x": features}
     if logged is not None:
@@ -123,7 +124,7 @@ def decode_context(
     else:
         expected = f'{{"i": [...], "v": [...]}} or a list of {n_features} numbers'
         raise MalformedError(f"x: expected {expected}; got {_shown(x)}")
-    return Context(event_id, features) if log is None else Context(event_id, features, _logged(fields, log))
+    return make(Context, (event_id, features, None if log is None else _logged(fields, log)))
 
 
 def _logged(fields: dict[str, Any], log: LogReading) -> Logged:
@@ -165,7 +166,7 @@ def _sparse(x: dict[str, Any], n_features: int) -> Features:
             wrong = indices[0] if indices[0] < 0 else indices[-1]
             raise MalformedError(f"x.i: expected indices from 0 to {n_features - 1}; got {wrong}")
     if "v" not in x:
-        return Features(np.array(indices, dtype=np.int32), _ones(len(indices)))
+        return make(Features, (np.array(indices, dtype=np.int32), _ones(len(indices))))
     values = x["v"]
     if type(values) is not list or len(values) != len(indices):
         got = f"{len(values)} values" if type(values) is list else _shown(values)
@@ -182,6 +183,7 @@ def _ones(n: int) -> FloatArray:
 
 
 _shared_ones: FloatArray = np.ones(1_024)
+_ONES = _shared_ones.tobytes()
 
 
 def _finite(values: list[Any], name: str) -> FloatArray:
@@ -307,7 +309,7 @@ def decode_feedback(
         raise MalformedError("label: expected the true class, which this learner needs; got none")
     if rules != FEEDBACK_RULES_1 and fields.get("action") is not None:
         action = _integer(fields, "action", n_classes)
-    return Feedback(event_id, reward, label, action)
+    return make(Feedback, (event_id, reward, label, action))
 
 
 def _reward(fields: dict[str, Any]) -> int:
@@ -377,12 +379,8 @@ def decode_answer(record: Record) -> Answer:
     scores = fields.get("scores")
     if type(scores) is not list or len(scores) < 2:
         raise MalformedError(f"scores: expected a list of one number for each class; got {_shown(scores)}")
-    return Answer(
-        event_id,
-        _integer(fields, "action", len(scores)),
-        _integer(fields, "greedy", len(scores)),
-        _integer(fields, "decided_at_ms"),
-    )
+    action, greedy = _integer(fields, "action", len(scores)), _integer(fields, "greedy", len(scores))
+    return make(Answer, (event_id, action, greedy, _integer(fields, "decided_at_ms")))
 
 
 DEAD_LETTER_MALFORMED = "malformed"
@@ -412,7 +410,8 @@ left is for our headers. So there is room for 20,000 bytes of its own at least, 
 
 _HEADER_OVERHEAD_BYTES = 10  # of two lengths, at most
 
-_RESERVED = re.compile(r"(original-)*onebit-")
+RESERVED_NAME = re.compile(r"(original-)*onebit-")
+"""How names of headers begin that get `original-` before them in a dead letter."""
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
@@ -436,7 +435,7 @@ def _own_headers(headers: Headers, bytes_max: int) -> Headers:
     """The headers of a record under the names that they have in its dead letter; those that fit, each of them whole."""
     kept, left = [], bytes_max
     for name, content in headers:
-        kept_name = f"original-{name}" if _RESERVED.match(name) else name
+        kept_name = f"original-{name}" if RESERVED_NAME.match(name) else name
         size = len(kept_name.encode(errors="surrogateescape")) + len(content) + _HEADER_OVERHEAD_BYTES
         if size <= left:
             kept.append((kept_name, content))
