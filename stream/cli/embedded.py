@@ -274,7 +274,7 @@ def report_of(
     findings = [audit_partition(broker, topics, partition) for partition in range(settings.partitions)]
     for finding in findings:
         for fault in finding.faults:
-            announce(f"ledger of partition {finding.partition}: {fault}")
+            announce(f"ledger of partition {finding.partition}: {fault}", limited=False)
     settlements = Settlements()
     found = answers(
         settlements.take(
