@@ -7,7 +7,7 @@ The words are those of the topics: a context is *decided*, its decision is *matc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import Errors, SharePoint, _rate
 from stream.reporting.histograms import Histogram
+from stream.reporting.latency import Latency, LatencyCounts
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -35,13 +36,6 @@ def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None
     if len(delays_ms) == 0:
         return None
     return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
-
-
-class Latency(NamedTuple):
-    """How long the learner took, in real time."""
-
-    of: Literal["decision", "step"]  # from a context in its topic to its prediction; or, embedded, for a whole step
-    counts: Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +68,10 @@ class RunReport:
     first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
     delay_counts: Histogram | None = None  # of the matched feedback, as `delays`
     exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
-    latency: Latency | None = None
+    latency_counts: LatencyCounts | None = None
     changed: tuple[str, ...] = ()  # settings that are not the defaults
     versions: Mapping[str, str] = field(default_factory=dict)  # of what the run was made with
+    latency: Latency | None = None  # of decisions on a Kafka; in virtual time there is none to be told
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -144,6 +139,7 @@ class RunReport:
             "delayed": _delayed(self.delayed),
             "warnings": list(self.warnings),
             "drift_alarms": self.drift_alarms,
+            "latency": self.latency._asdict() if self.latency else None,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
             "first_feedback": self.first_feedback,
             "changed": list(self.changed),

@@ -22,6 +22,7 @@ COMMANDS = {
     Program.REPLAY: ("replay",),
     Program.LEARN: ("learn",),
     Program.FEEDBACK: ("feedback",),
+    Program.MONITOR: ("monitor",),
     Program.CREATE: ("topics", "create"),
     Program.DESCRIBE: ("topics", "describe"),
     Program.VERIFY: ("verify",),
