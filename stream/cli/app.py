@@ -44,6 +44,7 @@ from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError, UnrecoverableError
 from stream.reporting.saved_runs import SavedRunsError
 from stream.verifying.model_files import ModelError
+from stream.wire.updates import UpdatesError
 
 app = typer.Typer(
     help="Online multiclass learning from one late bit of feedback: right or wrong.",
@@ -104,6 +105,7 @@ USAGE_ERRORS = (
     LocalKafkaError,
     ModelError,
     SavedRunsError,
+    UpdatesError,
 )
 
 

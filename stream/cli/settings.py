@@ -436,6 +436,14 @@ class Settings(BaseSettings):
             "own counts where the log has the same.",
         ),
     ] = "own"
+    model: Annotated[
+        Literal["own", "shared"],
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.RUN,)),
+            "Whose model decides: that of each partition, or one of all partitions, in embedded runs only.",
+        ),
+    ] = "own"
     reward: Annotated[
         Literal["exclusive", "any"],
         Setting(

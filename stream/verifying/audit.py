@@ -286,7 +286,7 @@ class _Audit:
             except MalformedError as error:
                 self._cannot_read("prediction", record, step, error)
                 continue
-            event_id, (action, _, propensity, *_), decided_at_ms, _, target, _ = prediction
+            event_id, (action, _, propensity, *_), decided_at_ms, _, target, *_ = prediction
             seen = PredictionSeen(
                 event_id, record.offset, context_offset, action, propensity, decided_at_ms, record.append_ms, target
             )

@@ -18,7 +18,7 @@ from stream.reporting.histograms import Histogram
 from stream.reporting.latency import Latency, LatencyCounts
 from stream.reporting.page import page
 from stream.reporting.pages import write_page
-from stream.reporting.run_report import RunReport
+from stream.reporting.run_report import ReplicaReport, RunReport
 from stream.reporting.saved_runs import SavedRunsError, read_runs, runs_json
 from stream.wire.ledger import Ledger
 from tests.reporting.test_page import run_report
@@ -71,6 +71,7 @@ def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
     assert runs_json([read]) == GOLDEN.read_bytes()
     assert (read.learner, read.first_feedback, read.delay_counts) == ("banditron", 7, Histogram(30, (5, 20, 5)))
     assert read.errors.points[-1] == (40, read.errors.mistakes / 40, 0.0)
+    assert (read.model, read.replicas) == ("shared", (ReplicaReport("learner-1", 90, "cd" * 32),))
 
 
 @pytest.mark.parametrize(
