@@ -44,6 +44,7 @@ class LearnerOptions:
     group: str = "onebit-learner"
     instance: str = "learner-1"  # the name of this process across restarts; each process has its own
     records_max: int = 2_000  # records of one transaction, at most, for each task
+    step_max_ms: int = 500  # of work in one step, at most: what the last record of a backlog's step waits for
     idle_ms: int = 1_000  # with decisions waiting and nothing coming, how often the broker is asked for its time
     poll_ms: int = 100
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
@@ -116,8 +117,9 @@ class LearnerProgram:
         self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
-        self._portion = Portion(options.records_max, None if options.dates_by_contexts else tolerated_ms)
         self._last_ends: dict[TopicPartition, Ends] = {}
+        work_ms = min(tolerated_ms, 2 * options.step_max_ms)
+        self._portion = Portion(options.records_max, None if options.dates_by_contexts else work_ms)
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
         self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time

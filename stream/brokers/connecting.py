@@ -20,12 +20,11 @@ class Client(NamedTuple):
 
     package: str  # that it is imported by
     adapter: str  # its module, and its Broker there
-    comes_in: bool  # at secured Kafkas, too
 
 
 ADAPTERS = {
-    "kafka-python": Client("kafka", "stream.brokers.kafka_python.broker:KafkaBroker", comes_in=True),
-    "confluent": Client("confluent_kafka", "stream.brokers.confluent.broker:ConfluentBroker", comes_in=False),
+    "kafka-python": Client("kafka", "stream.brokers.kafka_python.broker:KafkaBroker"),
+    "confluent": Client("confluent_kafka", "stream.brokers.confluent.broker:ConfluentBroker"),
 }
 """The clients behind the port, the fastest last: a new one is its folder and its line here."""
 
@@ -54,33 +53,26 @@ class Adapter(Protocol):
         """Connect."""
 
 
-def chosen(client: str, config: ClientConfig = NO_SECURITY) -> str:
+def chosen(client: str) -> str:
     """The client that a name stands for.
 
     Raises:
-        ClientMissingError: it is not installed, or cannot come in as `config` says.
+        ClientMissingError: it is not installed.
     """
     installed = [name for name, known in ADAPTERS.items() if find_spec(known.package) is not None]
-    is_secured = config.uses_tls or config.uses_sasl
-    able = [name for name in installed if ADAPTERS[name].comes_in or not is_secured]
     if client == AUTO:
-        return able[-1]
+        return installed[-1]
     if client not in installed:
         raise ClientMissingError(
             f"the client {client} is not installed: pip install 'onebit[{client}]', or take another one; "
             f"installed: {', '.join(installed)}"
         )
-    if client not in able:
-        raise ClientMissingError(
-            f"the client {client} cannot connect to a secured Kafka ({config.security_protocol}) in this version of "
-            f"Onebit; take another one: {', '.join(able)}"
-        )
     return client
 
 
-def adapter(client: str, config: ClientConfig = NO_SECURITY) -> Adapter:
+def adapter(client: str) -> Adapter:
     """The adapter of a client, imported now."""
-    module, _, name = ADAPTERS[chosen(client, config)].adapter.partition(":")
+    module, _, name = ADAPTERS[chosen(client)].adapter.partition(":")
     return cast(Adapter, getattr(import_module(module), name))
 
 
@@ -109,12 +101,12 @@ def connect(
 
     Raises:
         BootstrapError: `bootstrap` is no such address.
-        ClientMissingError: the client is not installed, or cannot come in as `config` says.
+        ClientMissingError: the client is not installed.
         ClientConfigError: a certificate that `config` names cannot be read.
         AccessError: the broker does not let this client in, or cannot be trusted.
         BrokerUnavailableError: no broker answered within `connect_timeout_ms`.
     """
-    return adapter(client, config)(
+    return adapter(client)(
         bootstrap,
         config=config,
         connect_timeout_ms=connect_timeout_ms,

@@ -21,6 +21,7 @@ from stream.cli import (
     learn,
     learners,
     model,
+    monitor,
     replay,
     report,
     run,
@@ -53,7 +54,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, report, replay, learn, feedback, verify, tail, estimate, simulate, learners, settings_table):
+for group in (
+    run,
+    report,
+    replay,
+    learn,
+    feedback,
+    monitor,
+    verify,
+    tail,
+    estimate,
+    simulate,
+    learners,
+    settings_table,
+):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
 app.add_typer(config.app, name="config")

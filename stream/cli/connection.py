@@ -74,7 +74,7 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
 
 def by_client(settings: Settings) -> str:
     """How a program's first line says which client it has."""
-    return f"client {chosen(settings.client, client_config_of(settings))}"
+    return f"client {chosen(settings.client)}"
 
 
 def _start_hint(settings: Settings) -> str:

@@ -39,10 +39,11 @@ from stream.recovery.digests import state_digest
 from stream.reporting.delayed import Settlements
 from stream.reporting.errors import ErrorCurve, constant_error_rate, exploration
 from stream.reporting.histograms import histogram
-from stream.reporting.run_report import Latency, ReplicaReport, RunReport, summarise_delays
+from stream.reporting.latency import NO_LATENCIES, LatencyCounts, decision_counts, quantiles
+from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
 from stream.reporting.tables import percent
 from stream.reporting.versions import versions
-from stream.verifying.audit import audit_partition
+from stream.verifying.audit import audit_partition, latencies_of
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
 from stream.wire.ledger import total_ledger
@@ -89,7 +90,7 @@ class EmbeddedPipeline:
     judge: Judge
     poll_ms: int  # how often the learner polls
 
-    def run(self, progress: Callable[[], None] = lambda: None) -> Latency | None:
+    def run(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
         """Run until every decision is settled; how long the learner's steps took."""
         learner = _Watched(self.learner, progress)
         with _without_collector():
@@ -120,10 +121,10 @@ class _Watched:
         self._progress()
         return done
 
-    def latency(self) -> Latency | None:
+    def latency(self) -> LatencyCounts | None:
         """How long its steps took; None before the first."""
         counts = histogram(self._steps_ms)
-        return None if counts is None else Latency("step", counts)
+        return None if counts is None else LatencyCounts("step", counts)
 
 
 def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
@@ -198,7 +199,7 @@ def _report(
     return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
 
 
-def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: Latency | None) -> "RunEnd":
+def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
     """What the models are in the end; a shared one after all of its log."""
     learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
     learner.read_log()
@@ -215,7 +216,7 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: Latency | None) 
     return RunEnd(updates, alarms, digest, virtual_s, wall_s, latency)
 
 
-def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> tuple[float, Latency | None]:
+def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> tuple[float, LatencyCounts | None]:
     """Run it, and show how far it is; the seconds that it took, and how long its steps took."""
     curve = pipeline.judge.curve
 
@@ -270,7 +271,7 @@ class RunEnd(NamedTuple):
     state_sha256: str
     virtual_s: float
     wall_s: float
-    latency: Latency | None
+    latency_counts: LatencyCounts | None
     model: str = "own"
     replicas: tuple[ReplicaReport, ...] = ()
 
@@ -283,10 +284,13 @@ def report_of(
     judge: Judge,
     end: RunEnd,
     command: str,
+    *,
+    in_real_time: bool = False,
 ) -> RunReport:
     """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
     topics = topics_of(settings)
     findings = [audit_partition(broker, topics, partition) for partition in range(settings.partitions)]
+    latencies = latencies_of(findings) if in_real_time else NO_LATENCIES
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}")
@@ -321,6 +325,7 @@ def report_of(
         delayed=settlements.curve(judge.decided_ms),
         warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
+        latency=quantiles(latencies),
         estimate=from_topics(broker, topics, settings.partitions) if settings.estimate else None,
-        **end._asdict(),
+        **end._asdict() | ({"latency_counts": decision_counts(latencies)} if latencies else {}),
     )

@@ -138,6 +138,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
         group=f"{settings.topic_prefix}learner",
         instance=f"learner-{settings.instance}",
         records_max=cost.records_max(task, nnz, LearnerOptions().records_max),
+        step_max_ms=settings.step_max_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
     )
 

@@ -24,8 +24,7 @@ from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.recovery.journal_reading import JournalFollower
 from stream.recovery.recover import recover
-from stream.reporting.histograms import histogram
-from stream.reporting.run_report import Latency, RunReport
+from stream.reporting.run_report import RunReport
 from stream.wire import codec
 from stream.wire.events import Answer
 from stream.wire.records import TopicPartition
@@ -64,9 +63,8 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
         digest = state_digest(task.learner.state() for task in tasks)
         updates, alarms = sum(task.updates for task in tasks), sum(task.alarms for task in tasks)
-        latency = _latency(broker, topics, settings)
-        end = RunEnd(updates, alarms, digest, virtual_s, wall_s, latency)
-        return report_of(broker, settings, task, dataset, judge, end, command)
+        end = RunEnd(updates, alarms, digest, virtual_s, wall_s, None)
+        return report_of(broker, settings, task, dataset, judge, end, command, in_real_time=True)
     finally:
         broker.close()
 
@@ -228,16 +226,3 @@ def _judge(broker: Broker, topics: Topics, settings: Settings, dataset: Dataset)
         for record in read_partition(broker, TopicPartition(topics.examples, partition))
     )
     return judge, (last_ms - judged[0][0]) / 1_000
-
-
-def _latency(broker: Broker, topics: Topics, settings: Settings) -> Latency | None:
-    """How long it took from each context in its topic to its prediction, by the broker's time."""
-    spans_ms: list[int] = []
-    for partition in range(settings.partitions):
-        contexts = read_partition(broker, TopicPartition(topics.contexts, partition))
-        came_ms = {record.offset: record.append_ms for record in contexts}
-        for record in read_partition(broker, TopicPartition(topics.predictions, partition)):
-            _, context_offset = codec.decode_prediction(record)
-            spans_ms.append(record.append_ms - came_ms[context_offset])
-    counts = histogram(spans_ms)
-    return None if counts is None else Latency("decision", counts)

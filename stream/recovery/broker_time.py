@@ -98,7 +98,12 @@ class Portion:
     """
 
     def __init__(self, records_max: int, tolerance_ms: int | None) -> None:
-        """Begin with few; with no tolerance always take the most that is allowed."""
+        """Begin with few; with no tolerance always take the most that is allowed.
+
+        Args:
+            records_max: of one task in one step.
+            tolerance_ms: a step works for half of it, at most.
+        """
         self.records = records_max if tolerance_ms is None else min(records_max, PORTION_RECORDS)
         self._records_max = records_max
         self._tolerance_ms = tolerance_ms

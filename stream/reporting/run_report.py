@@ -7,7 +7,7 @@ The words are those of the topics: a context is *decided*, its decision is *matc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import Errors, SharePoint, _rate
 from stream.reporting.histograms import Histogram
+from stream.reporting.latency import Latency, LatencyCounts
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -43,13 +44,6 @@ class ReplicaReport(NamedTuple):
     instance: str  # the learner process that has it
     version: int  # entries of the log
     sha256: str  # of its state
-
-
-class Latency(NamedTuple):
-    """How long the learner took, in real time."""
-
-    of: Literal["decision", "step"]  # from a context in its topic to its prediction; or, embedded, for a whole step
-    counts: Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +78,10 @@ class RunReport:
     first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
     delay_counts: Histogram | None = None  # of the matched feedback, as `delays`
     exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
-    latency: Latency | None = None
+    latency_counts: LatencyCounts | None = None
     changed: tuple[str, ...] = ()  # settings that are not the defaults
     versions: Mapping[str, str] = field(default_factory=dict)  # of what the run was made with
+    latency: Latency | None = None  # of decisions on a Kafka; in virtual time there is none to be told
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
     @property
@@ -154,6 +149,7 @@ class RunReport:
             "delayed": _delayed(self.delayed),
             "warnings": list(self.warnings),
             "drift_alarms": self.drift_alarms,
+            "latency": self.latency._asdict() if self.latency else None,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
             "first_feedback": self.first_feedback,
             "changed": list(self.changed),

@@ -10,7 +10,7 @@ Topics are read record by record, and judged id by id (`evidence`, `lives`), so 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from stream.joining.task import TaskSettings
 from stream.learners import registered
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
 from stream.recovery.journal_reading import read_journal
+from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
@@ -44,6 +45,7 @@ class Finding(NamedTuple):
     gone: tuple[str, ...] = ()  # what has been deleted of the topics: then nothing was recomputed
     foreign: tuple[str, ...] = ()  # records in the learner's topics that it did not write, the first ones
     foreign_count: int = 0
+    latencies: Latencies = NO_LATENCIES  # of its decisions
 
     @property
     def ok(self) -> bool:
@@ -63,7 +65,13 @@ class Finding(NamedTuple):
             "foreign_count": self.foreign_count,
             "contexts_behind": self.contexts_behind,
             "feedback_behind": self.feedback_behind,
+            "latency": latency._asdict() if (latency := quantiles(self.latencies)) else None,
         }
+
+
+def latencies_of(findings: Iterable[Finding]) -> Latencies:
+    """How long the decisions of all partitions took."""
+    return sum((finding.latencies for finding in findings), NO_LATENCIES)
 
 
 FAULTS_SHOWN_MAX = 20
@@ -249,6 +257,7 @@ class _Audit:
             self.behind[FEEDBACK],
             foreign=tuple(books.foreign),
             foreign_count=books.foreign_count,
+            latencies=counted(books.evidence.latencies_ms()),
         )
 
     def _records(self, topic: str, open_ms: int = 0) -> Iterator[Record]:
@@ -278,7 +287,9 @@ class _Audit:
                 self._cannot_read("prediction", record, step, error)
                 continue
             event_id, (action, _, propensity, *_), decided_at_ms, _, target, *_ = prediction
-            seen = PredictionSeen(event_id, record.offset, context_offset, action, propensity, decided_at_ms, target)
+            seen = PredictionSeen(
+                event_id, record.offset, context_offset, action, propensity, decided_at_ms, record.append_ms, target
+            )
             yield seen, step
 
     def _contexts(self, settings: TaskSettings) -> Iterator[tuple[int, int, str | None, Logged | None]]:

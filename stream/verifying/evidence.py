@@ -27,7 +27,7 @@ CREATE TABLE context (
 CREATE TABLE feedback (offset INTEGER PRIMARY KEY, append_ms INTEGER, id TEXT, reward INTEGER, action INTEGER);
 CREATE TABLE prediction (
     offset INTEGER PRIMARY KEY, id TEXT, context_offset INTEGER, action INTEGER, propensity REAL, decided_at_ms INTEGER,
-    target_action INTEGER, target_propensity REAL, number INTEGER
+    append_ms INTEGER, target_action INTEGER, target_propensity REAL, number INTEGER
 );
 CREATE TABLE example (
     offset INTEGER PRIMARY KEY, id TEXT, step INTEGER, number INTEGER, outcome TEXT, action INTEGER, propensity REAL,
@@ -71,6 +71,7 @@ class PredictionSeen(NamedTuple):
     action: int
     propensity: float | None  # None: a log's action, of which it is not known
     decided_at_ms: int
+    append_ms: int
     target: Target | None
 
 
@@ -178,13 +179,21 @@ class Evidence:
                 self._predictions_of[step] += 1
                 yield offset, event_id, *rest, *(target or (None, None)), number
 
-        self._insert("prediction", 9, rows())
+        self._insert("prediction", 10, rows())
         self._predicted_up_to = array("q", accumulate(self._predictions_of))
 
     def predictions_up_to(self, step: int) -> int:
         """How many predictions the steps up to one have published."""
         found = self._predicted_up_to
         return found[min(step, len(found) - 1)] if found and step >= 0 else 0
+
+    def latencies_ms(self) -> Iterator[tuple[int, int]]:
+        """How long after its context a prediction was appended, in ms, and how many were after so long."""
+        query = """
+            SELECT p.append_ms - c.append_ms, count(*) FROM prediction AS p JOIN context AS c ON c.offset = p.context_offset
+            GROUP BY 1
+        """  # noqa: E501
+        yield from self._rows.execute(query)
 
     def add_examples(self, seen: Iterable[tuple[int, int, Example, int | None]]) -> None:
         """Take in examples with their offset, their step, and the offset of their feedback."""
@@ -303,7 +312,7 @@ _DEAD = "(SELECT kind FROM dead WHERE input = ? AND of = t.offset ORDER BY dead.
 _DEAD_IN = "(SELECT step FROM dead WHERE input = ? AND of = t.offset ORDER BY dead.offset LIMIT 1)"
 _CONTEXT_COLUMNS = f"t.id, t.offset, t.append_ms, logged_action, logged_propensity, {_DEAD}"
 _PREDICTION_COLUMNS = (
-    "t.id, t.offset, context_offset, action, propensity, decided_at_ms, target_action, target_propensity"
+    "t.id, t.offset, context_offset, action, propensity, decided_at_ms, append_ms, target_action, target_propensity"
 )
 _FEEDBACK_COLUMNS = f"t.id, t.offset, t.append_ms, t.reward, t.action, {_DEAD}, {_DEAD_IN}"
 
@@ -321,11 +330,12 @@ def _prediction(
     action: int,
     propensity: float | None,
     decided_at_ms: int,
+    append_ms: int,
     target_action: int | None,
     target_propensity: float,
 ) -> PredictionSeen:
     target = None if target_action is None else Target(target_action, target_propensity)
-    return PredictionSeen(event_id, offset, context_offset, action, propensity, decided_at_ms, target)
+    return PredictionSeen(event_id, offset, context_offset, action, propensity, decided_at_ms, append_ms, target)
 
 
 def _example(offset: int, event_id: str, step: int, number: int, outcome: str, *rest: Any) -> ExampleSeen:

@@ -138,7 +138,7 @@ class Judge:
             if number >= len(life.predictions):
                 self.fault(f"{place} settles {life.id!r} once more than it has predictions, {len(life.predictions)}")
             else:
-                _, _, context_offset, action, propensity, decided_at_ms, _ = life.predictions[number]
+                _, _, context_offset, action, propensity, decided_at_ms, *_ = life.predictions[number]
                 is_aside = context_offset in aside
             if (example.action, example.propensity) != (action, propensity):
                 self.fault(

@@ -27,7 +27,8 @@ from stream.cli.exits import ExitCode
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.processes import Pipeline
+from tests.monitored import decided_in_windows, free_port, told
+from tests.processes import CLIENTS, Pipeline
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
 
 EVENTS = 40
@@ -73,11 +74,11 @@ def users(secured: Secured) -> Secured:
     return secured
 
 
-def run(file: Path, *arguments: str) -> Ended:
+def run(file: Path, *arguments: str, client: str = CLIENTS[0]) -> Ended:
     """A command in this process, by a file of properties."""
     told = io.StringIO()
     with redirect_stdout(told), redirect_stderr(told), pytest.raises(SystemExit) as ended:
-        main([*arguments, "--client-config", str(file)])
+        main([*arguments, "--client-config", str(file), "--client", client])
     return Ended(int(ended.value.code or 0), told.getvalue())
 
 
@@ -89,7 +90,7 @@ def token(subject: str) -> str:
     return ".".join((*encoded, ""))
 
 
-@pytest.mark.parametrize("client", [name for name, client in ADAPTERS.items() if client.comes_in])
+@pytest.mark.parametrize("client", ADAPTERS)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str, client: str) -> None:
     file = users.file_of(PLAIN_USER if mechanism == "PLAIN" else "learner", sasl_mechanism=mechanism)
@@ -99,7 +100,10 @@ def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str,
         file = users.file_of(
             "", sasl_mechanism=mechanism, sasl_password="", sasl_oauthbearer_token_command=f"cat {printed}"
         )
-    connect(users.kafka.bootstrap, config=client_config(read_properties(file)), client=client).close()
+    with closing(connect(users.kafka.bootstrap, config=client_config(read_properties(file)), client=client)) as broker:
+        if mechanism != "PLAIN":  # whose user may do nothing
+            with closing(broker.transactional_producer("onebit.learner-1")):
+                pass
 
 
 REFUSED = {
@@ -192,9 +196,20 @@ def needed_by(*users: str) -> list[Allowed]:
     return sorted(found, key=turn)
 
 
-@pytest.mark.parametrize("missing", needed_by("replay", "auditor", "learner"), ids=str)
-def test_program_without_one_of_its_acls_names_it(begun: Secured, said: list[str], missing: Allowed) -> None:
-    assert_names(begun, said, missing)
+def by_each_client(*users: str) -> list[tuple[Allowed, str]]:
+    """All of it by the client under test, and what each other client is told in a way of its own."""
+    told_its_own_way = [("Read", "topic", "onebit.contexts"), ("Write", "topic", "onebit.predictions")]
+    told_its_own_way += [("Read", "group", "onebit.learner"), ("Write", "transactional-id", "onebit.learner-")]
+    needed = needed_by(*users)
+    others = [one for one in needed if one.user == "learner" and one[1:4] in told_its_own_way]
+    return [(one, CLIENTS[0]) for one in needed] + [(one, c) for c in ADAPTERS if c != CLIENTS[0] for one in others]
+
+
+@pytest.mark.parametrize(("missing", "client"), by_each_client("replay", "auditor", "learner"), ids=str)
+def test_program_without_one_of_its_acls_names_it(
+    begun: Secured, said: list[str], missing: Allowed, client: str
+) -> None:
+    assert_names(begun, said, missing, client)
     wait_for(lambda: not open_transactions(begun), "others need not wait for its transaction", timeout_s=20)
 
 
@@ -226,7 +241,7 @@ def pipeline_of(user: str, users: Secured, folder: Path) -> Pipeline:
     """The programs as a user runs them."""
     return Pipeline(
         users.kafka.bootstrap, "onebit.", folder, client_config=users.file_of(user, sasl_password=""),
-        sasl_password=PASSWORD,
+        sasl_password=PASSWORD, client=CLIENTS[0],
     )  # fmt: skip
 
 
@@ -237,9 +252,9 @@ def open_transactions(users: Secured) -> list[str]:
     return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]
 
 
-def assert_names(begun: Secured, said: list[str], missing: Allowed) -> None:
+def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str = CLIENTS[0]) -> None:
     with begun.without(missing):
-        ended = run(begun.file_of(missing.user), *COMMANDS[missing.user])
+        ended = run(begun.file_of(missing.user), *COMMANDS[missing.user], client=client)
     said.append(ended.said)
     assert ended.code == ExitCode.USAGE, ended.said
     *_, line = ended.said.splitlines()
@@ -251,13 +266,15 @@ def assert_names(begun: Secured, said: list[str], missing: Allowed) -> None:
 def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
     begun: Secured, said: list[str], tmp_path: Path
 ) -> None:
-    pipelines = {user: pipeline_of(user, begun, tmp_path) for user in COMMANDS}
-    programs = [pipelines[user].start(*COMMANDS[user]) for user in ("learner", "feedback")]
+    commands = COMMANDS | {"monitor": ("monitor", "--page-port", str(port := free_port()))}
+    pipelines = {user: pipeline_of(user, begun, tmp_path) for user in commands}
+    programs = [pipelines[user].start(*commands[user]) for user in ("learner", "feedback", "monitor")]
     try:
         programs[0].wait_until_it_says("started as instance")
         found = pipelines["auditor"].verify("--wait-events", str(EVENTS), "--timeout", "60s")
+        wait_for(lambda: decided_in_windows(told(port)) == EVENTS, "the monitor has read what was decided")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
-        assert [program.stop() for program in programs] == [ExitCode.OK, ExitCode.OK]
+        assert [program.stop() for program in programs] == 3 * [ExitCode.OK]
     finally:
         for pipeline in pipelines.values():
             pipeline.close()

@@ -56,5 +56,6 @@ def test_verify_without_any_feedback_says_that_the_error_is_not_known(
         assert verify.said().endswith("one partition; no feedback has been matched, so that the error is not known\n")
         found = pipeline.verify()
         assert (found["matched"], found["error"], found["error_last_fifth"]) == (0, None, None)
+        assert 0 <= found["latency"]["median_ms"] <= found["latency"]["max_ms"]
     finally:
         pipeline.close()

@@ -364,6 +364,16 @@ def test_step_takes_as_many_records_as_are_decided_in_time(took: list[tuple[int,
     assert portion.records == expected
 
 
+@pytest.mark.parametrize(("step_max_ms", "works_ms"), [(500, TOLERANCE_MS // 2), (20, 20)])
+def test_step_works_no_longer_than_the_dates_allow_and_than_is_asked_for(step_max_ms: int, works_ms: int) -> None:
+    learner = Pipeline(small_task()).learner(step_max_ms=step_max_ms)
+    records = learner._portion.records
+    learner._portion.took(records, works_ms)
+    assert learner._portion.records == records
+    learner._portion.took(records, works_ms + 1)
+    assert learner._portion.records == records // 2
+
+
 def test_backlog_of_a_slow_learner_is_decided_in_steps_that_are_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()

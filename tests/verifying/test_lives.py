@@ -43,7 +43,7 @@ class Story:
     ) -> None:
         offset = len(self.contexts)
         self.contexts.append((offset, at_ms, event_id, logged))
-        self.predictions.append((PredictionSeen(event_id, offset, offset, action, 0.5, at_ms, target), step))
+        self.predictions.append((PredictionSeen(event_id, offset, offset, action, 0.5, at_ms, at_ms, target), step))
 
     def answered(self, event_id: str, at_ms: int, reward: int = 1, action: int | None = None) -> int:
         self.feedback.append((len(self.feedback), at_ms, event_id, reward, action))

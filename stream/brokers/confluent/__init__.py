@@ -1,6 +1,7 @@
 """Apache Kafka behind the Broker port, by confluent-kafka (librdkafka); the only package that imports that client.
 
 connection   connecting, asking, and errors in the words of the port
+security     coming in at a secured Kafka, and hearing what is not allowed
 admin        topics, offsets, groups
 headers      names of headers that the client cannot tell
 producers    records and transactions out

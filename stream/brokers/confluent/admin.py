@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 
 from stream.brokers.confluent.connection import MISSING, RAISED, Connection, error_of
 from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.port import BrokerError, Ends
+from stream.brokers.port import Acl, BrokerError, Ends
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription
 
@@ -85,7 +85,8 @@ class Admin:
             low, high = found
             return low, high
 
-        return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask)
+        needs = (Acl("topic", tp.topic, "Describe"),)
+        return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask, needs)
 
     def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""

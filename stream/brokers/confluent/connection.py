@@ -1,7 +1,8 @@
 """Connecting to Kafka, asking it, and its answers and errors in the words of the port."""
 
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -9,8 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stream.brokers.bootstrap import servers_of
 from stream.brokers.client_config import ClientConfig
+from stream.brokers.confluent.security import access_error, security_of
 from stream.brokers.open_clients import OpenClients
-from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
 Result = TypeVar("Result")
 
@@ -18,6 +20,10 @@ RETRY_S = 0.1
 
 _SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
 _CONNECTION_MS_MAX = 5_000
+
+_SILENT = logging.getLogger("librdkafka")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 
 _code: Any = KafkaError  # its codes are attributes that mypy does not see
 
@@ -76,33 +82,45 @@ class Connection(OpenClients):
         self.patience_s = self.request_timeout_s + _SLACK_S
         self.cut_off_s = 0.0  # when a client last said that a broker is out of reach, by this host's monotonic clock
         self._servers = ",".join(servers_of(bootstrap))
+        self._security = security_of(config)
+        self._refusal: Any = None  # why a broker let a client of ours in no more
 
     def properties(self, **own: Any) -> dict[str, Any]:
         """The properties of a client by librdkafka's names: those of all, and its own, where `_` stands for a dot."""
         setup_ms = min(self.request_timeout_ms, _CONNECTION_MS_MAX)
         return {
             "bootstrap.servers": self._servers,
-            "client.id": self.config.client_id or "onebit",
+            "client.id": "onebit",
             # What it logs as errors it then tries again; what is final is raised.
             "log_level": 0,
+            "logger": _SILENT,
             "error_cb": self._hear,
             "socket.timeout.ms": self.request_timeout_ms,
             "socket.connection.setup.timeout.ms": max(1_000, setup_ms),
             "api.version.request.timeout.ms": setup_ms,
             "reconnect.backoff.max.ms": 1_000,
+            **self._security,
             **{name.replace("_", "."): value for name, value in own.items()},
         }
 
     def _hear(self, error: Any) -> None:
         if error.code() in (_code._ALL_BROKERS_DOWN, _code._TRANSPORT):
             self.cut_off_s = time.monotonic()
+        elif access_error("connect", error, self.bootstrap, self.config) is not None:
+            self._refusal = error
 
     def deadline_s(self) -> float:
         """When a request that begins now must be answered, by this host's monotonic clock."""
         return time.monotonic() + self.request_timeout_s
 
-    def ask(self, what: str, question: Callable[[], Result]) -> Result:
-        """Put a question to the broker, and again while it cannot answer, for the time that a request may take."""
+    def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
+        """Put a question to the broker, and again while it cannot answer, for the time that a request may take.
+
+        Args:
+            what: is asked for, for messages.
+            question: asks.
+            needs: what must be allowed for it.
+        """
         deadline_s = self.deadline_s()
         while True:
             try:
@@ -115,11 +133,14 @@ class Connection(OpenClients):
                         f"create the topics first"
                     ) from raised
                 if not is_transient(error) or time.monotonic() > deadline_s:
-                    self.refuse(what, error, raised)
+                    self.refuse(what, error, raised, needs)
             time.sleep(RETRY_S)
 
-    def refuse(self, what: str, error: Any, raised: BaseException | None = None) -> NoReturn:
-        """Raise the port's error for one of the client's."""
+    def refuse(self, what: str, error: Any, raised: BaseException | None = None, needs: Iterable[Acl] = ()) -> NoReturn:
+        """Raise the port's error for one of the client's; for `needs`, see `ask`."""
+        told = self._refusal if self._refusal is not None and is_transient(error) else error
+        if (refused := access_error(what, told, self.bootstrap, self.config, needs)) is not None:
+            raise refused from raised
         said = f"{error.name()}: {error.str()}"
         if error.code() in FENCED:
             raise FencedError(f"could not {what}: another process has taken over ({said})") from raised
@@ -133,11 +154,11 @@ class Connection(OpenClients):
         raise BrokerError(f"could not {what} at {self.bootstrap} ({said})") from raised
 
     @contextmanager
-    def translating(self, what: str) -> Iterator[None]:
-        """Raise the port's errors for the client's."""
+    def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
+        """Raise the port's errors for the client's; for `needs`, see `ask`."""
         try:
             yield
         except RAISED as raised:
-            self.refuse(what, error_of(raised), raised)
+            self.refuse(what, error_of(raised), raised, needs)
         except (ValueError, TypeError) as raised:
             raise BrokerError(f"could not {what} at {self.bootstrap} ({type(raised).__name__}: {raised})") from raised

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaException
 from stream.brokers.confluent.admin import Admin
 from stream.brokers.confluent.connection import RAISED, Connection, error_of, is_transient
 from stream.brokers.confluent.headers import headers_read
-from stream.brokers.port import BrokerError
+from stream.brokers.port import Acl, BrokerError
 from stream.brokers.refusals import check_dated_by_sender, damaged
 from stream.wire.records import Record, TopicPartition
 
@@ -69,6 +69,8 @@ def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
 
 class Reader:
     """See Consumer; without a group."""
+
+    _of_others = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))  # librdkafka looks for the group that it is not in
 
     def __init__(
         self, connection: Connection, admin: Admin, client: Any, positions: Mapping[TopicPartition, int]
@@ -184,7 +186,7 @@ class Reader:
     def _hear(self, tp: TopicPartition, event: Any, error: Any) -> None:
         """Take in what the client tells beside records."""
         code = error.code()
-        if tp in self._unreadable or is_transient(error):
+        if tp in self._unreadable or is_transient(error) or code in self._of_others:
             return
         if code == _code._PARTITION_EOF:
             if tp in self._positions and self._positions[tp] != event.offset():
@@ -204,10 +206,14 @@ class Reader:
         """Raise what the client has told beside records."""
         errors, self._errors = self._errors, []
         if errors:
-            self._connection.refuse("read", errors[0])
+            self._connection.refuse("read", errors[0], needs=self.needs())
         for tp, reason in self._unreadable.items():
             if tp not in self._paused:
                 raise BrokerError(reason)
+
+    def needs(self) -> list[Acl]:
+        """What must be allowed for what this consumer does."""
+        return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def position(self, tp: TopicPartition) -> int:
         """See Consumer."""

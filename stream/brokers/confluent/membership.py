@@ -22,6 +22,7 @@ from stream.brokers.confluent.admin import Admin
 from stream.brokers.confluent.connection import FENCED, RAISED, RETRY_S, Connection
 from stream.brokers.confluent.consumers import Reader, make_consumer
 from stream.brokers.port import (
+    Acl,
     BrokerError,
     BrokerUnavailableError,
     FencedError,
@@ -63,6 +64,8 @@ def join_group(
 class GroupConsumer(Reader):
     """See Consumer; a static member of a group. The client's callbacks run within `poll`, on the caller's thread."""
 
+    _of_others = frozenset()
+
     def __init__(
         self, connection: Connection, admin: Admin, client: Any, group: str, member: str, topics: Sequence[str],
         listener: RebalanceListener, *, rejoins: bool,
@@ -84,7 +87,7 @@ class GroupConsumer(Reader):
         self._subscribe()
 
     def _subscribe(self) -> None:
-        with self._connection.translating(f"join group {self.group}"):
+        with self._connection.translating(f"join group {self.group}", self.needs()):
             self._client.subscribe(
                 self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
             )
@@ -218,7 +221,7 @@ class GroupConsumer(Reader):
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Consumer."""
         self.membership()
-        with self._connection.translating(f"commit offsets of group {self.group}"):
+        with self._connection.translating(f"commit offsets of group {self.group}", self.needs()):
             self._client.commit(
                 offsets=[_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()], asynchronous=False
             )
@@ -240,6 +243,10 @@ class GroupConsumer(Reader):
         hears_by_s = time.monotonic() + _VERDICT_S
         while place is None and self._client.memberid() == self._member_id and time.monotonic() < hears_by_s:
             time.sleep(RETRY_S)  # until a heartbeat was told so, and the next poll joins again
+
+    def needs(self) -> list[Acl]:
+        """See Reader; its first is that of the group."""
+        return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self._topics)]
 
     def hear_thrown_out(self) -> None:
         """Take in that the broker does not know this member."""

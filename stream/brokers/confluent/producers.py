@@ -7,9 +7,10 @@ What librdkafka leaves to its caller:
   the broker make the topic.
 - Whether all of a flush was written is told record by record, by their delivery callbacks.
 - After a commit that was not answered its outcome is unknown, and the producer is of no more use here.
+- Why a transaction has come to nothing, neither the records nor a flush of them say. Its commit does (`_refuse_why`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,7 +20,8 @@ from stream.brokers.confluent.admin import Admin
 from stream.brokers.confluent.connection import FENCED, RAISED, Connection, error_of, is_transient
 from stream.brokers.confluent.headers import headers_to_send
 from stream.brokers.confluent.membership import GroupConsumer
-from stream.brokers.port import BrokerError, BrokerUnavailableError, Consumer, FencedError
+from stream.brokers.confluent.security import is_refusal
+from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, Consumer, FencedError
 from stream.wire.records import Headers, TopicPartition
 
 _kafka: Any = confluent_kafka
@@ -31,6 +33,9 @@ _QUEUED_KIB_MAX = 32 << 10
 _RECORD_BYTES_MAX = 1 << 20
 _LINGER_MS = 5
 _RETRY_MS = 20
+
+_IN_VAIN = frozenset((_kafka.KafkaError._STATE, _kafka.KafkaError._PURGE_QUEUE))
+"""What is said of records of a transaction that has come to nothing."""
 
 
 def make_producer(connection: Connection, **own: Any) -> Any:
@@ -74,15 +79,20 @@ def transactional_producer(
 class _Sent:
     """Records that were queued, and what their acknowledgements say."""
 
-    __slots__ = ("_admin", "_append_ms", "_connection", "_error", "_failed", "_partitions")
+    __slots__ = ("_admin", "_append_ms", "_connection", "_error", "_failed", "_partitions", "_refuse_why", "_refused")
 
-    def __init__(self, connection: Connection, admin: Admin) -> None:
+    def __init__(
+        self, connection: Connection, admin: Admin, refuse_why: Callable[[Any], None] = lambda error: None
+    ) -> None:
+        """Send nothing yet; `refuse_why` raises what is behind an error of a record, if it knows."""
         self._connection = connection
         self._admin = admin
+        self._refuse_why = refuse_why
         self._partitions: dict[str, int] = {}
         self._append_ms: dict[tuple[str, int], int] = {}
         self._failed = 0
         self._error: Any = None
+        self._refused: set[str] = set()  # topics
 
     def send(
         self, client: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -100,8 +110,9 @@ class _Sent:
                 else:
                     return
         except RAISED as raised:
+            self._refuse_why(error_of(raised))
             what = f"send a record of {len(value or b'')} bytes to {topic}/{partition}"
-            self._connection.refuse(what, error_of(raised), raised)
+            self._connection.refuse(what, error_of(raised), raised, [Acl("topic", topic, "Write")])
 
     def _look_up(self, topic: str, partition: int) -> None:
         there_are = self._partitions[topic] = self._admin.partitions_of(topic)
@@ -115,6 +126,8 @@ class _Sent:
         if error is not None:
             self._failed += 1
             self._error = self._error or error
+            if is_refusal(error):
+                self._refused.add(message.topic())
         else:
             self._append_ms[message.topic(), message.partition()] = message.timestamp()[1]
 
@@ -123,10 +136,11 @@ class _Sent:
         with self._connection.translating("write records"):
             left = client.flush(self._connection.patience_s)
         append_ms = {TopicPartition(*tp): ms for tp, ms in self._append_ms.items()}
-        failed, error = self._failed, self._error
+        failed, error, needs = self._failed, self._error, self.needs()
         self.drop()
         if error is not None:
-            self._connection.refuse(f"write {failed} records", error)
+            self._refuse_why(error)
+            self._connection.refuse(f"write {failed} records", error, needs=needs)
         if left:
             raise BrokerUnavailableError(
                 f"could not write {left} records: Kafka at {self._connection.bootstrap} did not answer within "
@@ -134,9 +148,14 @@ class _Sent:
             )
         return append_ms
 
+    def needs(self) -> list[Acl]:
+        """What must be allowed for what was sent: of topics that were refused, or else of all."""
+        return [Acl("topic", topic, "Write") for topic in sorted(self._refused or self._partitions)]
+
     def drop(self) -> None:
         """Forget what was heard."""
         self._append_ms, self._failed, self._error = {}, 0, None
+        self._refused.clear()
 
 
 class PlainProducer:
@@ -183,7 +202,8 @@ class TransactionalConfluentProducer:
         self._connection = connection
         self._client = client
         self._id = transactional_id
-        self._sent = _Sent(connection, admin)
+        self._own = Acl("transactional-id", transactional_id, "Write")
+        self._sent = _Sent(connection, admin, self._refuse_why)
         self._in_transaction = False
         self._append_ms = -1  # the latest append time in the open transaction
         self._ended: Callable[[], BrokerError] | None = None  # what all is answered when this producer is of no use
@@ -194,6 +214,7 @@ class TransactionalConfluentProducer:
             self._connection.ask(
                 f"take over the transactional id {self._id}",
                 lambda: self._client.init_transactions(self._connection.request_timeout_s),
+                [self._own],
             )
         except BrokerError:
             self.close()
@@ -225,7 +246,7 @@ class TransactionalConfluentProducer:
         assert isinstance(consumer, GroupConsumer)
         metadata = consumer.membership()
         positions = [_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
-        with self._translating(f"send the offsets of group {consumer.group}"):
+        with self._translating(f"send the offsets of group {consumer.group}", consumer.needs()):
             try:
                 self._client.send_offsets_to_transaction(positions, metadata, self._connection.request_timeout_s)
             except RAISED as raised:
@@ -259,6 +280,15 @@ class TransactionalConfluentProducer:
         release(self._client)
         del self._client
 
+    def _refuse_why(self, error: Any) -> None:
+        """Raise why the transaction has come to nothing, if an error of a record says that it has.
+
+        Nothing is committed by that: in such a transaction librdkafka refuses it.
+        """
+        if error.code() in _IN_VAIN:
+            with self._translating("write records"):
+                self._client.commit_transaction(self._connection.request_timeout_s)
+
     def _check_open(self) -> None:
         self._check_usable()
         if not self._in_transaction:
@@ -269,12 +299,14 @@ class TransactionalConfluentProducer:
             raise self._ended()
 
     @contextmanager
-    def _translating(self, what: str) -> Iterator[None]:
+    def _translating(self, what: str, needs: Sequence[Acl] = ()) -> Iterator[None]:
         what = f"{what} (transactional id {self._id})"
         try:
             yield
         except RAISED as raised:
             error = error_of(raised)
+            if is_refusal(error):
+                self._connection.refuse(what, error, raised, [self._own, *needs, *self._sent.needs()])
             if error.fatal() and error.code() in FENCED:
                 self._ended = lambda: FencedError(f"could not {what}: another process has taken over ({error.str()})")
             elif is_transient(error) and not error.txn_requires_abort():
