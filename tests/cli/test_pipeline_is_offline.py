@@ -14,7 +14,7 @@ import pytest
 from producers.datasets.base import Dataset, SparseRows
 from stream.brokers.reading import read_partition
 from stream.cli.composition import feedback_plan
-from stream.cli.embedded import EmbeddedPipeline, prepare_embedded
+from stream.cli.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
 from stream.cli.settings import Settings
 from stream.joining.task import PolicyError
 from stream.learners import registered
@@ -96,3 +96,38 @@ def test_with_late_bits_the_pipeline_does_what_the_loop_does(name: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_learner_that_follows_every_policy_does_what_it_does_in_the_loop(policy: str) -> None:
     check(CASES["banditron"], pipeline_of(CASES["banditron"], LATE | POLICIES[policy]))
+
+
+@pytest.mark.parametrize("name", ["soba-diag", "perceptron"])
+def test_partitions_that_share_a_model_do_what_the_loop_does_of_one_that_reads_every_round(name: str) -> None:
+    """For learners that no decision moves: else what two tasks write in one round may stand in another order."""
+    case = CASES[name]
+    pipeline = pipeline_of(case, {"delay": "fixed:5ms", "model": "shared", "partitions": 3})
+    pipeline.run()
+    topics = [TopicPartition(f"{pipeline.settings.topic_prefix}predictions", partition) for partition in range(3)]
+    decisions = {
+        prediction.id: prediction.decision
+        for topic in topics
+        for prediction, _ in map(decode_prediction, read_partition(pipeline.broker, topic))
+    }
+    dataset = dataset_of(case)
+    result, digest = looped(dataset, pipeline)
+    in_order = [decisions[dataset.event_id(t)] for t in range(EVENTS)]
+    assert [decision.action for decision in in_order] == result.actions.tolist()
+    assert [decision.propensity for decision in in_order] == result.propensities.tolist()
+    pipeline.learner.read_log()
+    replica = pipeline.learner.replica
+    assert replica is not None
+    assert (replica.version, replica.updates) == (EVENTS, result.updates)
+    assert state_digest([replica.learner.state()]) == digest
+
+
+def test_the_report_tells_the_version_and_the_digest_of_a_shared_model() -> None:
+    settings = Settings(learner=["late-ucb"], model="shared", partitions=3, delay="fixed:50ms")
+    found = run_embedded(settings, "late-ucb", dataset_of(CASES["late-ucb"]), "").as_json()
+    assert (found["ledger_ok"], found["model"], found["model_version"]) == (True, "shared", 2 * EVENTS)
+    version, digest = 2 * EVENTS, found["state_sha256"]
+    assert found["replicas"] == [{"instance": "learner-1", "version": version, "sha256": digest}]
+    own = run_embedded(settings.model_copy(update={"model": "own"}), "late-ucb", dataset_of(CASES["late-ucb"]), "")
+    assert own.as_json()["model"] == "own"
+    assert not own.as_json().keys() & {"model_version", "replicas"}
