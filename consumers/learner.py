@@ -114,6 +114,7 @@ class LearnerProgram:
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
         work_ms = min(tolerated_ms, 2 * options.step_max_ms)
         self._portion = Portion(options.records_max, None if options.dates_by_contexts else work_ms)
+        self._last_ends: dict[TopicPartition, Ends] = {}
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
         self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time
@@ -154,6 +155,21 @@ class LearnerProgram:
         return bool(self._assigned) and self._assigned <= self._running.keys()
 
     @property
+    def broker_ms(self) -> int:
+        """The broker's time, as far as this process can tell; 0 before it has heard of it."""
+        return self._time.now_ms and self._time.now_ms + self._time.silent_ms
+
+    @property
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many records of each input are not applied, as the last step has left it."""
+        return {
+            tp: len(waiting) + max(0, self._last_ends[tp].high_watermark - self._consumer.position(tp))
+            for running in self._running.values()
+            for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
+            if tp in self._last_ends
+        }
+
+    @property
     def outdated(self) -> int:
         """Decisions that stand although they are dated too long before their predictions: the broker is slow."""
         return self._time.outdated
@@ -187,7 +203,7 @@ class LearnerProgram:
         self._read(0 if self._has_asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
-        ends = self._ends()
+        self._last_ends = ends = self._ends()
         self._began_ms, self._most_records = self._host_ms(), 0
         commits = []
         for partition, running in self._running.items():
@@ -221,8 +237,8 @@ class LearnerProgram:
             self._give_up(part.partition for part in commits)
             return False
         self._snapshots.finish(self._running)
-        self._committed(commits)
         self._time.hears(append_ms)
+        self._committed(commits)
         return True
 
     def _after_commit_step(self, number: int) -> None:
@@ -323,7 +339,8 @@ class LearnerProgram:
             running.reading,
             running.task.alarms,
         )
-        return Commit(partition, before, step, effects, self._snapshots.portion(partition, running))
+        contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
+        return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
 
     @staticmethod
     def _before_next_step(running: RunningTask) -> Opening | SettingsChange | None:

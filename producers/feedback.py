@@ -112,6 +112,11 @@ class FeedbackProgram:
         return self._due[0][0] if self._due else None
 
     @property
+    def assigned(self) -> frozenset[int]:
+        """The partitions whose predictions this process answers."""
+        return frozenset(self._unsent)
+
+    @property
     def waiting(self) -> int:
         """Feedback that is still to be sent."""
         return len(self._due)

@@ -15,18 +15,14 @@ That is the order of the pipeline in which a round takes a millisecond, and whic
 What the pipeline bounds by number (pending, orphans, settled ids) is not bounded here.
 """
 
-import hashlib
-import inspect
-from collections.abc import Callable
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.joining.task import LatePolicy, OnExpiry, TaskSettings
-from stream.learners.base import KernelLearner, Kernels, Learner
-from stream.learners.kernels import compiled
+from stream.learners.base import KernelLearner, Learner
+from stream.learners.loops import loop_of
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
@@ -73,12 +69,15 @@ class Run(NamedTuple):
     late: int  # bits that came after it
 
 
-class _Schedule(NamedTuple):
-    """What is applied to the model, in its order."""
+class Schedule(NamedTuple):
+    """What is applied to the model, in its order, and what becomes of the decisions."""
 
     rounds: NDArray[np.int64]  # int64[m], not decreasing
     events: NDArray[np.int64]  # int64[m]
     kinds: NDArray[np.int8]  # int8[m]: MATCHED, EXPIRED or LATE
+    matched: int  # as a Run has them
+    expired: int
+    late: int
 
 
 def run(
@@ -106,12 +105,8 @@ def run(
     size = examples.labels.size
     v = np.zeros(size) if v is None else v
     delays = np.zeros(size, dtype=np.int64) if delays is None else delays
-    _check(learner, examples, u, v, delays, patience)
-    is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
-    if patience.window is None:
-        is_expired[:] = False
-    is_late = is_expired & (delays != NEVER)
-    schedule = _schedule(delays, is_expired, is_late, patience)
+    check_run(learner, examples, u, v, delays, patience)
+    schedule = schedule_of(delays, patience)
     actions, greedy = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     propensities = np.empty(size)
     # An event's scores are kept until they are used last: events share a row when they are further apart than that.
@@ -119,7 +114,9 @@ def run(
     K = learner.n_classes
     logged_size = learner.logged_size if isinstance(learner, KernelLearner) else 0
     scores = np.empty((max(1, min(size, waits_max + 1)), K + logged_size))
-    loop = _compiled_loop(learner) if isinstance(learner, KernelLearner) else _loop_in_python
+    loop = _loop_in_python
+    if isinstance(learner, KernelLearner):
+        loop = loop_of(learner, _loop, {"LATE": LATE, "MATCHED": MATCHED})
     model = learner.model if isinstance(learner, KernelLearner) else (learner, {})
     decided = applied = updates = 0
     while True:
@@ -129,7 +126,9 @@ def run(
             *examples,
             u,
             v,
-            *schedule,
+            schedule.rounds,
+            schedule.events,
+            schedule.kinds,
             learner.needs_label,
             actions,
             greedy,
@@ -146,15 +145,15 @@ def run(
         real = int(actions[s] == examples.labels[s])
         updates += learner.retract(examples.features(s), decision, 0, real, float(v[s]))
         applied += 1
-    came = int(np.count_nonzero(delays != NEVER))
-    late = int(np.count_nonzero(is_late))
-    return Run(actions, greedy, propensities, updates, came - late, int(np.count_nonzero(is_expired)), late)
+    return Run(actions, greedy, propensities, updates, schedule.matched, schedule.expired, schedule.late)
 
 
-def _schedule(
-    delays: NDArray[np.int64], is_expired: NDArray[np.bool_], is_late: NDArray[np.bool_], patience: Patience
-) -> _Schedule:
+def schedule_of(delays: NDArray[np.int64], patience: Patience) -> Schedule:
     """What is applied when: in a round deadlines first, then feedback, each in the order of the events."""
+    is_expired = (delays == NEVER) | (delays > (NEVER if patience.window is None else patience.window))
+    if patience.window is None:
+        is_expired[:] = False
+    is_late = is_expired & (delays != NEVER)
     corrects = patience.late == "correct"
     applied = (delays != NEVER) & (~is_late | corrects)
     fed = np.flatnonzero(applied)
@@ -164,12 +163,15 @@ def _schedule(
     rounds = np.concatenate((deadline_passed, fed + delays[fed]))
     kinds = np.concatenate((np.full(settled.size, EXPIRED), np.where(is_late[fed], LATE, MATCHED))).astype(np.int8)
     order = np.argsort(rounds, kind="stable")
-    return _Schedule(rounds[order], events[order], kinds[order])
+    expired, late = int(np.count_nonzero(is_expired)), int(np.count_nonzero(is_late))
+    matched = int(np.count_nonzero(delays != NEVER)) - late
+    return Schedule(rounds[order], events[order], kinds[order], matched, expired, late)
 
 
-def _check(
+def check_run(
     learner: Learner, examples: Examples, u: FloatArray, v: FloatArray, delays: NDArray[np.int64], patience: Patience
 ) -> None:
+    """See that a run can be made; see `run` for what is raised."""
     size = examples.labels.size
     for name, array, length in (
         ("u", u, size),
@@ -219,7 +221,7 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> tuple[int, int, int]:
-    """Apply what is due, then decide the next event; the learner's kernels are globals, see `_compiled_loop`.
+    """Apply what is due, then decide the next event; the learner's kernels are globals, see `loop_of`.
 
     Returns how many are decided and applied, and how many updates changed the model: at the end, or before a late bit,
     which is for the caller to apply.
@@ -263,29 +265,6 @@ def _loop(
             *model,
         )
         decided += 1
-
-
-_loops: dict[Kernels, Callable[..., tuple[int, int, int]]] = {}
-
-
-def _compiled_loop(learner: KernelLearner) -> Callable[..., tuple[int, int, int]]:
-    """The loop compiled with this learner's kernels.
-
-    The kernels become globals of a copy of the loop: numba caches such a function on disk, but not one that takes
-    compiled functions as arguments or from a closure. The copy's name has a digest of the learner's source, so that the
-    cached code goes stale with it.
-    """
-    kernels = learner.kernels
-    if kernels not in _loops:
-        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in kernels]
-        names = "_".join(getattr(kernel, "__name__", "kernel") for kernel in kernels)
-        digest = hashlib.blake2b("".join(sources).encode(), digest_size=8).hexdigest()
-        template = _loop
-        namespace = {**kernels._asdict(), "__name__": __name__, "LATE": LATE, "MATCHED": MATCHED}
-        copy = FunctionType(template.__code__, namespace, f"loop_{names}_{digest}")
-        copy.__qualname__, copy.__module__ = copy.__name__, __name__
-        _loops[kernels] = compiled(copy)
-    return _loops[kernels]
 
 
 def _loop_in_python(

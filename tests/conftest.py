@@ -14,7 +14,10 @@ from stream.brokers.connecting import ADAPTERS, connect
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.local_kafka import LocalKafka, local_kafka
 from stream.brokers.port import Broker
+from stream.testing.on_kafka import Kafka
 from tests.secured import SETTINGS, Secured
+
+pytest_plugins = ["onebit.pytest_plugin"]  # where Onebit was installed before it had one, too
 
 _numbers = itertools.count()
 
@@ -23,7 +26,8 @@ class KafkaInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
     """Where tests run side by side, all that need a Kafka go to one process: they share that of the run."""
 
     def _split_scope(self, nodeid: str) -> str:
-        needs_kafka = nodeid.startswith(("tests/real_kafka/", "tests/contract/")) and "[embedded" not in nodeid
+        folders = ("tests/real_kafka/", "tests/contract/", "examples/")
+        needs_kafka = nodeid.startswith(folders) and "[embedded" not in nodeid
         return "kafka" if needs_kafka else nodeid
 
 
@@ -33,10 +37,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[LocalKafka]:
+def kafka(onebit_kafka: Kafka) -> LocalKafka:
     """A Kafka that lives as long as the test run; when it cannot start, the tests that need it fail."""
-    with local_kafka() as running:
-        yield running
+    assert onebit_kafka.local is not None, "these tests look into a Kafka of their own: leave --onebit-kafka out"
+    return onebit_kafka.local
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,16 @@
-"""What the tests on a real Kafka share: Onebit's programs as a user runs them, each in a process of its own.
+"""What the tests on a real Kafka share beside `stream.testing`: pipelines without any help from Onebit.
 
-A test tells them what to do by settings and signals, and hears of them by their output, their exit codes and the
-topics. What is in the topics is read by a plain client, which knows nothing of Onebit.
+What is in the topics is read by a plain client, which knows nothing of Onebit.
 """
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,76 +20,13 @@ from kafka.structs import TopicPartition as KafkaTopicPartition
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.port import BrokerError
 from stream.recovery.journal_reading import JournalFollower
+from stream.testing.processes import WAIT_S, Program, Programs, wait_for
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
-WAIT_S = 120.0
-
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", "kafka-python").split(","))
 """The clients of the tests on a real Kafka beyond the contract; more by `make test CLIENTS=kafka-python,confluent`."""
-
-
-def wait_for(
-    claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S, otherwise: Callable[[], str] = str
-) -> None:
-    """Wait until something holds; `otherwise` tells how things stand when it did not come to hold."""
-    deadline_s = time.monotonic() + timeout_s
-    while not claim():
-        if time.monotonic() >= deadline_s:
-            raise AssertionError(f"this did not come to hold within {timeout_s:g} s: {what}\n{otherwise()}")
-        time.sleep(0.02)
-
-
-class Program:
-    """A process of one of Onebit's programs."""
-
-    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
-        self.log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "stream.cli", *arguments],
-                cwd=log.parent,  # where no onebit.toml lies
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def said(self) -> str:
-        """All that it has written."""
-        return self.log.read_text(errors="replace")
-
-    def wait_until_it_says(self, pattern: str, timeout_s: float = WAIT_S) -> None:
-        """Wait for its output; a process that has ended will say nothing more."""
-        wait_for(lambda: bool(re.search(pattern, self.said())) or self._ended(pattern), pattern, timeout_s)
-
-    def _ended(self, pattern: str) -> bool:
-        code = self.process.poll()
-        assert code is None or re.search(pattern, self.said()), f"ended with exit code {code}:\n{self.said()}"
-        return False
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; it must still run."""
-        assert self.process.poll() is None, f"ended with exit code {self.process.returncode}:\n{self.said()}"
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """Kill it, as a machine that goes down would."""
-        self.signal(signal.SIGKILL)
-        self.process.wait(WAIT_S)
-
-    def stop(self) -> int:
-        """Ask it to end; its exit code."""
-        self.signal(signal.SIGTERM)
-        return self.wait()
-
-    def wait(self, timeout_s: float = WAIT_S) -> int:
-        """Its exit code, when it has ended."""
-        with suppress(subprocess.TimeoutExpired):
-            return self.process.wait(timeout_s)
-        raise AssertionError(f"did not end within {timeout_s:g} s:\n{self.said()}")
 
 
 class Pipeline:
@@ -103,32 +36,19 @@ class Pipeline:
         """Settings are those of every program, by their names."""
         self.topics = Topics.with_prefix(prefix)
         self.partitions = int(str(settings.get("partitions", 1)))
-        self.programs: list[Program] = []
         self._bootstrap = bootstrap
-        self._directory = directory
-        self._numbers = count()
-        own = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")}
         given = {"bootstrap": bootstrap, "topic_prefix": prefix, "session_timeout": "3s", **settings}
-        self._environment = own | {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()}
+        self._programs = Programs(directory, {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()})
 
     def start(self, *arguments: str) -> Program:
         """Start a program; what it says goes to a file."""
-        log = self._directory / f"{next(self._numbers)}-{arguments[0]}.log"
-        self.programs.append(Program(list(arguments), self._environment, log))
-        return self.programs[-1]
+        return self._programs.start(*arguments)
 
     def create_topics(self) -> None:
         """Make the topics."""
         broker = self.broker()
         broker.create_topics(self.topics.specs(self.partitions))
         broker.close()
-
-    def said(self) -> str:
-        """The last that each program has said, and whether it still runs."""
-        return "\n".join(
-            f"--- {program.log.name}, exit code {program.process.poll()}:\n{program.said()[-2_000:]}"
-            for program in self.programs
-        )
 
     def broker(self) -> KafkaBroker:
         """A connection of the test's own."""
@@ -139,7 +59,7 @@ class Pipeline:
         """Follow the journals."""
         broker = self.broker()
         try:
-            yield Watch(broker, self._bootstrap, self.topics, self.partitions, self.said)
+            yield Watch(broker, self._bootstrap, self.topics, self.partitions, self._programs.said)
         finally:
             broker.close()
 
@@ -147,7 +67,8 @@ class Pipeline:
         """What `onebit verify --json` finds."""
         done = subprocess.run(
             [sys.executable, "-m", "stream.cli", "verify", "--json", *arguments],
-            cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=timeout_s, check=False,
+            cwd=self._programs.directory, env=self._programs.environment,
+            capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
         assert done.stdout, f"verify ended with exit code {done.returncode} and said only:\n{done.stderr}"
         found: dict[str, Any] = json.loads(done.stdout)
@@ -194,12 +115,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Kill what is left."""
-        for program in self.programs:
-            if program.process.poll() is None:
-                with suppress(ProcessLookupError):
-                    program.process.send_signal(signal.SIGCONT)
-                program.process.kill()
-                program.process.wait(WAIT_S)
+        self._programs.close()
 
 
 class Watch:

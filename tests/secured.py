@@ -25,7 +25,7 @@ from kafka.admin import (
 from stream.brokers.client_config import client_config, read_properties
 from stream.brokers.kafka_python.security import settings_of
 from stream.brokers.local_kafka import LocalKafka
-from tests.processes import wait_for
+from stream.testing.processes import wait_for
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"
 PASSWORD = "correct-horse-battery-staple"  # noqa: S105  # looked for everywhere

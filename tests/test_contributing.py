@@ -15,7 +15,7 @@ DOCUMENTS = tuple(
     path.relative_to(ROOT).as_posix()
     for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
 )  # fmt: skip
-PACKAGES = ("stream", "producers", "consumers")
+PACKAGES = ("onebit", "stream", "producers", "consumers")
 README_BYTES_MAX = 12_000
 
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)

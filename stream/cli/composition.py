@@ -7,7 +7,7 @@ import orjson
 import platformdirs
 
 from producers.datasets.base import Dataset
-from producers.datasets.catalogue import is_log, load
+from producers.datasets.catalogue import catalogue, is_log, load
 from producers.datasets.log import OnBadRow, rows_left_out
 from producers.datasets.logged import LogDataset, has_labels, has_times, log_dataset, logged_delays_ms, part_of
 from producers.datasets.logs.kept import keep_log
@@ -30,6 +30,13 @@ def dataset_of(settings: Settings) -> Dataset:
     if settings.map is not None or is_log(settings.data):
         return _part(settings, log_of(settings.data, settings.map, settings.on_bad_row, settings.reward_above))
     return _part(settings, load(settings.data, settings.n_features, settings.seed))
+
+
+def dataset_of_seed(settings: Settings, seed: int, dataset: Dataset) -> Dataset:
+    """The data set of the same settings with this seed: another one only where the rows follow from it."""
+    if seed == settings.seed or not any(entry.is_generated for entry in catalogue() if entry.name == settings.data):
+        return dataset
+    return dataset_of(settings.model_copy(update={"seed": seed}))
 
 
 def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None) -> LogDataset:

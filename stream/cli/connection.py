@@ -22,9 +22,10 @@ from stream.brokers.port import (
 )
 from stream.cli.access import FIELDS, client_config_of
 from stream.cli.composition import topics_of
-from stream.cli.console import StopRequest, announce, every, fail, monotonic_ms
+from stream.cli.console import announce, every, fail, monotonic_ms
 from stream.cli.exits import ExitCode
 from stream.cli.settings import Settings, SettingsError, flag_of
+from stream.cli.watching import Watched, watched
 from stream.wire.topics import Topics
 
 WATCH_INTERVAL_MS = 30_000
@@ -158,21 +159,38 @@ def connected(settings: Settings) -> Iterator[Connected]:
         broker.close()
 
 
-def keep_running(settings: Settings, stop: StopRequest, work: Callable[[Broker], None]) -> None:
+def keep_running(
+    settings: Settings, program: str, stop: Callable[[], bool], work: Callable[[Broker, Watched], None]
+) -> None:
     """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
 
+    Args:
+        settings: where Kafka is, and where the program may be watched.
+        program: what the program is called there.
+        stop: whether to stop.
+        work: is handed the connection, and who watches.
+
     Raises:
-        SettingsError: a topic was altered, and a record that was read shows it.
+        SettingsError: a topic was altered, and a record that was read shows it; or nobody can watch as it is asked for.
         AccessError: the broker does not let this program in, or does not allow what it does.
         SystemExit: another process took over, the group threw this one out, or no broker came back within
             --connect-timeout.
     """
+    with watched(settings, program) as watched_by:
+        _keep_running(settings, stop, work, watched_by)
+
+
+def _keep_running(
+    settings: Settings, stop: Callable[[], bool], work: Callable[[Broker, Watched], None], watched_by: Watched
+) -> None:
     refused = 0  # times in a row that the broker answered, and would not do what was asked
     while True:
-        broker = connect(settings, stop)
+        watched_by.waits(f"it waits for Kafka at {settings.bootstrap}")
+        broker = connect(settings, watched_by.beats(stop))
+        watched_by.waits("it begins")
         began_ms = monotonic_ms()
         try:
-            work(broker)
+            work(broker, watched_by)
         except FencedError as error:
             raise fail(
                 f"{error}; nothing was written after that. Start it again, and it goes on from its last commit; give "

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from stream.cli.exits import ExitCode
+from stream.cli.log_lines import LEVELS, Level, LogLines, as_json
 from stream.reporting import tables
 
 out = Console(emoji=False)
@@ -30,9 +32,41 @@ def boot_ms() -> int:
     return monotonic_ms() if clock is None else time.clock_gettime_ns(clock) // 1_000_000
 
 
-def announce(message: str) -> None:
-    """Tell people something on stderr, with the time of day."""
-    err.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {escape(message)}", highlight=False, soft_wrap=True)
+_log = LogLines()
+_is_json = False
+
+
+def write_log(form: Literal["text", "json"], level: str) -> None:
+    """Say what the log on stderr is made of from now on."""
+    global _log, _is_json
+    _log, _is_json = LogLines(LEVELS[level]), form == "json"
+
+
+def _write(level: Level, message: str, mark: str, **more: Any) -> None:
+    """A line of the log; the mark stands before it, in colours, where it is a text."""
+    if _is_json:
+        err.file.write(as_json(level, message, time.time_ns() // 1_000_000, **more) + "\n")
+        err.file.flush()
+    else:
+        err.print(f"{mark}{escape(message)}", highlight=False, soft_wrap=True)
+
+
+def has_moving_lines() -> bool:
+    """Whether stderr is a terminal on which a line may change, and no log for programs."""
+    return err.is_terminal and not _is_json
+
+
+def announce(message: str, *, is_status: bool = False, **more: Any) -> None:
+    """Tell people something on stderr, with the time of day.
+
+    Args:
+        message: what; of lines that differ in numbers alone some are left out when they come too often.
+        is_status: none of it is left out, since whoever says it says it seldom.
+        more: what programs may want of it, in a log as JSON.
+    """
+    admitted = message if is_status and _log.level <= Level.INFO else _log.admitted(Level.INFO, message, monotonic_ms())
+    if admitted is not None:
+        _write(Level.INFO, admitted, f"[dim]{time.strftime('%H:%M:%S')}[/] ", **more)
 
 
 SLOW_S = 2.0
@@ -56,7 +90,9 @@ WARNING = "warning:"
 
 def warn(message: str) -> None:
     """Tell people on stderr of something that is probably not as they want it."""
-    err.print(f"[bold yellow]{WARNING}[/] {escape(message)}", highlight=False, soft_wrap=True)
+    admitted = _log.admitted(Level.WARNING, message, monotonic_ms())
+    if admitted is not None:
+        _write(Level.WARNING, admitted, f"[bold yellow]{WARNING}[/] ")
 
 
 def examples(*lines: str) -> str:
@@ -135,11 +171,17 @@ class Status:
         """Announce the lines, unless they are those of the last time."""
         if lines != self._said:
             for line in lines:
-                announce(line)
+                announce(line, is_status=True)
         self._said = lines
 
 
 def fail(message: str, code: ExitCode) -> SystemExit:
     """Say what went wrong, and the exception that ends the process."""
-    err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    _write(Level.ERROR, message, "[bold red]error:[/] ", exit_code=int(code))
     return SystemExit(code)
+
+
+def interrupted() -> SystemExit:
+    """Say that Ctrl-C broke a command off, and the exception that ends the process."""
+    _write(Level.ERROR, "interrupted", "", exit_code=int(ExitCode.INTERRUPTED))
+    return SystemExit(ExitCode.INTERRUPTED)

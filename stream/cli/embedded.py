@@ -37,10 +37,13 @@ from stream.joining.task import TaskSettings
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.reporting.delayed import Settlements
-from stream.reporting.errors import ErrorCurve, constant_error_rate
+from stream.reporting.errors import ErrorCurve, constant_error_rate, exploration
+from stream.reporting.histograms import histogram
+from stream.reporting.latency import NO_LATENCIES, LatencyCounts, decision_counts, quantiles
 from stream.reporting.run_report import RunReport, summarise_delays
 from stream.reporting.tables import percent
-from stream.verifying.audit import audit_partition, latency_of
+from stream.reporting.versions import versions
+from stream.verifying.audit import audit_partition, latencies_of
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
 from stream.wire.ledger import total_ledger
@@ -57,6 +60,7 @@ class Judge:
     curve: ErrorCurve = field(default_factory=ErrorCurve)
     labels: list[int] = field(init=False)
     decided_ms: "array[int]" = field(default_factory=lambda: array("q"))
+    explored: bytearray = field(default_factory=bytearray)  # 1: the action was not the greedy class
 
     def __post_init__(self) -> None:
         self.labels = [0] * self.n_classes
@@ -64,6 +68,7 @@ class Judge:
     def observe(self, answer: Answer, known: Known) -> None:
         """Take in one answer and what is known of its outcome; where that is nothing, it is not judged."""
         self.decided_ms.append(answer.decided_at_ms)
+        self.explored.append(answer.action != answer.greedy)
         bit, greedy_bit = known.bit(answer.action), known.bit(answer.greedy)
         if bit is not None:
             self.curve.add(bit == 0, None if greedy_bit is None else greedy_bit == 0)
@@ -85,11 +90,12 @@ class EmbeddedPipeline:
     judge: Judge
     poll_ms: int  # how often the learner polls
 
-    def run(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Run until every decision is settled."""
-        learner = _Shown(self.learner, progress)
+    def run(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
+        """Run until every decision is settled; how long the learner's steps took."""
+        learner = _Watched(self.learner, progress)
         with _without_collector():
             run_until_settled(self.clock, (self.replay, self.feedback), learner, self.poll_ms)
+        return learner.latency()
 
     @property
     def pending(self) -> int:
@@ -97,19 +103,28 @@ class EmbeddedPipeline:
         return sum(len(task.join.pending) for task in self.learner.tasks.values())
 
 
-class _Shown:
-    """A learner that shows progress with every step: a moment of virtual time can hold minutes of updates."""
+class _Watched:
+    """A learner whose steps are timed, and show progress: a moment of virtual time can hold minutes of updates."""
 
     def __init__(self, learner: LearnerProgram, progress: Callable[[], None]) -> None:
         self._progress = progress
         self._step = learner.step
+        self._steps_ms = array("d")
         self.next_due_ms = learner.next_due_ms
 
     def step(self, timeout_ms: int) -> int:
         """See Program."""
+        began_s = time.perf_counter()
         done = self._step(timeout_ms)
+        if done:
+            self._steps_ms.append(1_000 * (time.perf_counter() - began_s))
         self._progress()
         return done
+
+    def latency(self) -> LatencyCounts | None:
+        """How long its steps took; None before the first."""
+        counts = histogram(self._steps_ms)
+        return None if counts is None else LatencyCounts("step", counts)
 
 
 def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
@@ -177,29 +192,29 @@ def _report(
     settings = pipeline.settings
     try:
         with progress(learner, events_of(settings, dataset)) as shown:
-            wall_s = _run(pipeline, shown)
+            wall_s, latency = _run(pipeline, shown)
     except KeyboardInterrupt as error:
         raise BrokenOffError(f"{learner}: the run was broken off {_reached(pipeline, dataset)}") from error
     tasks = pipeline.learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     updates = sum(task.updates for task in tasks.values())
     alarms = sum(task.alarms for task in tasks.values())
-    end = RunEnd(updates, alarms, digest, pipeline.clock.now_ms / 1_000, wall_s)
+    end = RunEnd(updates, alarms, digest, pipeline.clock.now_ms / 1_000, wall_s, latency)
     return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
 
 
-def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> float:
-    """Run it, and show how far it is; the seconds that it took."""
+def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> tuple[float, LatencyCounts | None]:
+    """Run it, and show how far it is; the seconds that it took, and how long its steps took."""
     curve = pipeline.judge.curve
 
     def show() -> None:
         progress.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
 
     started_s = time.perf_counter()
-    pipeline.run(lambda: show() if progress.due() else None)
+    latency = pipeline.run(lambda: show() if progress.due() else None)
     wall_s = time.perf_counter() - started_s
     show()
-    return wall_s
+    return wall_s, latency
 
 
 def _reached(pipeline: EmbeddedPipeline, dataset: Dataset) -> str:
@@ -243,6 +258,7 @@ class RunEnd(NamedTuple):
     state_sha256: str
     virtual_s: float
     wall_s: float
+    latency_counts: LatencyCounts | None
 
 
 def report_of(
@@ -259,6 +275,7 @@ def report_of(
     """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
     topics = topics_of(settings)
     findings = [audit_partition(broker, topics, partition) for partition in range(settings.partitions)]
+    latencies = latencies_of(findings) if in_real_time else NO_LATENCIES
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}")
@@ -284,11 +301,16 @@ def report_of(
         settings=settings.shown() | {"command": command},
         full_information=registered()[task.learner].needs_label,
         delays=summarise_delays(found.delays_ms),
+        delay_counts=histogram(found.delays_ms),
+        first_feedback=settlements.first_feedback(judge.decided_ms),
+        exploration=exploration(judge.explored),
+        changed=settings.changed(),
+        versions=versions(),
         feedback_after_end=found.after_end,
         delayed=settlements.curve(judge.decided_ms),
         warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
-        latency=latency_of(findings) if in_real_time else None,
+        latency=quantiles(latencies),
         estimate=from_topics(broker, topics, settings.partitions) if settings.estimate else None,
-        **end._asdict(),
+        **end._asdict() | ({"latency_counts": decision_counts(latencies)} if latencies else {}),
     )

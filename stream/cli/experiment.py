@@ -12,7 +12,7 @@ from stream.cli.exits import ExitCode
 from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
 from stream.experiments.opponents import OPPONENTS
 from stream.experiments.plan import check_learners
-from stream.experiments.report import PAGE, write_report
+from stream.experiments.report import HTML_PAGE, PAGE, write_report
 from stream.experiments.rows import read_rows
 from stream.experiments.runner import ROWS_FILE, Refused, rows_of, run_experiment
 from stream.experiments.runner import Progress as HowFar
@@ -129,7 +129,11 @@ def _find(name: str) -> Experiment:
 
 def _report(experiment: Experiment, sets: Sets, folder: Path) -> None:
     written = write_report(experiment, sets, rows_of(experiment, read_rows(folder / ROWS_FILE)), folder)
-    out.print(f"{folder / PAGE}, and {len(written) - 1} figures and tables beside it", highlight=False, soft_wrap=True)
+    out.print(
+        f"{folder / HTML_PAGE}, {PAGE}, and {len(written) - 2} figures and tables beside them",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _tell(refused: list[Refused]) -> None:

@@ -1,15 +1,21 @@
 """`onebit feedback`: the simulated environment on its own, against Kafka."""
 
+from functools import partial
+
 import typer
 
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Broker
+from stream.cli.banner import announce_start
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
 from stream.cli.flags import with_settings
+from stream.cli.program_metrics import feedback_samples
 from stream.cli.settings import Program, Settings
+from stream.cli.watching import Watched
+from stream.telemetry.metrics import FEEDBACK
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
@@ -28,9 +34,13 @@ def feedback(settings: Settings) -> None:
     dataset = dataset_of(settings)
     topics = topics_of(settings)
     plan = feedback_plan(settings, dataset)
+    sent = 0
 
-    def work(broker: Broker) -> None:
-        watch = watch_topics(broker, settings, require_topics(broker, settings))
+    def work(broker: Broker, watched: Watched) -> None:
+        nonlocal sent
+        partitions = require_topics(broker, settings)
+        watch = watch_topics(broker, settings, partitions)
+        announce_start(Program.FEEDBACK, settings, partitions)
         clock = EstimatedClock(monotonic_ms)
         options = FeedbackOptions(
             group=f"{settings.topic_prefix}feedback",
@@ -42,17 +52,19 @@ def feedback(settings: Settings) -> None:
             broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
         )
         announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
-        sent, said = 0, Status()
+        said = Status()
         show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
         try:
             while not stop():
                 watch()
                 sent += program.step(_until(program.next_due_ms(), clock.now_ms()))
                 show()
+                unready = "" if program.assigned else "no partition is assigned to it"
+                watched.show(unready, partial(feedback_samples, program, sent))
         finally:
             program.close()
 
-    keep_running(settings, stop, work)
+    keep_running(settings, FEEDBACK, stop, work)
 
 
 def _until(due_ms: int | None, now_ms: int) -> int:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, get_args
 import typer
 
 from producers.datasets.log import OnBadRow
-from stream.cli.console import warn
+from stream.cli.console import warn, write_log
 from stream.cli.described import Described, described
+from stream.cli.profiling import profiled
 from stream.cli.settings import CONFIG_VARIABLE, Panel, Program, Settings
 from stream.cli.sources import load_settings, unknown_variables
 
@@ -63,7 +64,9 @@ def with_settings(program: Program) -> Callable[[Command], Command]:
         def command_with_flags(**values: Any) -> None:
             config = values.pop("config")
             flags = {one.name: values.pop(one.field) for one in taken}
-            command(settings_from(config, flags), **values)
+            settings = settings_from(config, flags)
+            with profiled(settings.profile if "profile" in flags else None):
+                command(settings, **values)
 
         parameters = [*shared, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
         command_with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -77,9 +80,13 @@ def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
     """The settings from flags, variables and file; variables that have no effect are named."""
     if config is not None:
         os.environ[CONFIG_VARIABLE] = str(config)
-    for message in unknown_variables():
-        warn(message)
-    return load_settings(flags)
+    try:
+        settings = load_settings(flags)
+        write_log(settings.log_format, settings.log_level)
+    finally:
+        for message in unknown_variables():
+            warn(message)
+    return settings
 
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:

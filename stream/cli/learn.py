@@ -10,20 +10,24 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker
 from stream.cli import cost
+from stream.cli.banner import announce_start
 from stream.cli.composition import n_features_of, parameters_of, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
 from stream.cli.live_estimates import LiveEstimating, check_estimate
+from stream.cli.program_metrics import LearnerCounts, learner_unready
 from stream.cli.readiness import ReadyFile
 from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
 from stream.cli.tally import Tally, drift_warnings, ledger_line
 from stream.cli.wanted import wanted_settings, with_hint
+from stream.cli.watching import Watched
 from stream.joining.task import TaskSettings
 from stream.recovery.commit import Commit
 from stream.recovery.resolve import SettingsDifferError
 from stream.recovery.settings_reading import pipeline_settings
 from stream.reporting.tables import percent
+from stream.telemetry.metrics import LEARNER
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
@@ -61,12 +65,15 @@ def learn(
     check_given(settings)
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
     estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
+    counts = LearnerCounts()  # likewise
 
-    def pulse() -> None:
-        if stop():
-            raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
+    def work(broker: Broker, watched: Watched) -> None:
+        asked_to_stop = watched.beats(stop)
 
-    def work(broker: Broker) -> None:
+        def pulse() -> None:
+            if asked_to_stop():
+                raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
+
         partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
         begun = pipeline_settings(broker, topics, partitions, pulse)
@@ -81,13 +88,15 @@ def learn(
         def committed(commits: Sequence[Commit]) -> None:
             tally.add(commits)
             estimating.add(commits)
+            counts.add(commits, program.broker_ms)
             for message in drift_warnings(commits):
                 warn(message)
 
         program = LearnerProgram(
             broker, topics, task, _options(settings, task, nnz), boot_ms, announce,
-            stop=stop, given=given, change_settings=change_settings, committed=committed,
+            stop=asked_to_stop, given=given, change_settings=change_settings, committed=committed,
         )  # fmt: skip
+        announce_start(Program.LEARN, settings, partitions)
         announce(
             f"{task.learner} on {topics.contexts}: started as instance {settings.instance}, {by_client(settings)}; "
             "Ctrl-C stops it"
@@ -100,12 +109,16 @@ def learn(
             for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
                 warn(warning)
 
-        show = every(STATUS_INTERVAL_MS, status)
+        show, stands = every(STATUS_INTERVAL_MS, status), False
         try:
-            while not stop():
+            while not asked_to_stop():
                 watch()
                 program.step(POLL_MS)
                 ready_file.show(program.ready)
+                if program.ready and not stands:
+                    status()  # where the tasks begin
+                stands = program.ready
+                watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
             status()
         finally:
@@ -113,7 +126,7 @@ def learn(
             program.close()
 
     try:
-        keep_running(settings, stop, work)
+        keep_running(settings, LEARNER, stop, work)
     except RecoveryStoppedError as error:
         announce(f"stopped in a recovery, which wrote nothing: {error}")
     except SettingsDifferError as error:

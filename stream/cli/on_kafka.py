@@ -19,7 +19,7 @@ from stream.cli.console import WARNING, StopRequest, announce, fail, warn
 from stream.cli.embedded import Judge, RunEnd, report_of
 from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
-from stream.cli.settings import Settings, SettingsError
+from stream.cli.settings import Settings, SettingsError, variable_of
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.recovery.journal_reading import JournalFollower
@@ -63,7 +63,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
         digest = state_digest(task.learner.state() for task in tasks)
         updates, alarms = sum(task.updates for task in tasks), sum(task.alarms for task in tasks)
-        end = RunEnd(updates, alarms, digest, virtual_s, wall_s)
+        end = RunEnd(updates, alarms, digest, virtual_s, wall_s, None)
         return report_of(broker, settings, task, dataset, judge, end, command, in_real_time=True)
     finally:
         broker.close()
@@ -94,7 +94,11 @@ class _Programs:
         own = settings.model_copy(
             update={"learner": [learner], "with_label": registered()[learner].needs_label or settings.with_label}
         )
+        # The programs cannot all have one port, and what they say is read for their warnings.
+        of_their_own = {"metrics_port": "0", "log_format": "text", "log_level": "info"}
         self._environment = os.environ | _scoped_parameters(own).environment()
+        self._environment |= {variable_of(name): value for name, value in of_their_own.items()}
+        self._environment.pop(variable_of("profile"), None)  # it is of this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
         self.processes = {name: self._start(name) for name in PROGRAMS}

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from stream.cli.console import announce, err
+from stream.cli.console import announce, err, has_moving_lines
 from stream.reporting import tables
 
 SPEED_S = 30.0
@@ -92,7 +92,7 @@ def progress_lines() -> Iterator[Callable[[str, int], Line]]:
 
     On a terminal the lines move, and stay when the runs have ended.
     """
-    if not err.is_terminal:
+    if not has_moving_lines():
         yield lambda label, _events: AnnouncedLine(label)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))

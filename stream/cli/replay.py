@@ -8,13 +8,17 @@ import typer
 
 from producers.replay import ReplayProgram, Timetable, resume_position
 from stream.brokers.port import Broker
+from stream.cli.banner import announce_start
 from stream.cli.composition import dataset_of, replay_options, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import StopRequest, announce, examples, monotonic_ms, warn
 from stream.cli.flags import with_settings
+from stream.cli.program_metrics import replay_samples
 from stream.cli.progress import run_progress
 from stream.cli.settings import Panel, Program, Settings
+from stream.cli.watching import Watched
 from stream.reporting.tables import duration
+from stream.telemetry.metrics import REPLAY
 
 app = typer.Typer()
 
@@ -42,11 +46,12 @@ def replay(settings: Settings, *, resume: bool) -> None:
     reached = 0
     timetable: Timetable | None = None
 
-    def work(broker: Broker) -> None:
+    def work(broker: Broker, watched: Watched) -> None:
         nonlocal reached, timetable
         partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
         options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
+        announce_start(Program.REPLAY, settings, partitions)
         if resume or reached:
             announce(f"looking for the last event in {topics.contexts}")
             options = replace(options, start=resume_position(broker, topics, dataset, options))
@@ -60,6 +65,7 @@ def replay(settings: Settings, *, resume: bool) -> None:
                     watch()
                     sent = program.step(0)
                     reached = program.position
+                    watched.show("", lambda: replay_samples(program, options.events))
                     if progress.due():
                         progress.show(program.position)
                     due_ms = program.next_due_ms()
@@ -74,4 +80,4 @@ def replay(settings: Settings, *, resume: bool) -> None:
                 f"{duration(timetable.slip.worst_ms / 1_000)} after its time; a lower --rate or --speed can be kept"
             )
 
-    keep_running(settings, stop, work)
+    keep_running(settings, REPLAY, stop, work)

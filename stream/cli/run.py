@@ -17,17 +17,16 @@ from producers.datasets.logs.streams import STDIN
 from stream.cli import cost
 from stream.cli.composition import check_play, class_names_of, dataset_of, events_of, task_settings, with_chosen
 from stream.cli.console import StopRequest, announce, announced_when_slow, examples, fail, out, print_table, warn
-from stream.cli.embedded import BrokenOffError, run_embedded
+from stream.cli.embedded import BrokenOffError
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, with_settings
 from stream.cli.live_estimates import check_estimate, estimate_lines
 from stream.cli.settings import Panel, Program, Settings, SettingsError
-from stream.cli.side_by_side import Plan, run_side_by_side
+from stream.cli.side_by_side import Plan, planned, run_side_by_side
 from stream.cli.sources import command_line
+from stream.reporting.pages import REPORTS
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, labels
-
-REPORTS = Path("reports")
 
 app = typer.Typer()
 
@@ -47,6 +46,7 @@ class _RunCommand(TyperCommand):
     epilog=examples(
         "onebit run",
         "onebit run --learner perceptron,banditron,soba-diag --param banditron.gamma=0.05",
+        "onebit run --learner banditron,late-ucb --seeds 10",
         "onebit run --data synsep --events 100000 --delay fixed:5s --loss 0.02 --json",
         "onebit run --data my.svm.gz --n-features 5000 --epochs 3 --shuffle --window 30s --on-expiry negative",
         "onebit run --kafka localhost:9092 --delay exponential:200ms --window 5s",
@@ -77,12 +77,21 @@ def run(
     no_report: Annotated[
         bool, typer.Option("--no-report", rich_help_panel=Panel.OUTPUT, help="Write no page.")
     ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Run each learner with so many seeds, from --seed on; table and page show means and how far they lie "
+            "apart.",
+        ),
+    ] = 1,
     jobs: Annotated[
         int | None,
         typer.Option(
             min=1,
             show_default="all cores; 1 for short runs and logs",
-            help="Learners that run at once, embedded, each in a process with its own copy of the data.",
+            help="Learners and seeds that run at once, embedded, each in a process with its own copy of the data.",
         ),
     ] = None,
     json: Json = False,
@@ -95,6 +104,8 @@ def run(
     """
     if kafka is not None and jobs is not None:
         raise SettingsError(f"--jobs {jobs}: on Kafka the learners run one after the other; leave it out")
+    if kafka is not None and seeds > 1:
+        raise SettingsError(f"--seeds {seeds}: a run on Kafka has one seed; leave it out, or leave out --kafka")
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
     if kafka is not None and settings.data == STDIN:
@@ -117,7 +128,8 @@ def run(
             warn(slow)
     command = command_line(sys.argv[1:])
     if kafka is None:
-        reports = _run_embedded(Plan(settings, dataset, command), seconds, jobs)
+        each_s = [one_s for one_s in seconds for _ in range(seeds)]
+        reports = _run_embedded(planned(settings, dataset, command, seeds), each_s, jobs)
     else:
         from stream.cli.on_kafka import run_on_kafka  # here: an embedded run need not load the Kafka client
 
@@ -136,7 +148,7 @@ PROCESSES_FROM_S = 5.0
 
 
 def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
-    """How many learners run at once.
+    """How many runs are made at once.
 
     A log is read from its folder as it is needed, and may be larger than the memory: each process would hold all of it.
 
@@ -151,11 +163,11 @@ def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: 
 
 
 def _run_embedded(plan: Plan, seconds: list[float], jobs: int | None) -> list[RunReport]:
-    """The reports of all learners.
+    """The reports of all runs.
 
     Args:
-        plan: settings, data and command line.
-        seconds: how long each learner will take.
+        plan: settings, data, command line and runs.
+        seconds: how long each run will take.
         jobs: how many run at once; None: as is best.
     """
     try:
@@ -163,7 +175,7 @@ def _run_embedded(plan: Plan, seconds: list[float], jobs: int | None) -> list[Ru
         if (jobs := jobs_of(jobs, seconds, os.cpu_count() or 1, is_log=is_log)) > 1:
             longest_first = sorted(range(len(seconds)), key=lambda place: -seconds[place])
             return run_side_by_side(plan, longest_first, jobs)
-        return [run_embedded(plan.settings, name, plan.dataset, plan.command) for name in plan.settings.learner]
+        return [plan.make(run) for run in plan.runs]
     except BrokenOffError as error:
         raise fail(f"{error}; no page is written", ExitCode.INTERRUPTED) from error
 

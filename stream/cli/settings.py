@@ -50,6 +50,7 @@ class Panel(StrEnum):
     JOIN = "How long is waited"
     KAFKA = "Kafka"
     ACCESS = "How a secured Kafka is entered"
+    WATCHING = "How it is watched"
     OUTPUT = "Output"
 
 
@@ -73,6 +74,7 @@ _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _CONNECTED = frozenset(Program) - {Program.RUN}
 _ACCESS = frozenset(Program)
+_WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _NO_FLAG: frozenset[Program] = frozenset()  # of secrets: everybody on a machine can read command lines
 
 
@@ -626,6 +628,46 @@ class Settings(BaseSettings):
         ),
     ] = 20_000
 
+    log_format: Annotated[
+        Literal["text", "json"],
+        Setting(Panel.OUTPUT, frozenset(Program), "What a line of the log on stderr is: a text, or one JSON object."),
+    ] = "text"
+    log_level: Annotated[
+        Literal["info", "warning", "error"],
+        Setting(Panel.OUTPUT, frozenset(Program), "Lines of the log that matter less than this are left out."),
+    ] = "info"
+    profile: Annotated[
+        str | None,
+        Field(min_length=1),
+        Setting(
+            Panel.OUTPUT,
+            _PIPELINE,
+            "Where it is written at the end what this process did with its time; `python -m pstats FILE` reads it.",
+            "FILE",
+            unset="nowhere",
+        ),
+    ] = None
+    metrics_port: Annotated[
+        int,
+        Field(ge=0, le=65_535),
+        Setting(
+            Panel.WATCHING,
+            _WATCHED,
+            "Where the program answers /metrics (Prometheus), /healthz and /readyz by HTTP; 0: nowhere.",
+            "PORT",
+        ),
+    ] = 0
+    metrics_host: Annotated[
+        str,
+        Field(min_length=1),
+        Setting(
+            Panel.WATCHING,
+            _WATCHED,
+            "The address of this machine at which it does so; 0.0.0.0: at all of them.",
+            "ADDRESS",
+        ),
+    ] = "127.0.0.1"
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -646,6 +688,11 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, object]:
         """The effective settings as people write them, by the settings' names."""
         return self.model_dump(by_alias=True)
+
+    def changed(self) -> tuple[str, ...]:
+        """The names of the settings whose value is not the default, whoever gave it."""
+        defaults = type(self).model_construct().shown()
+        return tuple(name for name, value in self.shown().items() if value != defaults[name])
 
     def environment(self) -> dict[str, str]:
         """The settings that were given, as variables for a process that is started with the same ones."""

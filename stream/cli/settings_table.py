@@ -1,4 +1,4 @@
-"""`onebit settings`: every setting, what it is now, and where that comes from."""
+"""`onebit settings`: every setting, its default, and what it does."""
 
 import sys
 from typing import Annotated
@@ -9,9 +9,7 @@ from rich.table import Table
 
 from stream.cli.console import out
 from stream.cli.described import Described, described
-from stream.cli.flags import Config, settings_from
-from stream.cli.settings import Panel, Program, config_path
-from stream.cli.sources import source_of
+from stream.cli.settings import Panel, Program
 
 app = typer.Typer()
 
@@ -19,25 +17,15 @@ app = typer.Typer()
 @app.command()
 def settings(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md instead.")] = False,
-    config: Config = None,
 ) -> None:
-    """Show every setting: its value here and now, from variables and file, and what it does."""
+    """Show every setting: its default, and what it does. `onebit config show` says what holds here."""
     if markdown:
         sys.stdout.write(as_markdown())
         return
-    effective = settings_from(config, {})
-    shown = effective.shown()
-    table = Table("setting", "value", "from", "what", box=None, header_style="bold underline", padding=(0, 2, 0, 0))
+    table = Table("setting", "default", "what", box=None, header_style="bold underline", padding=(0, 2, 0, 0))
     for one in described():
-        is_given = one.field in effective.given
-        source = source_of(one.name, {}, config_path()) if is_given else "default"
-        value = _text(shown[one.name]) if is_given else one.shown_default
-        table.add_row(one.written, escape(value), source, escape(one.setting.help))
+        table.add_row(one.written, escape(one.shown_default), escape(one.setting.help))
     out.print(table, highlight=False)
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def as_markdown() -> str:
@@ -52,7 +40,7 @@ def as_markdown() -> str:
         "A duration is a number and a unit: `250ms`, `10s`, `5m`, `1.5h`. A list is written `a,b`. A whole number may",
         "have underscores between its digits, as in `100_000`.",
         "A secret is a variable, or a name in the file, and no flag: everybody on a machine can read command lines.",
-        "`onebit settings` shows what holds in a shell, and where it comes from.",
+        "`onebit config show` shows what holds in a shell, and where it comes from.",
     ]
     for panel in Panel:
         rows = [_row(one) for one in described() if one.setting.panel is panel]

@@ -1,8 +1,8 @@
-"""`onebit run`, embedded, with several learners: each run in a process of its own, some at a time.
+"""`onebit run`, embedded, with several learners or seeds: each run in a process of its own, some at a time.
 
-This process hands out the learners and alone writes to the terminal; the others send it what is to be shown:
+This process hands out the runs and alone writes to the terminal; the others send it what is to be shown:
 
-    this process   learner, seconds between two figures  →  a worker
+    this process   place of the run, seconds between two figures  →  a worker
     a worker       Shown, Said ... and at last RunReport or Failed  →  this process
 
 A run is a function of settings and data, so that its report is the same wherever it was made, but for the wall time.
@@ -24,36 +24,63 @@ from rich.text import Text
 
 from producers.datasets.base import Dataset
 from stream.cli import console
-from stream.cli.composition import events_of
+from stream.cli.composition import dataset_of_seed, events_of
 from stream.cli.console import fail
-from stream.cli.embedded import BrokenOffError, run_embedded
+from stream.cli.embedded import BrokenOffError, ShownProgress, run_embedded
 from stream.cli.exits import ExitCode
-from stream.cli.progress import Line, RunProgress, progress_lines
+from stream.cli.progress import Line, RunProgress, progress_lines, run_progress
 from stream.cli.settings import Settings
 from stream.reporting.run_report import RunReport
 
 
+class OneRun(NamedTuple):
+    """A run that is to be made."""
+
+    learner: str
+    seed: int
+    name: str  # for people
+
+
 class Plan(NamedTuple):
-    """What all runs have in common."""
+    """What all runs have in common, and which there are."""
 
     settings: Settings
     dataset: Dataset
     command: str
+    runs: tuple[OneRun, ...]
+
+    def make(self, run: OneRun, progress: ShownProgress = run_progress) -> RunReport:
+        """Make one of the runs, see `run_embedded`."""
+        settings = self.settings.model_copy(update={"seed": run.seed})
+        dataset = dataset_of_seed(self.settings, run.seed, self.dataset)
+        return run_embedded(
+            settings, run.learner, dataset, self.command, lambda _learner, events: progress(run.name, events)
+        )
+
+
+def planned(settings: Settings, dataset: Dataset, command: str, seeds: int = 1) -> Plan:
+    """Each learner of the settings with so many seeds, from that of the settings on."""
+    runs = [
+        OneRun(learner, seed, f"{learner}, seed {seed}" if seeds > 1 else learner)
+        for learner in settings.learner
+        for seed in range(settings.seed, settings.seed + seeds)
+    ]
+    return Plan(settings, dataset, command, tuple(runs))
 
 
 def run_side_by_side(plan: Plan, order: Sequence[int], jobs: int) -> list[RunReport]:
-    """Run all learners of the settings, in processes; their reports, in the order of the settings.
+    """Make all runs of a plan, in processes; their reports, in the order of the plan.
 
     Args:
-        plan: settings, data and command line.
-        order: places of the learners in the settings, as they begin: the longest runs first.
+        plan: settings, data, command line and runs.
+        order: places of the runs in the plan, as they begin: the longest runs first.
         jobs: how many run at once.
 
     Raises:
         BrokenOffError: Ctrl-C broke them off.
         SystemExit: a process was lost.
     """
-    learners, events = plan.settings.learner, events_of(plan.settings, plan.dataset)
+    events = events_of(plan.settings, plan.dataset)
     waiting = deque(order)
     reports: dict[int, RunReport] = {}
     with progress_lines() as line_of, _workers(min(jobs, len(order))) as workers:
@@ -61,7 +88,8 @@ def run_side_by_side(plan: Plan, order: Sequence[int], jobs: int) -> list[RunRep
         def begin(worker: _Worker) -> None:
             if waiting:
                 place = waiting.popleft()
-                worker.begin(place, learners[place], line_of(learners[place], events))
+                name = plan.runs[place].name
+                worker.begin(place, name, line_of(name, events))
 
         try:
             for worker in workers:
@@ -109,7 +137,7 @@ class _Worker:
         self.process = context.Process(target=_work, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
-        self.place, self.learner = -1, "no learner yet"
+        self.place, self.name = -1, "no run yet"
         self._line: Line | None = None
 
     def send(self, message: object) -> None:
@@ -119,10 +147,10 @@ class _Worker:
         except OSError:
             raise self._lost() from None
 
-    def begin(self, place: int, learner: str, line: Line) -> None:
-        """Let it run a learner, and show that in this line."""
-        self.place, self.learner, self._line = place, learner, line
-        self.send((learner, line.interval_s))
+    def begin(self, place: int, name: str, line: Line) -> None:
+        """Let it make a run, and show that in this line."""
+        self.place, self.name, self._line = place, name, line
+        self.send((place, line.interval_s))
 
     def listen(self) -> RunReport | None:
         """Take the next message: the report if it is one, what a run raised is raised; else it is shown."""
@@ -143,7 +171,7 @@ class _Worker:
     def _lost(self) -> SystemExit:
         self.process.join()
         return fail(
-            f"{self.learner}: the process of its run ended with code {self.process.exitcode}; where memory was short, "
+            f"{self.name}: the process of its run ended with code {self.process.exitcode}; where memory was short, "
             "--jobs 1 runs the learners one after the other",
             ExitCode.DIFFERS,
         )
@@ -190,23 +218,23 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
 
 
 def _work(connection: Connection) -> None:
-    """Run learners as long as some are sent."""
+    """Make runs as long as some are sent."""
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # it is told to end, or nobody listens any more
         sender = _Sender(connection)
         console.err.file = _Stderr(sender)
         plan: Plan = connection.recv()
         while True:
-            learner, interval_s = connection.recv()
-            sender.send(_run(plan, learner, _SentLine(sender, interval_s)))
+            place, interval_s = connection.recv()
+            sender.send(_run(plan, plan.runs[place], _SentLine(sender, interval_s)))
 
 
-def _run(plan: Plan, learner: str, line: Line) -> RunReport | Failed:
+def _run(plan: Plan, run: OneRun, line: Line) -> RunReport | Failed:
     @contextmanager
-    def progress(_label: str, events: int) -> Iterator[RunProgress]:
+    def progress(_name: str, events: int) -> Iterator[RunProgress]:
         yield RunProgress(line, events)
 
     try:
-        return run_embedded(plan.settings, learner, plan.dataset, plan.command, progress)
+        return plan.make(run, progress)
     except (KeyboardInterrupt, BrokenPipeError):
         raise
     except Exception as error:  # it is raised again where people are told of it

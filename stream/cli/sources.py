@@ -58,7 +58,12 @@ def source_of(name: str, flags: Mapping[str, Any], path: Path | None) -> Literal
     """Which source a setting that was given comes from."""
     if flags.get(name) is not None:
         return "flag"
-    return "variable" if variable_of(name) in map(str.upper, os.environ) or path is None else "file"
+    return "variable" if is_set(name) or path is None else "file"
+
+
+def is_set(name: str) -> bool:
+    """Whether a setting has a variable."""
+    return variable_of(name) in map(str.upper, os.environ)
 
 
 def unknown_variables() -> list[str]:

@@ -1,9 +1,11 @@
 """`onebit topics`: create, describe and delete the topics."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
+import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +16,8 @@ from stream.cli.connection import command_hint, connect
 from stream.cli.console import out, warn
 from stream.cli.exits import ExitCode
 from stream.cli.flags import with_settings
-from stream.cli.settings import Program, Settings, format_retention
+from stream.cli.settings import Panel, Program, Settings, format_retention
+from stream.wire import schemas
 from stream.wire.topics import TopicDescription, Topics
 
 app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_help=True)
@@ -57,11 +60,25 @@ def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked
 
 @app.command()
 @with_settings(Program.DESCRIBE)
-def describe(settings: Settings) -> None:
+def describe(
+    settings: Settings,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            rich_help_panel=Panel.OUTPUT,
+            help="Print one JSON object instead, without asking Kafka: the JSON Schema of the values of each topic.",
+        ),
+    ] = False,
+) -> None:
     """Show the topics as they are; exit code 1 when one is missing.
 
     A warning says where records are deleted before a recovery is sure not to need them, with these settings.
     """
+    if schema:
+        by_topic = {getattr(topics_of(settings), name): schemas.schema_of(name) for name in schemas.EVENTS}
+        sys.stdout.write(orjson.dumps(by_topic, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
     with _connected(settings) as (broker, topics):
         found = broker.describe_topics(list(topics))
     table = Table("topic", "partitions", "time", "cleanup", "retention", "copies", box=None, padding=(0, 2, 0, 0))

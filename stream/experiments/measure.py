@@ -1,19 +1,16 @@
 """One run of an experiment: a learner over the stream of a seed, and the row that is kept of it."""
 
 import json
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream import __version__
 from stream.experiments.definition import FOLDS, Conditions, Evaluation, Parameters
 from stream.experiments.opponents import OPPONENTS, oppose
 from stream.experiments.sets import Loaded, Sets, with_facts
@@ -24,6 +21,7 @@ from stream.experiments.streams import (
     life_of,
     lives,
     noisy,
+    numbers_of,
     part_of,
     partitioned,
     split,
@@ -31,7 +29,10 @@ from stream.experiments.streams import (
 )
 from stream.joining.task import TaskSettings
 from stream.learners import Learner, ParameterError
+from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Patience, Run, run
+from stream.offline_shared import run_shared
+from stream.reporting.versions import versions
 
 CURVE_POINTS = 60
 """How many points of a run are kept, at equal distances on a logarithmic axis."""
@@ -56,7 +57,7 @@ class Job:
     @property
     def key(self) -> str:
         """By what a row is known again."""
-        parts = (self.sweep, self.data, self.learner, self.parameters, self.conditions.model_dump(), self.seed,
+        parts = (self.sweep, self.data, self.learner, self.parameters, self.conditions.known_by, self.seed,
                  self.events, self.epochs, self.evaluate, self.fold)  # fmt: skip
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12).hexdigest()
 
@@ -149,10 +150,17 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
         run(learner_of(job, data), few.examples, few.u, few.v, few.delays)
         _warm.add(kernels)
-    window = None if job.conditions.window < 0 else job.conditions.window
-    patience = Patience(window, job.conditions.on_expiry, job.conditions.late)
+    conditions = job.conditions
+    window = None if conditions.window < 0 else conditions.window
+    patience = Patience(window, conditions.on_expiry, conditions.late)
+    events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.perf_counter()
-    result = run(learner, stream.examples, stream.u, stream.v, stream.delays, patience)
+    if conditions.lag == 1:  # then it does not matter how many read the log
+        result = run(learner, *events)
+    else:
+        assert isinstance(learner, KernelLearner)
+        parts = partitioned(stream.truth.size, conditions.partitions, job.seed)
+        result = run_shared(learner, *events, partitions=numbers_of(parts), lag=conditions.lag)
     return result, time.perf_counter() - started_s
 
 
@@ -189,8 +197,8 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
 
 def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
     """The run of another library's learner: of its greedy class nothing is known, so it counts as the action."""
-    if job.conditions.window >= 0:
-        raise ParameterError(f"{job.learner} knows no window: leave it out")
+    if job.conditions.window >= 0 or job.conditions.model == "shared":
+        raise ParameterError(f"{job.learner} knows no window and no shared model: leave them out")
     started_s = time.perf_counter()
     actions = oppose(job.learner, job.parameters, data, stream)
     seconds = time.perf_counter() - started_s
@@ -201,7 +209,7 @@ def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
 def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
     """The streams of the learners of a run, with the events that each of them gets."""
     size, conditions = stream.truth.size, job.conditions
-    if conditions.partitions > 1:
+    if conditions.partitions > 1 and conditions.model == "own":
         return [(part_of(stream, own), own) for own in partitioned(size, conditions.partitions, job.seed)]
     if conditions.forget_every:
         return [(life_of(stream, own), own) for own in lives(size, conditions.forget_every)]
@@ -263,17 +271,6 @@ def _row(job: Job, *, counts: NDArray[np.int64], **figures: Any) -> Row:
         **figures,
         **versions(),
     )
-
-
-def versions() -> dict[str, Any]:
-    """What the run was made with."""
-    return {
-        "onebit": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": version("numba"),
-        "machine": platform.machine(),
-    }
 
 
 def curve_points(size: int) -> NDArray[np.int64]:

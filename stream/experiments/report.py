@@ -6,12 +6,16 @@ from pathlib import Path
 
 from stream.experiments.definition import Comparison, Experiment, Figure
 from stream.experiments.measure import Row
+from stream.experiments.page import RanOn, Section, charts_of, experiment_page
 from stream.experiments.results import EXAMPLES, Compared, compare, panels_of, sentence, table_of
 from stream.experiments.sets import Sets
 from stream.reporting.experiment_figures import Axis, save_figure
 from stream.reporting.tables import Table
 
 PAGE = "README.md"
+
+HTML_PAGE = "index.html"
+"""The same with figures to be hovered over and zoomed, in one file."""
 
 _LABELS = {
     EXAMPLES: "examples",
@@ -27,10 +31,14 @@ def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence
     page = [f"# {experiment.title}", "", experiment.about.strip(), ""]
     page += [f"The paper: {experiment.paper}.", ""] if experiment.paper else []
     written: list[Path] = []
+    sections: list[Section] = []
     for figure in experiment.figures:
         found = [row for sweep in figure.sweeps for row in rows[sweep]]
         if found:
-            written += _draw(figure, found, sets.title, folder)
+            panels, axes = panels_of(figure, found, sets.title), _axes(figure)
+            written += save_figure(folder, figure.name, figure.title, panels, *axes)
+            charts = charts_of(f"figure-{len(sections)}", figure.y, panels, *axes)
+            sections.append(Section(figure.title, _bands(found), charts))
             page += [f"## {figure.title}", "", f"![{figure.title}]({figure.name}.svg)", ""]
             page += [_bands(found), ""]
     for table in experiment.tables:
@@ -39,13 +47,21 @@ def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence
             lines = compare(table, found)
             shown = table_of(table, lines, sets.note)
             written += _write_table(table, lines, shown, sets.note, folder)
+            marks = _MARKS.format(learner=table.marks) if table.marks else ""
+            sections.append(Section(table.title, marks, table=shown))
             page += [f"## {table.title}", "", markdown(shown), ""]
-            page += [f"{_MARKS.format(learner=table.marks)}", ""] if table.marks else []
-    page += ["## What it ran on", "", *_data_lines(experiment, sets, rows), ""]
-    path = folder / PAGE
+            page += [marks, ""] if marks else []
+    ran_on = _ran_on(experiment, sets, rows)
+    page += [
+        "## What it ran on",
+        "",
+        *(f"- *{one.sweep}*, {one.words}" if one.sweep else f"- {one.words}" for one in ran_on),
+    ]
+    path, html = folder / PAGE, folder / HTML_PAGE
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(page), encoding="utf-8")
-    return [path, *written]
+    path.write_text("\n".join([*page, ""]), encoding="utf-8")
+    html.write_text(experiment_page(experiment, sections, ran_on), encoding="utf-8")
+    return [path, html, *written]
 
 
 _MARKS = "† and *: {learner} differs with p < 0.01 and p < 0.001, by a paired t-test over the folds."
@@ -56,11 +72,9 @@ def _bands(rows: Sequence[Row]) -> str:
     return f"Mean of {seeds} seeds; the bands are a standard deviation wide on each side." if seeds > 1 else "One seed."
 
 
-def _draw(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str], folder: Path) -> list[Path]:
-    panels = panels_of(figure, rows, titles)
+def _axes(figure: Figure) -> tuple[Axis, Axis]:
     x, y = figure.x.replace("|", " or "), figure.y
-    axes = Axis(_LABELS.get(x, x), figure.x_scale), Axis(_LABELS.get(y, y), figure.y_scale)
-    return save_figure(folder, figure.name, figure.title, panels, *axes)
+    return Axis(_LABELS.get(x, x), figure.x_scale), Axis(_LABELS.get(y, y), figure.y_scale)
 
 
 def _write_table(
@@ -100,23 +114,22 @@ def markdown(table: Table) -> str:
     )
 
 
-def _data_lines(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]]) -> list[str]:
+def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]]) -> list[RanOn]:
     """What each sweep ran on, and what was missing."""
     missing = sets.missing(experiment)
-    lines = []
+    told = []
     for sweep in experiment.sweeps:
         for name in sweep.data:
             of_set = [row for row in rows[sweep.name] if row.data == name]
             note = f"; {sets.note(name)}" if sets.note(name) else ""
             if of_set:
                 events = max(row.events for row in of_set)
-                lines.append(
-                    f"- *{sweep.name}*, {sets.title(name)}: {len(of_set):,} runs of up to {events:,} events{note}."
-                )
+                words = f"{sets.title(name)}: {len(of_set):,} runs of up to {events:,} events{note}."
+                told.append(RanOn(sweep.name, words))
             elif name not in missing:
-                lines.append(f"- *{sweep.name}*, {sets.title(name)}: not run yet.")
+                told.append(RanOn(sweep.name, f"{sets.title(name)}: not run yet."))
     # Not where it was looked for: a page may be shown to others.
     gone = [name for name in missing if all(row.data != name for of_sweep in rows.values() for row in of_sweep)]
-    lines += [f"- Left out, since its file was not there: {sets.title(name)}." for name in gone]
+    told += [RanOn("", f"Left out, since its file was not there: {sets.title(name)}.") for name in gone]
     made = sorted({(row.onebit, row.python, row.numpy, row.numba) for of_sweep in rows.values() for row in of_sweep})
-    return [*lines, *(f"- Onebit {o}, Python {p}, numpy {n}, numba {j}." for o, p, n, j in made)]
+    return told + [RanOn("", f"Onebit {o}, Python {p}, numpy {n}, numba {j}.") for o, p, n, j in made]

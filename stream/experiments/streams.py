@@ -157,6 +157,14 @@ def partitioned(size: int, partitions: int, seed: int) -> list[Indices]:
     return [np.flatnonzero(partition == number) for number in range(partitions)]
 
 
+def numbers_of(parts: list[Indices]) -> Indices:
+    """The partition of each event, of all that `partitioned` gave."""
+    numbers = np.empty(sum(part.size for part in parts), dtype=np.int64)
+    for number, part in enumerate(parts):
+        numbers[part] = number
+    return numbers
+
+
 def lives(size: int, forget_every: int) -> list[Indices]:
     """The events between one loss of the state and the next."""
     starts = range(0, size, forget_every or max(size, 1))

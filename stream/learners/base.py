@@ -48,6 +48,14 @@ class ParameterError(ValueError):
     """A learner was asked for with a name, a parameter or a size that it does not accept."""
 
 
+class Extent(Enum):
+    """How much of a part of the state `observe` changes, with one x and one action."""
+
+    WHOLE = auto()
+    ACTION = auto()  # what belongs to the action; classes come first in its shape
+    FEATURES = auto()  # what belongs to the features that x has; they come first in its shape
+
+
 class FromLogs(Enum):
     """What a learner needs in order to learn from a decision that it did not make: one of a log."""
 
@@ -139,7 +147,7 @@ class Learner(ABC):
     from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what it needs to learn from a log's decisions
     one_right_class: ClassVar[bool] = True  # whether it takes a right action to say that all others are wrong
     instead: ClassVar[str] = ""  # what to use where the state would be too large
-    observed: ClassVar[frozenset[str]] = frozenset()  # the parts of the state that `observe` may change
+    observed: ClassVar[Mapping[str, Extent]] = {}  # the parts of the state that `observe` may change, and how much
 
     def __init__(self, n_classes: int, n_features: int) -> None:
         self.n_classes = n_classes

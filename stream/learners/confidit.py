@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, FromLogs, Kernel, KernelLearner, Kernels, Parameter, register, sparse
+from stream.learners.base import Cost, Extent, FromLogs, Kernel, KernelLearner, Kernels, Parameter, register, sparse
 from stream.learners.kernels import (
     argmax,
     bounded,
@@ -543,7 +543,7 @@ class Confidit(KernelLearner):
     randomised_update: ClassVar[bool] = True
     retractable: ClassVar[bool] = True
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
-    observed: ClassVar[frozenset[str]] = frozenset({"memory"})
+    observed: ClassVar[Mapping[str, Extent]] = {"memory": Extent.WHOLE}
     _retract: Kernel
 
     def __new__(cls, n_classes: int, n_features: int, **parameters: Any) -> "Confidit":
@@ -633,7 +633,7 @@ class ConfiditProjected(Confidit):
 
     one_right_class: ClassVar[bool] = True
     retractable: ClassVar[bool] = False
-    observed: ClassVar[frozenset[str]] = frozenset({"memory", "W"})
+    observed: ClassVar[Mapping[str, Extent]] = {"memory": Extent.WHOLE, "W": Extent.WHOLE}
 
 
 def _options(parameters: Mapping[str, Any]) -> tuple[int, str, str]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import DRIFT, INVERSE_GAP, Cost, FromLogs, Parameter, WatchingLearner, register
+from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, Parameter, WatchingLearner, register
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
@@ -196,7 +196,7 @@ class IgwLogistic(WatchingLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (*INVERSE_GAP, DRIFT)
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
-    observed: ClassVar[frozenset[str]] = frozenset({"rounds"})
+    observed: ClassVar[Mapping[str, Extent]] = {"rounds": Extent.WHOLE}
     instead: ClassVar[str] = "banditron, whose state is half of it, or fewer features"
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)

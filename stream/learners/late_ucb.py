@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stream.learners.base import (
     DRIFT,
     Cost,
+    Extent,
     FromLogs,
     Kernels,
     Parameter,
@@ -284,8 +285,8 @@ class LateUcb(WatchingLearner):
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
     retractable: ClassVar[bool] = True
-    observed: ClassVar[frozenset[str]] = frozenset(
-        {"P", "V", "pending", "N", "W"}
+    observed: ClassVar[Mapping[str, Extent]] = dict.fromkeys(
+        ("P", "V", "pending", "N", "W"), Extent.ACTION
     )  # W when the model has moved since the decision
     log_kernel = staticmethod(log_of)
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, FromLogs, Kernel, KernelLearner, Kernels, Parameter, register
+from stream.learners.base import MARGIN, Cost, Extent, FromLogs, Kernel, KernelLearner, Kernels, Parameter, register
 from stream.learners.kernels import (
     argmax,
     argmax_except,
@@ -562,7 +562,7 @@ class SobaAdaptive(KernelLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
-    observed: ClassVar[frozenset[str]] = frozenset({"sums"})
+    observed: ClassVar[Mapping[str, Extent]] = {"sums": Extent.WHOLE}
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
 
     def __init__(self, n_classes: int, n_features: int, a: float, covariance: str, margin: str) -> None:

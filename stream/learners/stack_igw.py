@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import DRIFT, INVERSE_GAP, Cost, FromLogs, Parameter, WatchingLearner, register
+from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, Parameter, WatchingLearner, register
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
@@ -410,7 +410,11 @@ class StackIgw(WatchingLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
-    observed: ClassVar[frozenset[str]] = frozenset({"M", "df", "df_log", "waiting", "totals"})
+    observed: ClassVar[Mapping[str, Extent]] = {
+        **dict.fromkeys(("M", "df", "df_log"), Extent.FEATURES),
+        "waiting": Extent.ACTION,
+        "totals": Extent.WHOLE,
+    }
     instead: ClassVar[str] = "igw-logistic, whose state is half of it, or fewer features"
     logged_size = SIGNALS
     predict_kernel = staticmethod(predict)

@@ -21,6 +21,7 @@ class Commit(NamedTuple):
     step: JournalStep
     effects: Effects
     snapshot: Sequence[Message] = ()  # chunks of a snapshot of this or of an earlier step
+    contexts_ms: Sequence[int] = ()  # the append times of the contexts that the step applied
 
 
 CrashPoint = Callable[[int], None]
@@ -58,7 +59,7 @@ def commit(
     for part in commits:
         _send_effects(producer, topics, part)
     after(2)
-    for partition, before, step, _, chunks in commits:
+    for partition, before, step, _, chunks, _ in commits:
         if before is not None:
             producer.send(topics.journal, partition, None, encode_entry(before), journal.HEADERS)
         producer.send(topics.journal, partition, None, encode_entry(step), journal.HEADERS)

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stream.recovery.snapshot_format import FORMAT, Pulse, Snapshot, SnapshotError, decode_state, encode_state, headed
+from stream.recovery.snapshot_format import FORMAT, Pulse, Snapshot, SnapshotError, decode_state, encode_state
+from stream.wire.sections import headed
 
 CHUNK_BYTES = 500_000
 """Of a chunk's payload: well under the 1 MB that Kafka lets a record have by default."""

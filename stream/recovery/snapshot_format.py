@@ -1,10 +1,6 @@
 """Snapshots: a task's whole state as bytes, and back. No pickle, no topic, no clock.
 
-The state is a row of *sections*; all numbers are little-endian:
-
-    length of the head, u32 | head, JSON | the arrays' bytes, one after the other, rows first
-
-    head    {"name": "learner", "values": {...}, "arrays": [["W", "<f8", [3, 400]], ...]}
+The state is a row of sections, see `stream.wire.sections`:
 
     state     values: the task's settings, its place in its topics, its counts (see `_state_values`); comes first
     learner   arrays and scalars of `Learner.state()`; as many sections as it has arrays
@@ -21,12 +17,9 @@ later format is refused.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
 
 from stream.joining.join import Orphan, Overflows, Pending, Retained
 from stream.learners import State
@@ -42,6 +35,7 @@ from stream.recovery.snapshot_columns import (
 )
 from stream.recovery.stored_settings import from_format_1
 from stream.wire.ledger import Ledger
+from stream.wire.sections import Section, SectionReader, encode_section
 
 FORMAT = 3
 
@@ -90,20 +84,7 @@ Entry = TypeVar("Entry", Pending, Orphan, Retained)
 def encode_state(snapshot: Snapshot) -> Iterator[bytes | memoryview]:
     """The bytes of a snapshot, in parts that are made when they are asked for."""
     for section in _sections(snapshot):
-        arrays = [
-            (name, np.ascontiguousarray(array, array.dtype.newbyteorder("<"))) for name, array in section.arrays.items()
-        ]
-        described = [(name, array.dtype.str, array.shape) for name, array in arrays]
-        yield headed({"name": section.name, "values": dict(section.values), "arrays": described})
-        for _, array in arrays:
-            if array.size:
-                yield array.reshape(-1).view(np.uint8).data
-
-
-def headed(head: Mapping[str, Any]) -> bytes:
-    """A JSON object, and its length before it."""
-    encoded = orjson.dumps(head)
-    return len(encoded).to_bytes(4, "little") + encoded
+        yield from encode_section(section)
 
 
 def decode_state(payloads: list[memoryview], written_format: int, name: str, pulse: Pulse = lambda: None) -> Snapshot:
@@ -119,7 +100,7 @@ def decode_state(payloads: list[memoryview], written_format: int, name: str, pul
         SnapshotError: it cannot be read.
     """
     try:
-        return _decode(_Reader(payloads), written_format, pulse)
+        return _decode(SectionReader(payloads), written_format, pulse)
     except (UnknownColumnError, _UnknownCountError) as error:
         raise SnapshotError(
             f"{name} holds {error}, which this version of Onebit does not know: it was written by a later version; "
@@ -140,37 +121,31 @@ def _counts(values: Mapping[str, int], known: Sequence[str]) -> Mapping[str, int
     return values
 
 
-class _Section(NamedTuple):
-    name: str
-    values: Mapping[str, Any] = MappingProxyType({})
-    arrays: Mapping[str, NDArray[Any]] = MappingProxyType({})
-
-
-def _sections(snapshot: Snapshot) -> Iterator[_Section]:
-    yield _Section("state", _state_values(snapshot))
+def _sections(snapshot: Snapshot) -> Iterator[Section]:
+    yield Section("state", _state_values(snapshot))
     for name, value in snapshot.learner.items():
         if isinstance(value, np.ndarray | np.generic):
             shaped = value.reshape(1) if value.ndim == 0 else value
-            yield _Section("learner", {"scalar": value.ndim == 0}, {name: shaped})
+            yield Section("learner", {"scalar": value.ndim == 0}, {name: shaped})
         elif isinstance(value, float):
-            yield _Section("learner", {"scalar": True, "python": True}, {name: np.array([value])})
+            yield Section("learner", {"scalar": True, "python": True}, {name: np.array([value])})
         else:
-            yield _Section("learner", {"values": {name: value}})
+            yield Section("learner", {"values": {name: value}})
     yield from _blocks("pending", snapshot.pending, pending_block)
     yield from _blocks("orphans", snapshot.orphans, orphan_block)
     yield from _blocks("retained", snapshot.retained, retained_block)
-    yield _Section("end")
+    yield Section("end")
 
 
 def _blocks(
     name: str,
     kept: tuple[Sequence[str], Sequence[Entry]],
     block_of: Callable[[Sequence[str], Sequence[Entry]], Columns],
-) -> Iterator[_Section]:
+) -> Iterator[Section]:
     ids, entries = kept
     for start in range(0, len(ids), BLOCK_ENTRIES):
         part = slice(start, start + BLOCK_ENTRIES)
-        yield _Section(name, arrays=block_of(ids[part], entries[part]))
+        yield Section(name, arrays=block_of(ids[part], entries[part]))
 
 
 def _state_values(snapshot: Snapshot) -> dict[str, Any]:
@@ -212,7 +187,7 @@ _READERS: Mapping[str, Callable[[Columns], tuple[list[str], list[Any]]]] = {
 }
 
 
-def _decode(reader: "_Reader", written_format: int, pulse: Pulse) -> Snapshot:
+def _decode(reader: SectionReader, written_format: int, pulse: Pulse) -> Snapshot:
     opening = reader.section()
     values = dict(opening.values)
     for older in range(written_format, FORMAT):
@@ -246,40 +221,3 @@ def _decode(reader: "_Reader", written_format: int, pulse: Pulse) -> Snapshot:
         (ids["orphans"], entries["orphans"]),
         (ids["retained"], entries["retained"]),
     )
-
-
-class _Reader:
-    """Reads sections off payloads, and lets each payload go when it has been read."""
-
-    def __init__(self, payloads: list[memoryview]) -> None:
-        self._payloads = payloads
-        self._payloads.reverse()
-        self._start = 0  # in the next payload
-
-    def section(self) -> _Section:
-        head = orjson.loads(self._bytes(int.from_bytes(self._bytes(4), "little")))
-        arrays = {}
-        for name, dtype, shape in head["arrays"]:
-            # Memory of its own: the kernels were compiled for arrays that are aligned and may be written to.
-            array = np.empty(shape, dtype)
-            if array.size:
-                self._fill(array.reshape(-1).view(np.uint8).data)
-            arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return _Section(head["name"], head["values"], arrays)
-
-    def _bytes(self, size: int) -> bytes:
-        data = bytearray(size)
-        self._fill(memoryview(data))
-        return bytes(data)
-
-    def _fill(self, target: memoryview) -> None:
-        done = 0
-        while done < len(target):
-            payload = self._payloads[-1]
-            count = min(len(target) - done, len(payload) - self._start)
-            target[done : done + count] = payload[self._start : self._start + count]
-            done += count
-            self._start += count
-            if self._start == len(payload):
-                self._payloads.pop()
-                self._start = 0

@@ -78,6 +78,18 @@ class Settlements:
         columns = (at, matched, wrong, expired, unmatched)
         return tuple(map(DelayedPoint, *(column.tolist() for column in columns)))
 
+    def first_feedback(self, decided_ms: Sequence[int]) -> int | None:
+        """How many decisions had been made when the first feedback was matched; None: none ever was.
+
+        Args:
+            decided_ms: when each decision was made, in any order.
+        """
+        codes = np.frombuffer(bytes(self._codes), dtype=np.uint8)
+        matched_ms = np.frombuffer(self._known_ms, dtype=np.int64)[codes <= 1]
+        if not matched_ms.size:
+            return None
+        return int(np.count_nonzero(np.asarray(decided_ms, dtype=np.int64) <= matched_ms.min()))
+
 
 def _code(example: Example) -> int:
     if example.outcome is Outcome.MATCHED:

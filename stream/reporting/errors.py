@@ -156,6 +156,33 @@ def matched_error(partitions: Iterable[Iterable[Example]]) -> MatchedError:
     return MatchedError(*map(sum, zip(*parts, strict=True)))
 
 
+class SharePoint(NamedTuple):
+    """A share among the last decisions, as it stood after some number of them."""
+
+    decided: int
+    share: float
+
+
+SHARE_POINTS_MAX = 200
+
+
+def exploration(explored: bytes | bytearray) -> tuple[SharePoint, ...]:
+    """How often the action was not the greedy class, over the sliding window of the recent error.
+
+    Args:
+        explored: for each decision, in their order, 1 if its action was not the greedy class, and 0 if it was.
+
+    >>> exploration(bytes([1, 1, 0, 0]))[-1]
+    SharePoint(decided=4, share=0.0)
+    """
+    if not explored:
+        return ()
+    before = np.concatenate(([0], np.cumsum(np.frombuffer(bytes(explored), dtype=np.uint8), dtype=np.int64)))
+    window = max(1, len(explored) // WINDOWS_PER_RUN)
+    at = np.unique(np.rint(np.linspace(window, len(explored), SHARE_POINTS_MAX)).astype(np.int64))
+    return tuple(map(SharePoint, at.tolist(), ((before[at] - before[at - window]) / window).tolist()))
+
+
 def constant_error_rate(labels_per_class: Sequence[int] | NDArray[Any]) -> float:
     """The error of the best constant answer, the most frequent class; nan without labels.
 

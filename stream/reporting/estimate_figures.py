@@ -9,13 +9,13 @@ import numpy as np
 from stream.estimating.intervals import Interval
 from stream.estimating.judge import WEIGHT_EDGES, Judged
 from stream.estimating.live import LiveEstimates
+from stream.reporting.drawings import Drawing
 from stream.reporting.figures import (
     CHAR_PX,
     DASHES,
     MUTED,
     SERIES,
     SIZES,
-    Drawing,
     Figure,
     Margins,
     Size,
@@ -53,15 +53,14 @@ def estimate_figures(policies: Sequence[Judged]) -> list[Figure]:
         for one in policy.estimates
         if one.estimator == "dr" and one.value is not None
     )
+    alt = f"Estimates by policy. Doubly robust: {said}."
     figures = [
         Figure(
             "Estimates",
             "Each policy's value by each estimator, with its bootstrap interval, and thin the one that holds "
             "at every moment of the log at once. Those of dm leave out how wrong its model is.",
-            tuple(
-                Drawing(size.key, _drawn_intervals(size, policies, f"Estimates by policy. Doubly robust: {said}."))
-                for size in SIZES
-            ),
+            tuple(Drawing(size.key, _drawn_intervals(size, policies, alt)) for size in SIZES),
+            alt,
         )
     ]
     names = [policy.policy for policy in policies]
@@ -127,7 +126,7 @@ def _figure(key: str, title: str, caption: str, alt: str, paint: _Paint, names: 
         chars = max(len(cut(name, size.label_chars_max)) for name in names)
         margins = Margins(58, 14 + CHAR_PX * chars)
         drawings.append(Drawing(size.key, draw(size, margins, f"{key}-{size.key}", alt, partial(paint, size))))
-    return Figure(title, caption, tuple(drawings))
+    return Figure(title, caption, tuple(drawings), alt)
 
 
 def _drawn_intervals(size: Size, policies: Sequence[Judged], alt: str) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stream.reporting.charts import Scale
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -40,7 +42,7 @@ class Axis(NamedTuple):
     """A coordinate."""
 
     label: str
-    scale: str = "linear"  # linear, log, log2 or symlog
+    scale: Scale = "linear"
 
 
 def save_figure(folder: Path, name: str, title: str, panels: Sequence[Panel], x: Axis, y: Axis) -> list[Path]:

@@ -1,8 +1,9 @@
-"""The figures of a page: error curves as inline SVG, drawn by matplotlib.
+"""The figures of a page: charts as inline SVG, drawn by matplotlib.
 
 Figures are drawn in stand-in colours, which become CSS variables (`_as_inline`), so that they follow the reader's light
 or dark mode. Each is drawn twice, wide and narrow, and the style sheet shows the one that fits, because text in a
-scaled-down figure cannot be read on a phone. The same reports give the same bytes.
+scaled-down figure cannot be read on a phone. The same charts give the same bytes. What a page shows without its script,
+and on paper, is these.
 
 This is the only module that imports the plotting library, and only when it draws: the import takes half a second.
 """
@@ -11,100 +12,17 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from stream.reporting.run_report import RunReport
+from stream.reporting.charts import START_SHARE, Axis, Chart, Form, Line
+from stream.reporting.drawings import Drawing
 from stream.reporting.tables import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_Line = list[tuple[int, float]]  # (decisions, error rate), in ascending order of decisions
-
-
-class _Plot(NamedTuple):
-    """What the axes of a figure show."""
-
-    key: str
-    title: str
-    caption: Callable[[RunReport], str]
-    rate: Callable[[RunReport], _Line]
-    alt: str
-    from_start: bool  # the first decisions are shown, which on logarithmic axes means a logarithmic abscissa too
-
-
-def _progressive(report: RunReport) -> _Line:
-    few = min(10, report.errors.events)  # the first decisions are all or nothing
-    return [(point.events, point.error_rate) for point in report.errors.points if point.events >= few]
-
-
-def _windowed(report: RunReport) -> _Line:
-    points = report.errors.points
-    return [(point.events, point.window_error_rate) for point in points if not math.isnan(point.window_error_rate)]
-
-
-def _known(report: RunReport) -> _Line:
-    few = min(10, report.ledger.matched)
-    return [(point.decided, point.error_rate) for point in report.delayed if point.matched >= max(1, few)]
-
-
-def _expired(report: RunReport) -> _Line:
-    if not any(point.expired for point in report.delayed):
-        return []
-    return [(point.decided, point.expired_rate) for point in report.delayed if point.matched + point.expired]
-
-
-def _outstanding(report: RunReport) -> str:
-    return f"{report.delayed[-1].outstanding:,}" if report.delayed else "none"
-
-
-_PLOTS = (
-    _Plot(
-        "progressive",
-        "Progressive error",
-        lambda report: (
-            "Share of wrong decisions among all decisions so far. Each is judged as it was made, "
-            "before its feedback could teach anything."
-        ),
-        _progressive,
-        "the progressive error after each number of decisions",
-        from_start=True,
-    ),
-    _Plot(
-        "windowed",
-        "Recent error",
-        lambda report: (
-            f"Share of wrong decisions among the last {report.errors.window_events:,}: how good the learner is by "
-            "then, whatever it did at first."
-        ),
-        _windowed,
-        "the error over a sliding window of decisions",
-        from_start=False,
-    ),
-    _Plot(
-        "known",
-        "Error as it could be known",
-        lambda report: (
-            "Share of wrong decisions among those whose feedback had come when so many decisions had been made. "
-            f"At the last decision {_outstanding(report)} were outstanding, of which nothing is shown."
-        ),
-        _known,
-        "the error among the decisions with feedback, as it could be known after each number of decisions",
-        from_start=False,
-    ),
-    _Plot(
-        "expired",
-        "Expired",
-        lambda report: (
-            "Share of decisions that had expired, among those that had expired or been matched when so "
-            "many decisions had been made."
-        ),
-        _expired,
-        "the share of expired decisions among the settled, after each number of decisions",
-        from_start=False,
-    ),
-)
+    from matplotlib.axis import Axis as DrawnAxis
 
 
 class Size(NamedTuple):
@@ -114,13 +32,13 @@ class Size(NamedTuple):
     width_px: int
     height_px: int
     label_chars_max: int  # longer line labels would leave no room for the lines
-    labels_with_rates: bool
+    labels_with_ends: bool
     ticks: tuple[int, int]  # about so many along each axis
 
 
 SIZES = (
-    Size("wide", 860, 400, label_chars_max=40, labels_with_rates=True, ticks=(6, 6)),
-    Size("narrow", 350, 330, label_chars_max=20, labels_with_rates=False, ticks=(3, 5)),
+    Size("wide", 860, 400, label_chars_max=40, labels_with_ends=True, ticks=(6, 6)),
+    Size("narrow", 350, 330, label_chars_max=20, labels_with_ends=False, ticks=(3, 5)),
 )
 
 # Stand-ins for what the style sheet decides: no real colour of the figures may be among them.
@@ -132,14 +50,6 @@ _VARIABLES = {MUTED: "muted", GRID: "line"} | {c: f"series-{i}" for i, c in enum
 _CSS_PX_PER_INCH = 72  # at which a point of the drawing is a pixel of the page
 _FONT_PX = 12.5
 CHAR_PX = 0.68 * _FONT_PX  # about as wide as a character
-_LOG_BELOW = 0.02  # a linear axis from 0 shows errors below this as a line on the floor
-
-
-class Drawing(NamedTuple):
-    """A figure drawn in one size."""
-
-    size: str  # the class in the style sheet: wide or narrow
-    svg: str  # an <svg> element; text from outside is escaped in it
 
 
 class Figure(NamedTuple):
@@ -148,28 +58,29 @@ class Figure(NamedTuple):
     title: str
     caption: str
     drawings: tuple[Drawing, ...]
+    alt: str
+    key: str = ""  # of the chart that the page's script shows in its place; empty: it shows none
+    is_half: bool = False
 
 
-def error_figures(names: Sequence[str], reports: Sequence[RunReport]) -> list[Figure]:
-    """The error curves of runs side by side; none for runs without a decision."""
+def chart_figures(charts: Sequence[Chart]) -> list[Figure]:
+    """The charts as they are drawn into a page; those that stand side by side in the narrow size alone."""
     figures = []
-    for plot in _PLOTS:
-        lines = [plot.rate(report) for report in reports]
-        ends = [f"{name} {percent(line[-1][1])}" for name, line in zip(names, lines, strict=True) if line]
-        if ends:
-            alt = f"Line chart of {plot.alt}. At the end: {'; '.join(ends)}."
-            drawings = tuple(Drawing(size.key, _draw(plot, size, names, lines, alt)) for size in SIZES)
-            figures.append(Figure(plot.title, plot.caption(reports[0]), drawings))
+    for chart in charts:
+        sizes = SIZES[1:] if chart.is_half else SIZES
+        drawings = tuple(Drawing("any" if chart.is_half else size.key, _drawn(chart, size)) for size in sizes)
+        figures.append(Figure(chart.title, chart.caption, drawings, chart.alt, chart.key, chart.is_half))
     return figures
 
 
-def _draw(plot: _Plot, size: Size, names: Sequence[str], lines: Sequence[_Line], alt: str) -> str:
-    shown_names = [cut(name, size.label_chars_max) for name in names]
+def _drawn(chart: Chart, size: Size) -> str:
+    shown_names = [cut(line.label, size.label_chars_max) for line in chart.lines]
     # Room on the right for the line labels, which are part of the figure and not a legend far from the lines.
-    label_chars = max(map(len, shown_names)) + (len(" 99.99 %") if size.labels_with_rates else 0)
-    margins = Margins(left_px=58, right_px=14 + CHAR_PX * label_chars)
-    key = f"{plot.key}-{size.key}"
-    return draw(size, margins, key, alt, lambda axes: _plot_lines(axes, plot, size, shown_names, lines))
+    has_ends = size.labels_with_ends and not chart.is_stepped
+    label_chars = max(map(len, shown_names)) + (len(" 99.99 %") if has_ends else 0)
+    margins = Margins(left_px=58, right_px=14 + CHAR_PX * label_chars, top_px=24 if chart.marks else 10)
+    key = f"{chart.key}-{size.key}"
+    return draw(size, margins, key, chart.alt, lambda axes: _paint(axes, chart, size, shown_names))
 
 
 class Margins(NamedTuple):
@@ -223,62 +134,147 @@ def draw(size: Size, margins: Margins, key: str, alt: str, paint: "Callable[[Axe
     return _as_inline(out.getvalue(), key, alt)
 
 
-def _plot_lines(axes: "Axes", plot: _Plot, size: Size, names: Sequence[str], lines: Sequence[_Line]) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
-
-    drawn = [(number, name, line) for number, (name, line) in enumerate(zip(names, lines, strict=True)) if line]
-    top = max(rate for _, _, line in drawn for _, rate in line)
-    logarithmic = min(line[-1][1] for _, _, line in drawn) < _LOG_BELOW < top
-    events = max(line[-1][0] for _, _, line in drawn)
+def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None:
+    lines = [_shown(chart, size, line) for line in chart.lines]
+    end = max(line.x[-1] for line in lines)
+    top = max(max(line.high or line.y) for line in lines)
     floor = 0.0
-    if logarithmic:
-        floor = 10 ** math.floor(math.log10(min(rate for _, _, line in drawn for _, rate in line if rate > 0)))
+    if chart.y.scale == "log":
+        floor = 10 ** math.floor(math.log10(min((y for line in lines for y in line.y if y > 0), default=0.1)))
         axes.set_yscale("log")
-        axes.set_ylim(floor, min(1.0, top * 1.3))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{100 * rate:g} %"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(floor, min(1.0, top * 1.3) if chart.y.form == "share" else top * 1.3)
     else:
-        axes.set_ylim(0, min(1.0, top * 1.05) or 1.0)
-        axes.yaxis.set_major_locator(MaxNLocator(size.ticks[1], steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
-    if logarithmic and plot.from_start:
-        axes.set_xscale("log")
-        axes.set_xlim(min(line[0][0] for _, _, line in drawn), events)
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(0, (min(1.0, top * 1.05) if chart.y.form == "share" else top * 1.05) or 1.0)
+    if chart.x.names:
+        axes.set_xlim(-0.2, len(chart.x.names) - 0.8)
+    elif chart.x.scale == "symlog":
+        axes.set_xscale("symlog", linthresh=1.0)
+    elif chart.x.scale == "linear":
+        axes.set_xlim(min(0.0, *(line.x[0] for line in lines)), end)
     else:
-        axes.set_xlim(0, events)
-        axes.xaxis.set_major_locator(MaxNLocator(size.ticks[0], steps=[1, 2, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
-    axes.set_xlabel("decisions" + (", logarithmic scales" if logarithmic and plot.from_start else ""))
+        axes.set_xscale("log", base=2 if chart.x.scale == "log2" else 10)
+        axes.set_xlim(min(x for line in lines for x in line.x if x > 0), end)
+    for drawn, axis, ticks in zip((axes.xaxis, axes.yaxis), (chart.x, chart.y), size.ticks, strict=True):
+        _write_ticks(drawn, axis, ticks)
+    both = chart.y.scale == "log" and chart.x.scale == "log"
+    axes.set_xlabel(chart.x.label + (", logarithmic scales" if both else ""))
     axes.grid(True, axis="y", linewidth=0.8)
     axes.tick_params(length=0, pad=6)
     axes.tick_params(which="minor", length=0)
-    for number, _, line in drawn:
-        # On a linear axis the noise of the first few decisions would be a spike as high as the figure.
-        shown = (
-            line if logarithmic or not plot.from_start else [point for point in line if point[0] >= line[-1][0] / 200]
-        )
+    for line in lines:
+        color = SERIES[line.number % len(SERIES)]
+        if line.low:
+            lows = [max(value, floor) for value in line.low]
+            axes.fill_between(line.x, lows, line.high, color=color, alpha=0.15, linewidth=0)
         axes.plot(
-            [at for at, _ in shown],
-            [max(rate, floor) for _, rate in shown],
-            color=SERIES[number % len(SERIES)],
-            linestyle=DASHES[number // len(SERIES) % len(DASHES)],
+            line.x,
+            [max(value, floor) for value in line.y],
+            color=color,
+            linestyle=DASHES[line.number // len(SERIES) % len(DASHES)],
             linewidth=2.0,
             solid_capstyle="round",
             clip_on=False,
+            drawstyle="steps-post" if chart.is_stepped else "default",
+            marker="." if len(line.x) < FEW_POINTS and not chart.is_stepped else None,
         )
-    _label_ends(axes, size, drawn, floor)
+    _paint_references(axes, chart, size, end)
+    if chart.is_stepped:
+        _name_in_turn(axes, size, lines, names)
+    else:
+        _label_ends(axes, chart, size, lines, names, floor)
 
 
-def _label_ends(axes: "Axes", size: Size, drawn: Sequence[tuple[int, str, _Line]], floor: float) -> None:
+FEW_POINTS = 20
+"""A line of fewer points has a dot at each."""
+
+_POINT_PX = 3.0
+"""Points of a line that are closer than this are left out: they make the page large, and nobody sees them."""
+
+
+def _shown(chart: Chart, size: Size, line: Line) -> Line:
+    """A line in the points that are drawn: without its start where that is hidden, and no closer than can be seen."""
+    if chart.is_stepped or len(line.x) < FEW_POINTS:
+        return line
+    at = [x if chart.x.scale == "linear" else math.log(x) for x in line.x]
+    is_hidden = chart.hides_start and chart.x.scale == "linear"
+    begin = next((i for i, x in enumerate(line.x) if x >= line.x[-1] * START_SHARE), 0) if is_hidden else 0
+    step = (at[-1] - at[begin]) * _POINT_PX / size.width_px
+    kept = [begin]
+    for i in range(begin + 1, len(at)):
+        if at[i] - at[kept[-1]] >= step or i == len(at) - 1:
+            kept.append(i)
+    x, y, low, high = ([values[i] for i in kept if values] for values in (line.x, line.y, line.low, line.high))
+    return line._replace(x=x, y=y, low=low, high=high)
+
+
+_NAME_CHARS_MAX = 12
+
+
+def _write_ticks(drawn: "DrawnAxis", axis: Axis, ticks: int) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+
+    if axis.names:
+        drawn.set_major_locator(FixedLocator(range(len(axis.names))))
+        drawn.set_major_formatter(FuncFormatter(lambda place, _: cut(axis.names[round(place)], _NAME_CHARS_MAX)))
+        return
+    if axis.scale != "linear":
+        if axis.scale != "symlog":
+            drawn.set_major_locator(LogLocator(base=2 if axis.scale == "log2" else 10, numticks=ticks))
+        drawn.set_minor_formatter(NullFormatter())
+        text = power_of_two if axis.scale == "log2" else partial(written, form=axis.form)
+        drawn.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+        return
+    drawn.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10], integer=axis.form == "count"))
+    if axis.form == "share":
+        drawn.set_major_formatter(PercentFormatter(1.0, decimals=None, symbol=" %"))
+    else:
+        drawn.set_major_formatter(FuncFormatter(lambda value, _: written(value, axis.form)))
+
+
+def _paint_references(axes: "Axes", chart: Chart, size: Size, end: float) -> None:
+    """Draw levels and marks in the colour of small print, each with its name."""
+    style = {"color": MUTED, "linewidth": 1.0, "linestyle": (0, (4, 3))}
+    for level in chart.levels:
+        top = axes.get_ylim()[1]
+        at = level.y * end if level.is_slope else level.y
+        axes.plot([0 if level.is_slope else axes.get_xlim()[0], end], [0 if level.is_slope else at, at], **style)  # type: ignore[arg-type]
+        if at > top:  # it leaves at the top
+            continue
+        axes.text(end, at, f"{level.label} ", color=MUTED, ha="right", va="bottom", fontsize=_FONT_PX - 1.5)
+    for mark in chart.marks:
+        if not axes.get_xlim()[0] <= mark.x <= axes.get_xlim()[1]:
+            continue
+        color = MUTED if mark.number is None else SERIES[mark.number % len(SERIES)]
+        axes.axvline(mark.x, **style | {"color": color})  # type: ignore[arg-type]
+        place = axes.transData.transform((mark.x, 0))[0]
+        side = "left" if axes.transAxes.inverted().transform((place, 0))[0] < 0.5 else "right"
+        axes.text(
+            mark.x, 1.02, cut(mark.label, size.label_chars_max), color=MUTED, ha=side, va="bottom",
+            fontsize=_FONT_PX - 1.5, transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
+
+
+def _name_in_turn(axes: "Axes", size: Size, lines: Sequence[Line], names: Sequence[str]) -> None:
+    """Write the names of lines that all end on the floor one below the other."""
+    height_px = axes.get_position().height * size.height_px
+    for place, (line, name) in enumerate(zip(lines, names, strict=True)):
+        axes.text(
+            1.02, 0.97 - 1.3 * _FONT_PX * place / height_px, name, transform=axes.transAxes, va="center",
+            color=SERIES[line.number % len(SERIES)], fontweight="bold",
+        )  # fmt: skip
+
+
+def _label_ends(
+    axes: "Axes", chart: Chart, size: Size, lines: Sequence[Line], names: Sequence[str], floor: float
+) -> None:
     """Write each line's name beside its end, moved apart where they would overlap."""
     width_px, height_px = axes.get_position().width * size.width_px, axes.get_position().height * size.height_px
     to_axes = axes.transData + axes.transAxes.inverted()
-    ends = [to_axes.transform((line[-1][0], max(line[-1][1], floor))) for _, _, line in drawn]
+    ends = [to_axes.transform((line.x[-1], max(line.y[-1], floor))) for line in lines]
     # The lowest stays clear of the labels of the axis below.
     heights_px = _spread([y * height_px for _, y in ends], gap=1.3 * _FONT_PX, low=0.6 * _FONT_PX, high=height_px)
-    for (number, name, line), (x, y), label_px in zip(drawn, ends, heights_px, strict=True):
-        color = SERIES[number % len(SERIES)]
+    for line, name, (x, y), label_px in zip(lines, names, ends, heights_px, strict=True):
+        color = SERIES[line.number % len(SERIES)]
         label_y = label_px / height_px
         axes.plot(
             [x, 1 + 9 / width_px], [y, label_y], transform=axes.transAxes, color=color, linewidth=0.8, clip_on=False
@@ -286,12 +282,16 @@ def _label_ends(axes: "Axes", size: Size, drawn: Sequence[tuple[int, str, _Line]
         axes.text(
             1 + 12 / width_px,
             label_y,
-            f"{name} {percent(line[-1][1])}" if size.labels_with_rates else name,
+            f"{name} {_end(line.y[-1], chart.y.form)}" if size.labels_with_ends else name,
             transform=axes.transAxes,
             color=color,
             va="center_baseline",
             fontweight="bold",
         )
+
+
+def _end(value: float, form: Form) -> str:
+    return percent(value) if form == "share" else written(value, form)
 
 
 def _spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
@@ -327,9 +327,18 @@ def _as_inline(svg: str, key: str, alt: str) -> str:
     body = re.sub(r'\bid="([^"]*)"', rf'id="{key}-\1"', body)
     body = re.sub(r'xlink:href="#', f'href="#{key}-', body)
     body = re.sub(r"url\(#", f"url(#{key}-", body)
+    body = re.sub(r'\bd="([^"]*)"', lambda path: f'd="{_LONG.sub(_tenths, path[1])}"', body)
     for color, variable in _VARIABLES.items():
         body = body.replace(color, f"var(--{variable})")
     return f'<svg {view_box.group()} role="img" aria-label="{escape(alt)}">' + body.strip()
+
+
+_LONG = re.compile(r"-?\d+\.\d\d+")
+
+
+def _tenths(number: "re.Match[str]") -> str:
+    """A coordinate to a tenth of a pixel."""
+    return f"{float(number[0]):.1f}"
 
 
 def cut(name: str, chars_max: int) -> str:
@@ -338,6 +347,31 @@ def cut(name: str, chars_max: int) -> str:
         return name
     head = chars_max // 3
     return name[:head] + "…" + name[-(chars_max - head - 1) :]
+
+
+def written(value: float, form: Form) -> str:
+    """A number on an axis.
+
+    >>> written(20_000, "count"), written(0.05, "share"), written(10, "ms"), written(100_000, "ms")
+    ('20k', '5 %', '10 ms', '100 s')
+    """
+    if form == "share":
+        return f"{100 * value:.6g} %"
+    if form == "ms":
+        return f"{value:g} ms" if value < 1_000 else f"{value / 1_000:,.6g} s"
+    return compact(value)
+
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_two(value: float) -> str:
+    """A power of two as one.
+
+    >>> power_of_two(0.25)
+    '2⁻²'
+    """
+    return f"2{str(round(math.log2(value))).translate(_SUPERSCRIPTS)}"
 
 
 def compact(value: float) -> str:

@@ -12,7 +12,7 @@ EXACT_MS_MAX = 1_000
 """Longer ones are kept to three digits, so that a backlog of hours has few thousand different ones."""
 
 
-class Latency(NamedTuple):
+class Quantiles(NamedTuple):
     """How long decisions took, in ms."""
 
     median_ms: int
@@ -40,11 +40,11 @@ def counted(latencies_ms: Iterable[tuple[int, int]]) -> Latencies:
     return kept
 
 
-def quantiles(latencies: Latencies) -> Latency | None:
+def quantiles(latencies: Latencies) -> Quantiles | None:
     """The least latency that each share of the decisions did not exceed; None without decisions.
 
     >>> quantiles(Counter({5: 98, 20: 1, 70: 1}))
-    Latency(median_ms=5, p90_ms=5, p99_ms=20, max_ms=70)
+    Quantiles(median_ms=5, p90_ms=5, p99_ms=20, max_ms=70)
     """
     decisions = latencies.total()
     if not decisions:
@@ -57,4 +57,4 @@ def quantiles(latencies: Latencies) -> Latency | None:
             latency_ms, more = next(ordered)
             passed += more
         found.append(latency_ms)
-    return Latency(*found)
+    return Quantiles(*found)

@@ -1,7 +1,8 @@
 """One HTML page about runs side by side: what was run, the error curves, the ledger, and how to do it again.
 
-The page is one file: no script, nothing fetched, figures as inline SVG. It follows the reader's light or dark mode. The
-same reports give the same bytes. What is said stands here, how it looks in `templates/`.
+The page is one file, and nothing is fetched. Figures are inline SVG, which a script draws again, to be hovered over and
+zoomed. It follows the reader's light or dark mode. The same reports give the same bytes. What is said stands here, how
+it looks in `templates/`.
 """
 
 import math
@@ -9,8 +10,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from stream.reporting.charts import chart_json
+from stream.reporting.drawings import Drawing
+from stream.reporting.ledger_flow import ledger_flow
 from stream.reporting.remedies import MISPLACED_REMEDY
+from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
+from stream.reporting.saved_runs import packed_runs
+from stream.reporting.scripts import script
+from stream.reporting.series import SAID_ELSEWHERE, Series, series_of
 from stream.reporting.tables import Table, comparison, duration, labels, percent
 from stream.reporting.words import between, by_run, is_number, listed, number_text, rate, shared, unbroken, value_text
 from stream.wire.ledger import IDENTITIES, Identity, Ledger
@@ -22,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
-    """The page as text.
+    """The page as text, which holds the runs themselves, see saved_runs.py.
 
     Args:
-        reports: runs over the same stream.
+        reports: runs, over the same stream or over several.
         entry: what the list of pages is to know of this one, kept in the page's head.
 
     Raises:
@@ -33,41 +41,63 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
     """
     if not reports:
         raise ValueError("writing a report: expected at least one run; got none")
-    from stream.reporting.figures import error_figures
+    from stream.reporting.figures import chart_figures
 
-    names = labels(reports)
-    figures = error_figures(names, reports)
+    found = series_of(reports)
+    names = labels([series.first for series in found])
+    run_names, runs = zip(*_named_runs(names, found), strict=True)
+    errors, times = error_charts(names, found), time_charts(names, found)
+    changed, defaults = _settings(names, found)
     return (
         environment()
         .get_template("page.html")
         .render(
             entry=entry,
             title=title_of(reports),
-            best=_best(names, reports),
-            unbalanced=listed([name for name, report in zip(names, reports, strict=True) if not report.ledger_ok]),
-            summary=_summary(reports),
+            best=_best(names, found),
+            unbalanced=listed([name for name, run in zip(run_names, runs, strict=True) if not run.ledger_ok]),
+            streams=_streams(names, found),
             comparison=comparison(reports),
-            baseline=_baseline(names, reports),
+            seeds=_seeds(names, found),
+            baseline=_baseline(names, found),
+            differences=_differences(names, found),
             warnings=list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
-            figures=figures,
-            earned=_earned(names, reports),
-            accounts=_accounts(names, reports),
-            runs=_runs(names, reports),
-            settings=_settings(names, reports),
-            commands=_commands(names, reports),
+            error_figures=chart_figures(errors),
+            time_figures=chart_figures(times),
+            earned=_earned(run_names, runs),
+            accounts=_accounts(run_names, runs),
+            runs=_runs(run_names, runs),
+            changed=changed,
+            defaults=defaults,
+            commands=_commands(run_names, runs),
+            versions=_versions(names, found),
             glossary=_GLOSSARY,
+            script=script(),
+            charts=chart_json([*errors, *times]),
+            runs_packed=packed_runs(reports),
         )
     )
 
 
+def _named_runs(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, RunReport]]:
+    """Each run by its name, with its seed where the series has several."""
+    return [
+        (f"{name}, seed {run.seed}" if len(series.runs) > 1 else name, run)
+        for name, series in zip(names, found, strict=True)
+        for run in series.runs
+    ]
+
+
 @cache
 def environment() -> "Environment":
-    """The templates of pages; what they are given is escaped."""
+    """The templates of pages; what they are given is escaped. A page without a script is given none."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("stream.reporting"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
+    made.globals["script"] = None
+    return made
 
 
 def title_of(reports: Sequence[RunReport]) -> str:
@@ -78,22 +108,39 @@ def title_of(reports: Sequence[RunReport]) -> str:
 # What was run, in words.
 
 
-def _summary(reports: Sequence[RunReport]) -> str:
-    first = reports[0]
-    settings = first.settings
-    data = shared(report.data for report in reports)
-    stream = f"{first.events:,} events of {data} ({first.classes:,} classes, {first.features:,} features)"
+class _Stream(NamedTuple):
+    """What some runs had to learn from, in words; of: whose it is, empty where it is that of all."""
+
+    of: str
+    words: str
+
+
+def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
+    """Runs over the same events with the same feedback are told of once."""
+    of: dict[str, list[str]] = {}
+    words: dict[str, str] = {}
+    for name, series in zip(names, found, strict=True):
+        run = series.first
+        key = str((run.data, run.events, *(run.settings.get(each) for each in ("rate", "delay", "loss", "duplicates"))))
+        of.setdefault(key, []).append(name)
+        words.setdefault(key, _summary(run))
+    return [_Stream(listed(of[key]) if len(of) > 1 else "", words[key]) for key in of]
+
+
+def _summary(report: RunReport) -> str:
+    settings = report.settings
+    stream = f"{report.events:,} events of {report.data} ({report.classes:,} classes, {report.features:,} features)"
     rate = settings.get("rate")
     if is_number(rate):
         stream += f" at {number_text(rate)} events/s"
-    clauses = [stream, _delay_clause(first)]
+    clauses = [stream, _delay_clause(report)]
     for key, words in (("loss", "of it lost"), ("duplicates", "sent twice")):
         share = settings.get(key)
         if is_number(share):
             clauses.append(f"{100 * float(str(share)):.6g} % {words}" if share else f"none {words}")
     sentence = ", ".join(clauses) + "."
-    if not math.isnan(first.constant_error_rate):
-        sentence += f" Always answering the most frequent class would err {percent(first.constant_error_rate)}."
+    if not math.isnan(report.constant_error_rate):
+        sentence += f" Always answering the most frequent class would err {percent(report.constant_error_rate)}."
     return unbroken(sentence)
 
 
@@ -108,14 +155,15 @@ def _delay_clause(report: RunReport) -> str:
     return f"feedback late by {median} ({'; '.join(['the median', f'99th percentile {most}', *drawn])})"
 
 
-def _best(names: Sequence[str], reports: Sequence[RunReport]) -> list[tuple[str, str]]:
+def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]]:
     """Which learner erred least, and in what words: of those that see one bit, and of those told the right class."""
     best = []
     for told, whom in ((False, "of those that learn from one bit"), (True, "of those told the right class")):
         judged = sorted(
-            (report.errors.error_rate, name)
-            for name, report in zip(names, reports, strict=True)
-            if report.full_information == told and not math.isnan(report.errors.error_rate)
+            (error, name)
+            for name, series in zip(names, found, strict=True)
+            if series.first.full_information == told
+            and not math.isnan(error := series.mean(lambda run: run.errors.error_rate))
         )
         if len(judged) > 1:
             best.append((judged[0][1], f" erred least {whom}, {percent(judged[0][0])}"))
@@ -125,11 +173,46 @@ def _best(names: Sequence[str], reports: Sequence[RunReport]) -> list[tuple[str,
     return [(name, unbroken(words)) for name, words in best]
 
 
-def _baseline(names: Sequence[str], reports: Sequence[RunReport]) -> str:
-    told = [name for name, report in zip(names, reports, strict=True) if report.full_information]
+def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
+    told = [name for name, series in zip(names, found, strict=True) if series.first.full_information]
     if not told or len(told) == len(names):
         return ""
     return f"{listed(told)} {'is' if len(told) == 1 else 'are'}"
+
+
+def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
+    """What the means are over; empty where every series is one run."""
+    of: dict[str, list[str]] = {}
+    for name, series in zip(names, found, strict=True):
+        if len(series.runs) > 1:
+            of.setdefault(listed([str(run.seed) for run in series.runs]), []).append(name)
+    if not of:
+        return ""
+    told = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
+    return f"Means over the seeds {told}. After ± stands the standard deviation, as wide as the bands on each side."
+
+
+def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:
+    """What runs differ in, beside learner and parameters; None where that is nothing."""
+    traits = [
+        {"data": series.first.data, "events": f"{series.first.events:,}"}
+        | {"seeds": listed([str(run.seed) for run in series.runs])}
+        | {name: value_text(value) for name, value in series.first.settings.items() if name not in SAID_ELSEWHERE}
+        | dict(series.first.versions)
+        for series in found
+    ]
+    keys = dict.fromkeys(key for each in traits for key in each)
+    differing = [key for key in keys if len({each.get(key) for each in traits}) > 1]
+    rows = tuple(
+        (name, *(each.get(key, "–") for key in differing)) for name, each in zip(names, traits, strict=True)
+    )  # fmt: skip
+    return Table(("run", *differing), rows) if differing else None
+
+
+def _versions(names: Sequence[str], found: Sequence[Series]) -> str:
+    """What the runs were made with."""
+    told = [", ".join(f"{name} {value}" for name, value in series.first.versions.items()) for series in found]
+    return f"Made with {by_run(names, told)}." if any(told) else ""
 
 
 # Tables.
@@ -166,16 +249,23 @@ def _runs(names: Sequence[str], reports: Sequence[RunReport]) -> _Runs:
     return _Runs(columns, rows)
 
 
-def _settings(names: Sequence[str], reports: Sequence[RunReport]) -> Table:
-    keys = dict.fromkeys(key for report in reports for key in report.settings if key != "command")
-    rows = (
-        (
-            key,
-            by_run(names, [value_text(report.settings[key]) if key in report.settings else "–" for report in reports]),
-        )
-        for key in keys
+def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Table]:
+    """The settings that are not the defaults in some run, and the others."""
+    shown = [
+        {name: value_text(value) for name, value in series.first.settings.items() if name != "command"}
+        | ({"seed": listed([str(run.seed) for run in series.runs])} if len(series.runs) > 1 else {})
+        for series in found
+    ]
+    changed = {name for series in found for run in series.runs for name in run.changed}
+    rows = [
+        (name, by_run(names, [settings.get(name, "–") for settings in shown]))
+        for name in dict.fromkeys(name for settings in shown for name in settings)
+    ]
+    columns = ("setting", "value")
+    return (
+        Table(columns, tuple(row for row in rows if row[0] in changed)),
+        Table(columns, tuple(row for row in rows if row[0] not in changed)),
     )
-    return Table(("setting", "value"), tuple(rows))
 
 
 class _Earned(NamedTuple):
@@ -271,12 +361,17 @@ class _Account(NamedTuple):
     shared: bool  # by several learners
     lines: list[_Line]
     notes: list[str]
+    flow: list[Drawing]
+
+
+FLOWS_MAX = 6
+"""More pictures of ledgers would make the page large, and nobody looks at them."""
 
 
 def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Account]:
     """One account for each learner; learners with the same numbers share one."""
     accounts = []
-    for ledger in dict.fromkeys(report.ledger for report in reports):
+    for number, ledger in enumerate(dict.fromkeys(report.ledger for report in reports)):
         of = [name for name, report in zip(names, reports, strict=True) if report.ledger == ledger]
         notes = []
         if ledger.feedback_duplicates:
@@ -287,7 +382,8 @@ def _accounts(names: Sequence[str], reports: Sequence[RunReport]) -> list[_Accou
         if found := ledger.contexts_misplaced + ledger.feedback_misplaced:
             notes.append(f"{found:,} {MISPLACED_REMEDY}.")
         lines = [_line(identity, ledger) for identity in IDENTITIES]
-        accounts.append(_Account(listed(of), len(of) > 1, lines, notes))
+        flow = ledger_flow(ledger, f"ledger-{number}") if number < FLOWS_MAX else []
+        accounts.append(_Account(listed(of), len(of) > 1, lines, notes, flow))
     return accounts
 
 

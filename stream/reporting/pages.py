@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 
 from stream.reporting.page import environment, page
 from stream.reporting.run_report import RunReport
-from stream.reporting.tables import labels, percent
+from stream.reporting.series import series_of
+from stream.reporting.tables import labels, rate_over_seeds
+
+REPORTS = Path("reports")
+"""Where pages are written that nobody asked for elsewhere."""
 
 INDEX = "index.html"
 _HEAD_BYTES = 20_000  # in which the entry stands
@@ -72,8 +76,10 @@ def _free_name(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path
 
 
 def _entry(reports: Sequence[RunReport], at: datetime) -> str:
+    found = series_of(reports)
     learners = [
-        (name, percent(report.errors.error_rate)) for name, report in zip(labels(reports), reports, strict=True)
+        (name, rate_over_seeds(series, lambda run: run.errors.error_rate))
+        for name, series in zip(labels([series.first for series in found]), found, strict=True)
     ]
     fields: dict[str, Any] = {
         "at": f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",

@@ -6,15 +6,16 @@ The words are those of the topics: a context is *decided*, its decision is *matc
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.reporting.delayed import DelayedPoint
-from stream.reporting.errors import Errors, _rate
-from stream.reporting.latency import Latency
+from stream.reporting.errors import Errors, SharePoint, _rate
+from stream.reporting.histograms import Histogram
+from stream.reporting.latency import Latency, LatencyCounts
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ class RunReport:
     warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
     drift_alarms: int = 0  # how often drift has reset the model, or a class of it
     estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
+    first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
+    delay_counts: Histogram | None = None  # of the matched feedback, as `delays`
+    exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
+    latency_counts: LatencyCounts | None = None
+    changed: tuple[str, ...] = ()  # settings that are not the defaults
+    versions: Mapping[str, str] = field(default_factory=dict)  # of what the run was made with
     latency: Latency | None = None  # of decisions on a Kafka; in virtual time there is none to be told
     audit_ok: bool = True  # the ledger recomputed from the topics alone is the learner's
 
@@ -134,8 +141,11 @@ class RunReport:
             "drift_alarms": self.drift_alarms,
             "latency": self.latency._asdict() if self.latency else None,
             "estimate": None if self.estimate is None else self.estimate.as_json(),
+            "first_feedback": self.first_feedback,
+            "changed": list(self.changed),
+            "versions": self.versions,
         }
-        return {key: _plain(value) for key, value in fields.items()}
+        return {key: plain(value) for key, value in fields.items()}
 
 
 def _delayed(points: tuple[DelayedPoint, ...]) -> dict[str, float] | None:
@@ -146,7 +156,7 @@ def _delayed(points: tuple[DelayedPoint, ...]) -> dict[str, float] | None:
     return {**last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate}
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """A value as JSON has it: nan and infinities are None, mappings are dicts, what JSON does not know is its text."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -155,7 +165,7 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return str(value)

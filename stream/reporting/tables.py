@@ -1,10 +1,12 @@
 """Tables and figures as people read them, for a terminal or a page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stream.reporting.run_report import RunReport
+from stream.reporting.series import SAID_ELSEWHERE, Series, series_of
+from stream.reporting.words import value_text
 
 
 class Table(NamedTuple):
@@ -15,29 +17,49 @@ class Table(NamedTuple):
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
-    """The runs side by side; of decisions that a log gave no bit for only where there are any."""
-    unmatched = any(report.ledger.unmatched for report in reports)
+    """The runs side by side, those that differ in their seed alone as one row with the means.
+
+    A rate has its standard deviation over the seeds. Decisions that a log gave no bit for have a column where there are
+    any.
+    """
+    found = series_of(reports)
+    has_unmatched = any(report.ledger.unmatched for report in reports)
+    has_seeds = any(len(series.runs) > 1 for series in found)
     return Table(
         (
-            "learner", "error", "last fifth", "greedy", "matched", *(("unmatched",) if unmatched else ()), "expired",
-            "late", "duplicate", "wall time",
+            "learner", *(("seeds",) if has_seeds else ()), "error", "last fifth", "greedy", "matched",
+            *(("unmatched",) if has_unmatched else ()), "expired", "late", "duplicate", "wall time",
         ),
         tuple(
             (
                 label,
-                percent(report.errors.error_rate),
-                percent(report.errors.error_rate_last_fifth),
-                percent(report.errors.greedy_error_rate),
-                f"{report.ledger.matched:,}",
-                *((f"{report.ledger.unmatched:,}",) if unmatched else ()),
-                f"{report.ledger.expired:,}",
-                f"{report.ledger.late:,}",
-                f"{report.duplicates:,}",
-                duration(report.wall_s),
+                *((f"{len(series.runs)}",) if has_seeds else ()),
+                rate_over_seeds(series, lambda run: run.errors.error_rate),
+                rate_over_seeds(series, lambda run: run.errors.error_rate_last_fifth),
+                rate_over_seeds(series, lambda run: run.errors.greedy_error_rate),
+                f"{series.mean(lambda run: run.ledger.matched):,.0f}",
+                *((f"{series.mean(lambda run: run.ledger.unmatched):,.0f}",) if has_unmatched else ()),
+                f"{series.mean(lambda run: run.ledger.expired):,.0f}",
+                f"{series.mean(lambda run: run.ledger.late):,.0f}",
+                f"{series.mean(lambda run: run.duplicates):,.0f}",
+                duration(series.mean(lambda run: run.wall_s)),
             )
-            for label, report in zip(labels(reports), reports, strict=True)
+            for label, series in zip(labels([series.first for series in found]), found, strict=True)
         ),
     )  # fmt: skip
+
+
+def rate_over_seeds(series: Series, figure: Callable[[RunReport], float]) -> str:
+    """A rate for people, with its standard deviation where there are several seeds, in as few characters as can be."""
+    spread = series.spread(figure)
+    text = percent(series.mean(figure))
+    if math.isnan(spread):
+        return text
+    return f"{text.removesuffix(' %')}±{100 * spread:{'.1f' if spread > 0.00095 else '.1g'}} %"
+
+
+DIFFERENCES_MAX = 3
+"""More of them in a label would leave no room for the lines of a figure."""
 
 
 def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
@@ -45,14 +67,28 @@ def labels(reports: Sequence[RunReport]) -> tuple[str, ...]:
     names = [report.learner for report in reports]
     result = []
     for number, report in enumerate(reports, start=1):
-        same = [other for other in reports if other.learner == report.learner]
-        differing = [key for key in report.params if len({str(other.params.get(key)) for other in same}) > 1]
-        told_apart = " ".join(f"{key}={_short(report.params[key])}" for key in differing)
+        same = [_traits(other) for other in reports if other.learner == report.learner]
+        own = _traits(report)
+        differing = [name for name in own if len({str(other.get(name)) for other in same}) > 1]
+        told_apart = " ".join(f"{name}={_short(own[name])}" for name in differing[:DIFFERENCES_MAX])
         if names.count(report.learner) == 1:
             result.append(report.learner)
         else:
             result.append(f"{report.learner} {told_apart or f'#{number}'}")
     return tuple(result) if len(set(result)) == len(result) else tuple(f"{n} #{i}" for i, n in enumerate(result, 1))
+
+
+def _traits(report: RunReport) -> dict[str, object]:
+    """All that may tell a run from another, what people look at first at the front."""
+    settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
+    return {
+        **report.params,
+        "data": report.data,
+        "events": report.events,
+        **settings,
+        **report.versions,
+        "seed": report.seed,
+    }
 
 
 def percent(rate: float) -> str:
@@ -89,5 +125,5 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
-def _short(value: float | int | str) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else value_text(value)

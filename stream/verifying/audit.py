@@ -21,7 +21,7 @@ from stream.joining.task import TaskSettings
 from stream.learners import registered
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
 from stream.recovery.journal_reading import read_journal
-from stream.reporting.latency import NO_LATENCIES, Latencies, Latency, counted, quantiles
+from stream.reporting.latency import NO_LATENCIES, Latencies, Quantiles, counted, quantiles
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
@@ -69,7 +69,7 @@ class Finding(NamedTuple):
         }
 
 
-def latency_of(findings: Iterable[Finding]) -> Latency | None:
+def latency_of(findings: Iterable[Finding]) -> Quantiles | None:
     """How long the decisions of all partitions took; None without decisions."""
     return quantiles(sum((finding.latencies for finding in findings), NO_LATENCIES))
 

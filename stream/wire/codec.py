@@ -405,7 +405,8 @@ left is for our headers. So there is room for 20,000 bytes of its own at least, 
 
 _HEADER_OVERHEAD_BYTES = 10  # of two lengths, at most
 
-_RESERVED = re.compile(r"(original-)*onebit-")
+RESERVED_NAME = re.compile(r"(original-)*onebit-")
+"""How names of headers begin that get `original-` before them in a dead letter."""
 
 
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
@@ -429,7 +430,7 @@ def _own_headers(headers: Headers, bytes_max: int) -> Headers:
     """The headers of a record under the names that they have in its dead letter; those that fit, each of them whole."""
     kept, left = [], bytes_max
     for name, content in headers:
-        kept_name = f"original-{name}" if _RESERVED.match(name) else name
+        kept_name = f"original-{name}" if RESERVED_NAME.match(name) else name
         size = len(kept_name.encode(errors="surrogateescape")) + len(content) + _HEADER_OVERHEAD_BYTES
         if size <= left:
             kept.append((kept_name, content))

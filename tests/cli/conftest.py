@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
+from stream.cli import console
 from stream.cli.app import main
+from stream.cli.log_lines import LogLines
 
 
 class Ended(NamedTuple):
@@ -27,6 +29,8 @@ def own_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ONEBIT_CONFIG", "")  # --config sets it: so it is put back after the test
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_log", LogLines())
+    monkeypatch.setattr(console, "_is_json", False)
 
 
 @pytest.fixture

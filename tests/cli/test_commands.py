@@ -1,5 +1,6 @@
 """Commands as a user types them."""
 
+import json
 import re
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from stream.reporting.errors import MatchedError
 from stream.verifying.audit import Finding
 from stream.verifying.models import TooEarlyError
 from stream.wire.ledger import Ledger
+from stream.wire.schemas import EVENTS, schema_of
 from stream.wire.topics import Topics
 from tests.cli.conftest import Onebit
 
@@ -233,3 +235,9 @@ def test_whole_number_may_have_underscores_in_flag_variable_and_file(
     assert load_settings({}).events == 12_000
     monkeypatch.setenv("ONEBIT_EVENTS", written.replace("12", "13"))
     assert load_settings({}).events == 13_000
+
+
+def test_the_schemas_are_told_by_topic_without_a_kafka(onebit: Onebit) -> None:
+    told = onebit("topics", "describe", "--schema", "--topic-prefix", "my.", "--bootstrap", "nowhere:1")
+    assert (told.code, told.err) == (0, "")
+    assert json.loads(told.out) == {f"my.{topic}": schema_of(topic) for topic in EVENTS}

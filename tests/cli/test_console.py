@@ -1,13 +1,18 @@
 """What programs say while they run, and how they end."""
 
+import json
+import pstats
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from stream.cli.console import Status
+from stream.cli.console import Status, announce, warn
 from stream.cli.exits import ExitCode
+from stream.cli.log_lines import INTERVAL_MS, LINES_MAX, Level, LogLines
+from tests.cli.conftest import Onebit
 
 
 def test_status_is_said_again_only_when_it_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,3 +45,54 @@ raise SystemExit(ExitCode.FENCED)
 def test_signal_while_the_interpreter_ends_leaves_the_exit_code(number: signal.Signals) -> None:
     ended = subprocess.run([sys.executable, "-c", ENDING, str(int(number))], capture_output=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (ExitCode.FENCED, b"")
+
+
+def test_lines_of_one_kind_are_written_so_often_and_the_next_says_how_many_were_left_out() -> None:
+    lines = LogLines()
+    said = [lines.admitted(Level.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]
+    assert said == [f"{n} of 1,000 wait" for n in range(LINES_MAX)] + [None] * 3
+    assert lines.admitted(Level.WARNING, "7 of 1,000 wait", 99) == "7 of 1,000 wait"
+    assert lines.admitted(Level.INFO, "another", 99) == "another"
+    assert lines.admitted(Level.INFO, "5 of 1,000 wait", INTERVAL_MS) == (
+        "5 of 1,000 wait (and 3 such lines were left out)"
+    )
+    assert lines.admitted(Level.INFO, "6 of 1,000 wait", INTERVAL_MS) == "6 of 1,000 wait"
+
+
+def test_status_of_many_partitions_is_said_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    Status().show([f"partition {number}: 0" for number in range(3 * LINES_MAX)])
+    assert capsys.readouterr().err.count("partition") == 3 * LINES_MAX
+
+
+def test_log_is_one_json_object_a_line(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEBIT_WINDOWS", "5s")
+    ended = onebit("verify", "--log-format", "json", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "0ms")
+    lines = [json.loads(line) for line in ended.err.splitlines()]
+    assert [line["level"] for line in lines] == ["warning", "error"]
+    assert lines[0]["message"].startswith("ONEBIT_WINDOWS: no setting has this name")
+    assert lines[1]["exit_code"] == ended.code == ExitCode.UNAVAILABLE
+    assert all(line["time"].endswith("Z") for line in lines)
+
+
+@pytest.mark.parametrize(("level", "said"), [("info", ["told", "warned"]), ("warning", ["warned"]), ("error", [])])
+def test_lines_that_matter_less_than_the_level_are_left_out(
+    onebit: Onebit, capsys: pytest.CaptureFixture[str], level: str, said: list[str]
+) -> None:
+    onebit("config", "show", "--given")
+    onebit("topics", "describe", "--schema", "--log-level", level)
+    announce("told")
+    warn("warned")
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == said
+
+
+def test_profile_of_a_program_is_written_and_can_be_read(onebit: Onebit, tmp_path: Path) -> None:
+    path = tmp_path / "run.prof"
+    ended = onebit(
+        "run", "--events", "20", "--learner", "banditron", "--no-report", "--json", "--profile", str(path)
+    )  # fmt: skip
+    assert ended.code == ExitCode.OK
+    assert f"python -m pstats {path}" in ended.err
+    assert any(name == "step" for _, _, name in pstats.Stats(str(path)).stats)  # type: ignore[attr-defined]
+    refused = onebit("run", "--profile", str(tmp_path / "nowhere" / "run.prof"))
+    assert refused.code == ExitCode.USAGE
+    assert "cannot be written: No such file or directory" in refused.err

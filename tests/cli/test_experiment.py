@@ -45,11 +45,15 @@ def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit
     assert "left out: reuters4 (Reuters4" in ended.err
     folder = Path("reports") / "experiments" / "mine"
     names = {path.name for path in folder.iterdir()}
-    assert names >= {"README.md", "rows.parquet", "errors.svg", "errors.png", "errors.csv", "errors.md"}
+    assert names >= {"README.md", "index.html", "rows.parquet", "errors.svg", "errors.png", "errors.csv", "errors.md"}
     page = (folder / "README.md").read_text()
     assert "![Errors](errors.svg)" in page
     assert "*one*, my rows: 4 runs of up to 60 events" in page
     assert "Left out, since its file was not there: Reuters4" in page
+    html = (folder / "index.html").read_text()
+    assert '<figure data-chart="figure-0-0" class="half">' in html
+    assert "<b>one</b>, my rows: 4 runs of up to 60 events" in html
+    assert '"label":"banditron, gamma 0.' in html
     with (folder / "errors.csv").open() as file:
         assert [row["delay"] for row in csv.DictReader(file)] == ["0", "10"]
 

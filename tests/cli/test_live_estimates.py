@@ -12,6 +12,7 @@ from stream.cli import learn
 from stream.cli.exits import ExitCode
 from stream.cli.live_estimates import estimate_lines, from_topics
 from stream.cli.settings import Settings
+from stream.cli.watching import Watched
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
 
@@ -89,11 +90,13 @@ def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         asked = iter(([False] * 20 + [True]) * 2)
         monkeypatch.setattr(learn, "StopRequest", lambda: lambda: next(asked))
 
-        def keep_running(settings: Settings, stop: Callable[[], bool], work: Callable[[Broker], None]) -> None:
-            work(broker)
+        def keep_running(
+            settings: Settings, program: str, stop: Callable[[], bool], work: Callable[[Broker, Watched], None]
+        ) -> None:
+            work(broker, Watched(None))
             if meanwhile is not None:
                 meanwhile()
-                work(broker)
+                work(broker, Watched(None))
 
         monkeypatch.setattr(learn, "keep_running", keep_running)
         task = ("--learner", "late-ucb", "--n-classes", "3", "--n-features", "4", "--reward", "any")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from stream.brokers.client_config import ClientConfig
@@ -57,7 +58,7 @@ def test_a_setting_is_a_flag_of_some_command_unless_it_is_secret_and_its_field_e
         assert bool(one.setting.programs) != one.setting.is_secret, one.name
         assert one.is_duration == one.field.endswith("_ms"), one.field
         assert one.setting.help.endswith("."), one.name
-    assert {one.setting.panel for one in described()} == set(Panel) - {Panel.OUTPUT}
+    assert {one.setting.panel for one in described()} == set(Panel)
 
 
 def test_flags_win_over_variables_and_variables_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest(
         monkeypatch.setenv(name, "5s")
     assert unknown_variables() == []
     monkeypatch.setenv("ONEBIT_WINDOWS", "5s")
-    ended = onebit("settings")
+    ended = onebit("config", "show")
     assert ended.code == ExitCode.OK
     assert "warning: ONEBIT_WINDOWS: no setting has this name" in ended.err
     assert "did you mean ONEBIT_WINDOW" in ended.err
@@ -135,13 +136,39 @@ def test_learners_are_separated_by_commas_in_flags_and_variables_and_parameters_
 
 
 def test_settings_are_shown_with_where_they_come_from(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("own.toml").write_text("seed = 3\n")
+    Path("own.toml").write_text('seed = 3\nclient_config = "client.properties"\n')
+    access = f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=ada\nsasl.password={SECRET}\n"
+    Path("client.properties").write_text(f"bootstrap.servers=kafka:9094\n{access}")
+    monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setenv("ONEBIT_WINDOW", "90s")
-    rows = [line.split() for line in onebit("settings", "--config", "own.toml").out.splitlines()]
-    by_flag = {row[0]: row[1:3] for row in rows if row}
-    assert by_flag["--seed"] == ["3", "file"]
-    assert by_flag["--window"] == ["90s", "variable"]
-    assert by_flag["--data"] == ["optdigits", "default"]
+    monkeypatch.setenv("ONEBIT_SASL_USERNAME", "bob")
+    monkeypatch.setenv("ONEBIT_SSL_KEY_PASSWORD", SECRET)
+    monkeypatch.setenv("ONEBIT_LEARNER", "soba,banditron")
+    given = {
+        "seed": {"value": "3", "from": "own.toml"},
+        "learner": {"value": "soba,banditron", "from": "variable ONEBIT_LEARNER"},
+        "window": {"value": "90s", "from": "variable ONEBIT_WINDOW"},
+        "bootstrap": {"value": "kafka:9094", "from": "bootstrap.servers in client.properties"},
+        "client_config": {"value": "client.properties", "from": "own.toml"},
+        "sasl_username": {"value": "bob", "from": "variable ONEBIT_SASL_USERNAME"},
+        "ssl_key_password": {"value": HIDDEN, "from": "variable ONEBIT_SSL_KEY_PASSWORD"},
+        "security.protocol": {"value": "SASL_SSL", "from": "client.properties"},
+        "sasl.mechanism": {"value": "PLAIN", "from": "client.properties"},
+        "sasl.password": {"value": HIDDEN, "from": "client.properties"},
+    }
+    assert orjson.loads(onebit("config", "show", "--given", "--json", "--config", "own.toml").out) == given
+    every = orjson.loads(onebit("config", "show", "--json", "--config", "own.toml").out)
+    assert every["data"] == {"value": "optdigits", "from": "default"}
+    assert given.items() <= every.items()
+    assert list(every)[: len(list(described()))] == [one.name for one in described()]
+    rows = [line.split() for line in onebit("config", "show", "--config", "own.toml").out.splitlines()]
+    assert ["window", "90s", "variable", "ONEBIT_WINDOW"] in rows
+
+
+def test_settings_are_listed_with_their_defaults(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    rows = [line.split() for line in onebit("settings").out.splitlines()]
+    assert {row[0]: row[1] for row in rows if row}["--window"] == "5m"
 
 
 SECRET = "correct-horse"  # noqa: S105  # looked for everywhere
@@ -161,7 +188,7 @@ def test_a_secret_is_shown_nowhere_and_handed_on_to_other_processes(
     ended = onebit("run", "--events", "20", "--learner", "banditron", "--json", "--report", "page.html")
     assert ended.code == ExitCode.OK
     shown = (repr(settings), str(settings.shown()), command_line(["run"]), Path("page.html").read_text())
-    for text in (*shown, *ended[1:], *onebit("settings")[1:]):
+    for text in (*shown, *ended[1:], *onebit("config", "show")[1:]):
         assert SECRET not in text
     assert settings.shown()["sasl_password"] == HIDDEN
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
+from stream.experiments.definition import Conditions, Experiment, ExperimentError, read_experiment, shipped
 from stream.experiments.measure import Job, Row
 from stream.experiments.opponents import OPPONENTS
 from stream.experiments.plan import check_learners
@@ -129,6 +129,34 @@ def test_a_state_that_is_lost_or_spread_is_a_worse_one(tmp_path: Path) -> None:
         )
         assert len(whole) == len(parted) == 2
         assert max(whole) < min(parted)
+
+
+def test_partitions_that_share_a_model_do_as_one_does_and_worse_when_they_seldom_read_it(tmp_path: Path) -> None:
+    learner = [{"learner": "perceptron"}]
+    shared = {"model": "shared", "partitions": 8, "lag": [1, 500]}
+    one = experiment(
+        sweep("alone", events=1_000, learners=learner),
+        sweep("shared", events=1_000, learners=learner, conditions=shared),
+    )
+    run(one, tmp_path)
+    rows = rows_of(one, read_rows(tmp_path / ROWS_FILE))
+    alone = [row.error for row in rows["alone"]]
+    assert [row.error for row in rows["shared"] if "lag" not in row.conditions] == alone
+    assert max(alone) < min(row.error for row in rows["shared"] if "lag" in row.conditions)
+
+
+def test_a_row_is_known_again_although_conditions_were_added_since() -> None:
+    assert Job(sweep="a", data="b", learner="c", title="d").key == "c0d2df0fef30d41ed1a7bc8a"
+    assert Conditions.model_validate({"model": "shared"}).known_by["model"] == "shared"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [({"lag": 2}, "only a shared model"), ({"model": "shared", "forget_every": 9}, "leave out forget_every")],
+)
+def test_conditions_that_exclude_each_other_are_refused(conditions: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        experiment(sweep(conditions=conditions))
 
 
 def test_rows_of_an_earlier_definition_are_kept_and_not_shown(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pytest
 
 from stream.brokers import local_kafka
 from stream.brokers.local_kafka import HOST, LocalKafka
-from tests.processes import CLIENTS, Pipeline, Program, Watch
+from stream.testing.processes import Program
+from tests.processes import CLIENTS, Pipeline, Watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -400,6 +400,20 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
 }
 """The columns of each kind of block."""
 
+UPDATE_COLUMNS: Mapping[str, Column] = {
+    "kind": Column(numbers),
+    "action": Column(numbers),
+    "greedy": Column(numbers),
+    "propensity": Column(numbers),
+    "scores": Column(rows),
+    "reward": Column(numbers),
+    "nnz": Column(numbers),
+    "assumed": Column(numbers, -1),
+    "v": Column(numbers, 0.0),
+    "label": Column(numbers, -1),
+}
+"""The columns of a record of updates that have a number or a row for each entry."""
+
 OUTCOMES = ("matched", "expired", "unmatched")
 
 Entry = dict[str, Any]
@@ -420,6 +434,19 @@ def entries(section: Section) -> list[Entry]:
     return [
         {**entry, "decision": next(waiting) if entry["kept"] else None} for entry in _entries(section.arrays, declared)
     ]
+
+
+def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
+    """A record of updates: what its head says, and its entries with their `x`."""
+    (section,) = sections(value)
+    assert section.name == "updates"
+    known(section.arrays, {*UPDATE_COLUMNS, "x.indices", "x.values"})
+    sizes = section.arrays["nnz"].entries()
+    indices = section.arrays["x.indices"].entries()
+    values = section.arrays["x.values"].entries() if "x.values" in section.arrays else [1.0] * len(indices)
+    xs = [dict(zip(*each, strict=True)) for each in zip(_split(indices, sizes), _split(values, sizes), strict=True)]
+    found = _entries(section.arrays, UPDATE_COLUMNS)
+    return section.values, [{**entry, "x": x} for entry, x in zip(found, xs, strict=True)]
 
 
 def _entries(arrays: Arrays, declared: Mapping[str, Column]) -> list[Entry]:

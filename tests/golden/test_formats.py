@@ -19,6 +19,7 @@ from tests.golden.format_reader import (
     NEEDED,
     OUTCOMES,
     SETTINGS,
+    UPDATE_COLUMNS,
     Array,
     Column,
     Generation,
@@ -411,6 +412,22 @@ def test_journal_of_an_imported_model_names_the_generation_that_holds_it() -> No
     assert {journal(read(f"0.1.0/{name}"), 0).imported for name in others} == {None}
 
 
+def test_records_of_updates_hold_entries_with_all_that_a_model_needs() -> None:
+    head, found = format_reader.update((HERE / "updates.format1").read_bytes())
+    assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39}
+    x, scores = {0: 1.0, 3: 0.5, 9: -1e300}, [0.0, 1.5, -0.1, 1 / 3, 0.5]
+    common = {"action": 2, "greedy": 1, "propensity": 0.25, "scores": scores}
+    assert found == [
+        {**common, "kind": 0, "reward": -1, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": x},
+        {**common, "kind": 1, "reward": 1, "assumed": -1, "v": 0.75, "label": 3, "nnz": 0, "x": {}},
+        {**common, "kind": 2, "reward": 1, "assumed": 0, "v": 0.125, "label": -1, "nnz": 3, "x": x},
+    ]
+    head, found = format_reader.update((HERE / "updates.format1.bare").read_bytes())
+    assert head == {"partition": 0, "step": 1, "part": 0, "follows": 0}
+    ones = {0: 1.0, 3: 1.0, 9: 1.0}
+    assert found == [{**common, "kind": 1, "reward": 0, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": ones}]
+
+
 def test_model_files_hold_the_recorded_state(golden: Golden) -> None:
     for partition, expected in expectations(golden):
         meta, state = model_file(golden.path / f"model.{partition}.npz")
@@ -476,8 +493,10 @@ def test_reader_knows_all_columns_that_are_written_and_no_others() -> None:
 
 
 def columns_of_the_page(name: str) -> dict[str, str]:
-    """The columns in the page's table of a block, and what it says of their absence."""
-    (section,) = re.findall(rf"^### `{name}`.*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """The columns in the page's table of a block or of updates, and what it says of their absence."""
+    (section,) = re.findall(
+        rf"^##+ `?{name}`?(?::|$).*?(?=^##)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     found: dict[str, str] = {}
     for line in section.splitlines():
         if line.startswith("| `"):
@@ -493,6 +512,17 @@ def test_page_has_a_line_for_each_column_and_says_what_it_means_where_it_is_abse
         for column, (_, absent) in COLUMNS[name].items()
     }
     assert columns_of_the_page(name) == expected
+
+
+def test_page_has_a_line_for_each_column_of_updates_and_says_what_it_means_where_it_is_absent() -> None:
+    lines = columns_of_the_page("Updates")
+    for name in ("name", "values", "arrays"):  # the table of the head, which says nothing of absence
+        del lines[name]
+    expected = {
+        column: "–" if absent is NEEDED else f"{absent:g}".replace("-", "−")
+        for column, (_, absent) in UPDATE_COLUMNS.items()
+    }
+    assert lines == {**expected, "x.indices": "–", "x.values": "1"}
 
 
 def test_page_has_a_line_for_each_setting_and_says_what_it_means_where_it_is_absent() -> None:

@@ -213,7 +213,7 @@ def test_observe_changes_what_is_declared_and_nothing_else(case: Case) -> None:
             learn(learner, data, t, learner.predict(x, 0.7))
             after = learner.state()
         before = after
-    assert changed <= learner.observed
+    assert changed <= learner.observed.keys()
     assert bool(changed) == bool(learner.observed)
 
 
@@ -231,7 +231,7 @@ def test_a_learner_that_is_never_given_observe_differs_only_as_declared(case: Ca
             assert learn(told, data, t, decision) == learn(never, data, t, decision)
     one, other = told.state(), never.state()
     differing = {key for key, value in one.items() if not np.array_equal(value, other[key])}
-    assert differing <= told.observed
+    assert differing <= told.observed.keys()
     assert bool(differing) == bool(told.observed)
 
 

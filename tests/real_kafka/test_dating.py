@@ -9,9 +9,10 @@ from pathlib import Path
 
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import Broker, Producer, TransactionalProducer
+from stream.testing.processes import Program
 from stream.wire.codec import HEADERS
 from tests.pipeline import N_CLASSES, N_FEATURES, context_value, feedback_value
-from tests.processes import Pipeline, Program, Watch
+from tests.processes import Pipeline, Watch
 
 WINDOW_MS = 5_000
 PAUSE_S = 6.0  # longer than the window, shorter than the session

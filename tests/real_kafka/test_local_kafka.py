@@ -14,8 +14,8 @@ import pytest
 from stream.brokers import local_kafka
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+from stream.testing.processes import wait_for
 from stream.wire.topics import TopicSpec
-from tests.processes import wait_for
 
 
 def test_a_second_start_finds_the_broker_that_runs(kafka: LocalKafka) -> None:

@@ -18,10 +18,11 @@ from stream.brokers import local_kafka
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
+from stream.testing.processes import wait_for
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.processes import CLIENTS, Pipeline, wait_for
+from tests.processes import CLIENTS, Pipeline
 
 EVENTS = 2_000
 STREAM = {"data": "synsep", "events": EVENTS, "rate": 400, "delay": "exponential:200ms", "window": "3s", "seed": 3}

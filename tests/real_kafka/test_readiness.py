@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from stream.brokers.local_kafka import LocalKafka
-from tests.processes import Pipeline, wait_for
+from stream.testing.processes import wait_for
+from tests.processes import Pipeline
 
 STALE_S = 4.0
 

@@ -24,9 +24,10 @@ from stream.brokers.kafka_python.security import settings_of
 from stream.brokers.local_kafka import LocalKafkaError, start
 from stream.cli.app import main
 from stream.cli.exits import ExitCode
+from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.processes import CLIENTS, Pipeline, wait_for
+from tests.processes import CLIENTS, Pipeline
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
 
 EVENTS = 40

@@ -9,8 +9,9 @@ import pytest
 
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
+from stream.testing.processes import Program
 from stream.wire.codec import HEADERS
-from tests.processes import Pipeline, Program
+from tests.processes import Pipeline
 
 BEGUN = ("--learner", "banditron", "--param", "gamma=0.25", "--n-classes", "3", "--n-features", "4", "--window", "60s")
 

@@ -17,7 +17,9 @@ from stream.cli.sources import load_settings
 from stream.learners import Learner, create
 from stream.randomness.draws import Purpose, uniform
 from stream.reporting.delayed import DelayedPoint, Settlements
-from stream.reporting.figures import error_figures
+from stream.reporting.run_charts import error_charts, time_charts
+from stream.reporting.run_report import RunReport
+from stream.reporting.series import series_of
 from stream.wire.events import Decision, Example, Features, Outcome
 
 
@@ -160,13 +162,18 @@ def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
     assert report.as_json()["delayed"] == {
         **last._asdict(), "outstanding": last.outstanding, "error_rate": last.error_rate,
     }  # fmt: skip
-    figures = {figure.title: figure for figure in error_figures(["late-ucb"], [report])}
-    assert {"Error as it could be known", "Expired"} < figures.keys()
-    assert f"At the last decision {last.outstanding} were outstanding" in figures["Error as it could be known"].caption
+    captions = captions_of(report)
+    assert {"Error as it could be known", "Expired"} < captions.keys()
+    assert f"At the last decision {last.outstanding} were outstanding" in captions["Error as it could be known"]
+
+
+def captions_of(report: RunReport) -> dict[str, str]:
+    names, found = ["late-ucb"], series_of([report])
+    return {chart.title: chart.caption for chart in (*error_charts(names, found), *time_charts(names, found))}
 
 
 def test_run_without_losses_has_no_figure_of_what_expired() -> None:
     settings = settings_with(learner=["late-ucb"], events=50)
     report = run_embedded(settings, "late-ucb", dataset_of(settings), "")
-    assert "Expired" not in {figure.title for figure in error_figures(["late-ucb"], [report])}
+    assert "Expired" not in captions_of(report)
     assert np.isfinite(report.delayed[-1].error_rate)

@@ -1,5 +1,7 @@
 """The page about runs: complete, self-contained, the same each time, and readable by everyone."""
 
+import base64
+import hashlib
 import math
 import re
 import subprocess
@@ -52,7 +54,7 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.words.append(data)
 
     @property
@@ -144,14 +146,30 @@ def test_page_and_json_show_how_often_drift_was_seen() -> None:
     assert [report.as_json()["drift_alarms"] for report in (alarmed, run_report())] == [1_207, 0]
 
 
-def test_page_loads_nothing_and_runs_nothing() -> None:
+def test_page_loads_nothing_and_runs_its_own_script_alone() -> None:
     content = page(THREE)
     found = Reader(content)
-    assert not {tag for tag, _ in found.elements} & {"script", "link", "iframe", "img", "object", "embed", "base"}
-    assert "//" not in content
-    assert "@import" not in content
-    assert all(match.startswith("#") for match in re.findall(r"url\(([^)]*)\)", content))
+    assert not {tag for tag, _ in found.elements} & {"link", "iframe", "img", "object", "embed", "base"}
+    assert [attributes.get("type") for attributes in found.all("script")] == [
+        "application/json",
+        "application/gzip",
+        None,
+    ]
+    assert not any({"src", "onload", "onclick"} & attributes.keys() for _, attributes in found.elements)
+    markup = re.sub(r"<script.*?</script>", "", content, flags=re.DOTALL)
+    assert "//" not in markup
+    assert "@import" not in markup
+    assert all(match.startswith("#") for match in re.findall(r"url\(([^)]*)\)", markup))
     assert all(str(a["href"]).startswith("#") for _, a in found.elements if "href" in a)
+
+
+def test_policy_of_the_page_lets_its_script_run_and_no_other() -> None:
+    content = page(THREE)
+    policy = Reader(content).all("meta")[2]["content"]
+    (run,) = re.findall(r"<script>(.*?)</script>", content, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(run.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert "Copyright (c) 2022 Leon Sorokin" in run
 
 
 def test_identifiers_are_unique_and_every_reference_has_its_target() -> None:
@@ -200,16 +218,21 @@ def test_text_from_outside_is_escaped_everywhere() -> None:
             run_report(hostile, params={hostile: 1}, settings={"command": "other"}),
         ]
     )
-    assert "<script" not in content
-    assert Reader(content).all("script") == []
+    assert len(Reader(content).all("script")) == 3
+    assert "alert('x')</script>" not in content
 
 
 def test_every_figure_is_described_in_words_with_its_final_figures() -> None:
     drawings = Reader(page(THREE)).all("svg")
-    assert len(drawings) == 4
-    for attributes in drawings:
-        assert attributes["role"] == "img"
-        assert re.search(r"perceptron [\d.]+ %; banditron [\d.]+ %; soba-diag [\d.]+ %", str(attributes["aria-label"]))
+    told = [str(attributes["aria-label"]) for attributes in drawings if attributes["role"] == "img"]
+    assert len(told) == len(drawings) == 8, "three charts and a ledger, wide and narrow"
+    for label in told[:4]:
+        assert re.search(r"perceptron [\d.]+ %; banditron [\d.]+ %; soba-diag [\d.]+ %", label)
+    assert re.search(r"perceptron \d+; banditron \d+; soba-diag \d+\.$", told[4])
+    assert told[6] == (
+        "Of 1,000 contexts 1,000 were decided: 980 matched, 20 expired. Of 1,003 feedback, besides: 11 late, "
+        "12 duplicate."
+    )
 
 
 def test_every_table_has_a_caption_and_headers_with_a_scope() -> None:
@@ -297,7 +320,7 @@ def test_settings_that_differ_between_runs_are_told_apart() -> None:
 @pytest.mark.parametrize("events", [1, 2, 10, 11])
 @pytest.mark.parametrize("errors", [(0.0, 0.0), (1.0, 1.0)])
 def test_short_runs_are_drawn_too(events: int, errors: tuple[float, float]) -> None:
-    assert page([run_report(events=events, errors=errors)]).count("<svg") == 4
+    assert page([run_report(events=events, errors=errors)]).count("<svg viewBox") == 8
 
 
 def test_run_without_a_decision_has_a_page_without_figures() -> None:
@@ -314,7 +337,7 @@ def test_small_errors_are_drawn_on_logarithmic_axes() -> None:
 
 def test_many_learners_with_long_names_keep_room_for_the_lines() -> None:
     reports = [run_report(params={"a_rather_long_name": 1 / number}) for number in range(1, 24)]
-    assert page(reports).count("<svg") == 4
+    assert page(reports).count("<svg viewBox") == 8
 
 
 def test_no_report_is_refused() -> None:

@@ -1,0 +1,72 @@
+"""What the site has beside docs/: pages and source files from outside, and the reference of the commands.
+
+mkdocs calls these functions, see its guide (https://www.mkdocs.org/user-guide/configuration/#hooks). A link of a
+document is written for those who read it in the repository; here it is turned to where the same file stands in the
+site.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from typer import Context
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+from stream.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+"""Pages from outside docs/, and what they are called in the site."""
+
+LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)\s#]+)")
+MARKUP = re.compile(r"\[/?(?:bold|cyan|dim)?\]")
+
+
+def place_of(path: str) -> str:
+    """Where a file of the repository stands in the site."""
+    return path.removeprefix("docs/") if path.startswith("docs/") else PAGES.get(path, f"source/{path}")
+
+
+def linked_from(document: str) -> list[str]:
+    """The files of the repository that a document links."""
+    folder = posixpath.dirname(document)
+    return [posixpath.normpath(posixpath.join(folder, link)) for link in LINK.findall((ROOT / document).read_text())]
+
+
+def command_reference() -> str:
+    """Every command with its flags, as Markdown, from the code."""
+    command = get_command(app)
+    text = get_docs_for_click(obj=command, ctx=Context(command), name="onebit", title="Commands")
+    return MARKUP.sub("", text)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what is not in docs/."""
+    documents = [
+        *PAGES,
+        *(f"docs/{file.src_uri}" for file in files.documentation_pages() if file.src_uri.endswith(".md")),
+    ]
+    linked = {path for document in documents for path in linked_from(document) if not path.startswith("docs/")}
+    for path in sorted({*PAGES, *linked}):
+        if (ROOT / path).is_file():  # what is not there is reported where it is linked
+            files.append(File.generated(config, place_of(path), abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "commands.md", content=command_reference()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links between files of the repository to where these stand in the site."""
+    here = page.file.src_uri
+    document = next((path for path, place in PAGES.items() if place == here), f"docs/{here}")
+    if here.startswith("source/"):
+        document = here.removeprefix("source/")
+
+    def turned(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(document), link[1]))
+        return posixpath.relpath(place_of(path), posixpath.dirname(here) or ".")
+
+    return LINK.sub(turned, markdown)

@@ -1,0 +1,59 @@
+"""Where Onebit begins: the program `onebit`, and the plugin of pytest.
+
+Onebit's own packages have common names. Where another package of such a name comes first, nothing of Onebit can be
+imported. So this package, whose name is Onebit's alone, looks before that, and says what is in the way. It imports
+nothing of Onebit by itself.
+"""
+
+import sys
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
+"""The packages of Onebit with common names, and what is in them."""
+
+DISTRIBUTION = "onebit"
+
+
+class CollisionError(ImportError):
+    """Another package has the name of one of Onebit's; the message says which, and what to do."""
+
+
+def check_packages() -> None:
+    """See that Onebit's packages are the ones that Python finds under their names.
+
+    Raises:
+        CollisionError: another one is found, or none.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for name in FILES:
+        spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
+        if spec is None:
+            raise CollisionError(f"expected Onebit's package {name} in {home}; there is none: install Onebit anew")
+        places = spec.submodule_search_locations or [spec.origin or "a module"]
+        if Path(places[0]).resolve() != home / name:
+            raise CollisionError(
+                f"{places[0]} is in the way of Onebit's package {name} in {home}: both have this name, and Python "
+                "finds it first. Rename it, put it into a package of yours, or take its folder off PYTHONPATH; or "
+                "install Onebit into an environment of its own"
+            )
+        missing = [file for file in FILES[name] if not (home / name / file).exists()]
+        others = sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION}) if missing else []
+        if missing:
+            raise CollisionError(
+                f"{home / name} is not as Onebit's package {name} should be: it lacks {missing[0]}. "
+                + (f"{', '.join(others)} also installs a package of this name; " if others else "")
+                + "install Onebit anew, into an environment of its own"
+            )
+
+
+def main() -> None:
+    """`onebit`, as a shell starts it."""
+    try:
+        check_packages()
+    except CollisionError as error:
+        sys.exit(f"error: {error}")
+    from stream.cli.entry import main as run
+
+    run()

@@ -1,0 +1,108 @@
+"""Fixtures of pytest for the tests of a service: a Kafka, pipelines on it, and pipelines in virtual time.
+
+pytest loads this in every run of an environment that has Onebit: so all else is imported where it is used.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onebit import check_packages
+
+if TYPE_CHECKING:
+    from stream.testing.embedded import EmbeddedPipeline
+    from stream.testing.on_kafka import Kafka, KafkaPipeline
+    from stream.testing.pipeline import PipelineUnderTest
+
+_made: pytest.StashKey[list[Any]] = pytest.StashKey()
+_failed: pytest.StashKey[bool] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """See pytest."""
+    group = parser.getgroup("onebit")
+    group.addoption(
+        "--onebit-kafka",
+        metavar="HOST:PORT",
+        help="the Kafka of the fixture onebit_kafka; without it one is started from Python packages, and ended",
+    )
+    group.addoption(
+        "--onebit-client-config", metavar="FILE", help="properties that let a client in, where that Kafka is secured"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Tell the lives of the events that a failed test asked of."""
+    report: pytest.TestReport = yield
+    if report.failed:
+        item.stash[_failed] = True
+        for pipeline in item.stash.get(_made, []):
+            with suppress(Exception):  # the broker may be what has failed
+                report.sections.append(("Onebit's pipeline", pipeline.story()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
+    """A real Kafka for the whole run: the one of --onebit-kafka, or one that starts from Python packages."""
+    check_packages()
+    from stream.brokers.local_kafka import local_kafka
+    from stream.testing.on_kafka import Kafka
+
+    bootstrap, properties = (pytestconfig.getoption(name) for name in ("onebit_kafka", "onebit_client_config"))
+    if bootstrap is not None:
+        yield Kafka(bootstrap, None if properties is None else Path(properties).absolute())
+        return
+    with local_kafka() as running:
+        yield Kafka(running.bootstrap, running.client_config, running)
+
+
+@pytest.fixture
+def onebit_pipeline(
+    request: pytest.FixtureRequest, onebit_kafka: "Kafka", tmp_path: Path
+) -> "Iterator[Callable[..., KafkaPipeline]]":
+    """Make pipelines on that Kafka: `onebit_pipeline(n_classes=3, n_features=4)`, with any settings by their names.
+
+    Each has topics of its own and a learner that is ready. At the end of the test the learner is stopped, and its
+    ledger must add up.
+    """
+    from stream.testing.on_kafka import KafkaPipeline
+
+    def make(**settings: object) -> KafkaPipeline:
+        directory = tmp_path / f"onebit-{len(pipelines)}"
+        directory.mkdir()
+        return KafkaPipeline(onebit_kafka, directory, **settings)
+
+    pipelines: list[PipelineUnderTest] = []
+    yield from _making(request.node, make, pipelines)
+
+
+@pytest.fixture
+def onebit_embedded(request: pytest.FixtureRequest) -> "Iterator[Callable[..., EmbeddedPipeline]]":
+    """Make pipelines in this process, in virtual time: `onebit_embedded(n_classes=3, n_features=4, window="5s")`."""
+    check_packages()
+    from stream.testing.embedded import EmbeddedPipeline
+
+    yield from _making(request.node, EmbeddedPipeline, [])
+
+
+def _making(item: pytest.Item, make: Callable[..., Any], pipelines: "list[PipelineUnderTest]") -> Iterator[Any]:
+    """What makes pipelines; at the end they are seen to be in order, and closed."""
+
+    def made(**settings: object) -> Any:
+        pipelines.append(make(**settings))
+        item.stash.setdefault(_made, []).append(pipelines[-1])
+        return pipelines[-1]
+
+    try:
+        yield made
+        if not item.stash.get(_failed, False):
+            for pipeline in pipelines:
+                pipeline.finish()
+    finally:
+        for pipeline in pipelines:
+            pipeline.close()

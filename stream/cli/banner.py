@@ -1,0 +1,28 @@
+"""How a program's log begins: which version it is, of what, with which settings."""
+
+import stream
+from stream.cli.connection import by_client
+from stream.cli.console import announce
+from stream.cli.settings import Program, Settings, setting_name
+
+
+def announce_start(program: Program, settings: Settings, partitions: int) -> None:
+    """Say what starts: version, client, topics, and the settings that differ from their defaults."""
+    differing = settings_that_differ(settings)
+    shown = ", ".join(f"{name} {value}" for name, value in differing.items()) or "all as by default"
+    announce(
+        f"onebit {stream.__version__} {program}, {by_client(settings)}, topics {settings.topic_prefix}* with "
+        f"{partitions} partition{'' if partitions == 1 else 's'}; settings: {shown}",
+        version=stream.__version__, program=str(program), settings=differing,
+    )  # fmt: skip
+
+
+def settings_that_differ(settings: Settings) -> dict[str, str]:
+    """The settings that are given and are not as by default, as people write them; secrets are hidden."""
+    shown, fields = settings.shown(), Settings.model_fields
+    return {
+        setting_name(field): ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        for field in fields
+        if field in settings.given and getattr(settings, field) != fields[field].default
+        for value in (shown[setting_name(field)],)
+    }

@@ -1,0 +1,95 @@
+"""`onebit config show`: what holds here and now, and where each value comes from."""
+
+import sys
+import tomllib
+from typing import Annotated, NamedTuple
+
+import orjson
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from stream.brokers.client_config import BOOTSTRAP, SECRETS, property_of, read_properties
+from stream.cli.access import client_config_of
+from stream.cli.console import out
+from stream.cli.described import Described, described
+from stream.cli.flags import Config, Json, settings_from
+from stream.cli.settings import HIDDEN, Settings, config_path, variable_of
+from stream.cli.sources import is_set
+
+app = typer.Typer(help="The settings that hold here, and where they come from.", no_args_is_help=True)
+
+DEFAULT = "default"
+
+
+class Effective(NamedTuple):
+    """A value, and where it comes from."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@app.callback()
+def config() -> None:
+    """The settings that hold here. `onebit settings` says what each does."""
+
+
+@app.command()
+def show(
+    given: Annotated[bool, typer.Option("--given", help="Only what is not as by default.")] = False,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show every setting as it holds here and now, and where it comes from: a variable, a file, or the default.
+
+    Flags of a command win over what is shown. Of a file of properties for clients (--client-config) what counts is
+    shown, too. Secrets are hidden.
+    """
+    settings = settings_from(config, {})
+    rows = [*_settings(settings), *_properties(settings)]
+    shown = [row for row in rows if not given or row.origin != DEFAULT]
+    if json:
+        by_name = {row.name: {"value": row.value, "from": row.origin} for row in shown}
+        sys.stdout.write(orjson.dumps(by_name, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    table = Table("setting", "value", "from", box=None, header_style="bold underline", padding=(0, 2, 0, 0))
+    for row in shown:
+        table.add_row(row.name, escape(row.value), escape(row.origin))
+    out.print(table, highlight=False)
+
+
+def _settings(settings: Settings) -> list[Effective]:
+    path = config_path()
+    in_file = tomllib.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+    values = settings.shown()
+
+    def effective(one: Described) -> Effective:
+        value = values[one.name]
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        if is_set(one.name):
+            return Effective(one.name, text, f"variable {variable_of(one.name)}")
+        if one.name in in_file:
+            return Effective(one.name, text, str(path))
+        if one.field in settings.given:  # the address, see `with_address_of_file`
+            return Effective(one.name, text, f"{BOOTSTRAP} in {settings.client_config}")
+        return Effective(one.name, one.shown_default, DEFAULT)
+
+    return [effective(one) for one in described()]
+
+
+def _properties(settings: Settings) -> list[Effective]:
+    """What of the file of properties counts: settings win over it."""
+    if settings.client_config is None:
+        return []
+    client_config_of(settings)  # refuses what cannot be used
+    own = {property_of(field) for field in settings.given} | {BOOTSTRAP}
+    return [
+        Effective(name, HIDDEN if _is_secret(name) else value, str(settings.client_config))
+        for name, value in read_properties(settings.client_config).items()
+        if name not in own
+    ]
+
+
+def _is_secret(name: str) -> bool:
+    return name in SECRETS or name.endswith((".password", ".jaas.config"))

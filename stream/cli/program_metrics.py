@@ -1,0 +1,62 @@
+"""The numbers of the programs, made of what they count anyway."""
+
+from collections.abc import Iterator, Sequence
+
+from consumers.learner import LearnerProgram
+from producers.feedback import FeedbackProgram
+from producers.replay import ReplayProgram
+from stream.recovery.commit import Commit
+from stream.telemetry import metrics
+from stream.telemetry.ledgers import ledger_samples
+from stream.telemetry.metrics import Distribution, Sample
+from stream.telemetry.rewards import RewardCounts
+
+
+class LearnerCounts:
+    """What a learner's transactions have published since it started, beyond its ledgers."""
+
+    def __init__(self) -> None:
+        self._rewards = RewardCounts()
+        self._latencies = Distribution(metrics.DECISION_LATENCY)
+
+    def add(self, commits: Sequence[Commit], append_ms: int) -> None:
+        """Take in what a transaction has published, and its time."""
+        for part in commits:
+            self._rewards.add(example for example, _ in part.effects.examples)
+            self._latencies.add((append_ms - context_ms) / 1_000 for context_ms in part.contexts_ms)
+
+    def samples(self, program: LearnerProgram) -> Iterator[Sample]:
+        """All that the learner tells."""
+        for partition, task in sorted(program.tasks.items()):
+            yield from ledger_samples(partition, task.join.ledger(), task.updates, task.alarms)
+            oldest = next(iter(task.join.pending.values()), None)
+            waited_ms = 0 if oldest is None else max(0, program.broker_ms - oldest.decided_at_ms)
+            yield metrics.OLDEST_PENDING.at(waited_ms / 1_000, str(partition))
+        for tp, records in sorted(program.lag.items()):
+            yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
+        yield metrics.OUTDATED.at(program.outdated)
+        yield from self._rewards.samples()
+        yield self._latencies.sample()
+
+
+def learner_unready(program: LearnerProgram) -> str:
+    """Why a learner is not ready; empty: it is."""
+    if not program.assigned:
+        return "no partition is assigned to it"
+    recovering = sorted(program.assigned - program.tasks.keys())
+    return f"partitions that are not recovered yet: {', '.join(map(str, recovering))}" if recovering else ""
+
+
+def feedback_samples(program: FeedbackProgram, sent: int) -> Iterator[Sample]:
+    """What the feedback program tells."""
+    yield metrics.FEEDBACK_SENT.at(sent)
+    yield metrics.FEEDBACK_WAITING.at(program.waiting)
+
+
+def replay_samples(program: ReplayProgram, events: int) -> Iterator[Sample]:
+    """What the replay tells."""
+    slip = program.timetable.slip
+    yield metrics.REPLAYED.at(program.position)
+    yield metrics.REPLAY_EVENTS.at(events)
+    yield metrics.SLIPPED.at(slip.events)
+    yield metrics.SLIP_WORST.at(slip.worst_ms / 1_000)

@@ -1,0 +1,61 @@
+"""`onebit report`: saved runs, laid side by side on one page."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream.cli.console import announced_when_slow, examples, fail, out, print_table
+from stream.cli.exits import ExitCode
+from stream.cli.flags import Json
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples(
+        "onebit report reports/20260301-*-optdigits-*.html",
+        "onebit report monday.html tuesday.json --report week.html",
+        "onebit report monday.html --json",
+    ),
+)
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="PAGE...", help="Pages of `onebit run`, or the JSON that such a page hands out."),
+    ],
+    path: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            show_default="a new one in reports/, listed by reports/index.html",
+            help="Where the page is written.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Lay saved runs side by side: one page with the curves of all, what they differ in, and a table.
+
+    Runs that differ in their seed alone are shown by their means, with bands. With --json no page is written: the saved
+    runs are printed, curves included.
+    """
+    from stream.reporting.saved_runs import read_runs, runs_json
+    from stream.reporting.tables import comparison
+
+    found = [run for page in runs for run in read_runs(page)]
+    if json:
+        sys.stdout.write(runs_json(found).decode() + "\n")
+        return
+    from stream.reporting.pages import REPORTS, add_page, write_page
+
+    at = datetime.now(UTC)
+    print_table(comparison(found))
+    try:
+        with announced_when_slow("drawing the page"):
+            written = add_page(REPORTS, found, at) if path is None else write_page(path, found, at)
+    except OSError as error:
+        raise fail(f"--report {path or REPORTS}: the page cannot be written: {error}", ExitCode.USAGE) from error
+    out.print(f"the runs side by side: {written}", highlight=False, soft_wrap=True)

@@ -1,0 +1,132 @@
+"""`onebit tail`: records as they stand in the topics, a line each."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import typer
+
+from stream.brokers.browsing import follow as follow_topics
+from stream.brokers.browsing import offset_at, read_in_order
+from stream.brokers.port import Broker
+from stream.cli.connection import connected
+from stream.cli.console import examples
+from stream.cli.flags import Json, with_settings
+from stream.cli.settings import Program, Settings, SettingsError, parse_time
+from stream.durations import DurationError, parse_duration
+from stream.near_names import close_matches
+from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+LAST = 10
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples(
+        "onebit tail                          # the last ten records of all topics of events",
+        "onebit tail --id visit-1             # the whole life of one event",
+        "onebit tail dead-letter --since 5m --follow",
+        "onebit tail predictions --since 2026-03-01T12:00 --json",
+    )
+)
+@with_settings(Program.CONNECT)
+def tail(
+    settings: Settings,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]",
+            help="contexts, predictions, feedback, examples, dead-letter, journal or snapshots; without it the first "
+            "five.",
+        ),
+    ] = None,
+    event_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Only the records of one event, from the first on.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION|TIME", help="All records from then on: 5m (ago), or 2026-03-01T12:00 (UTC)."),
+    ] = None,
+    last: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Without --id and --since, show so many of the newest.")
+    ] = LAST,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Then show what comes, until Ctrl-C.")] = False,
+    json: Json = False,
+) -> None:
+    """Show records, a line each: append time, topic/partition@offset, event id, content.
+
+    Topics are shown together, in the order of the broker's append time. Only committed records are read. With --id all
+    partitions are looked through, since a record may stand in a wrong one.
+    """
+    with connected(settings) as (broker, topics, partitions):
+        tps = _partitions_of(topic, topics, partitions)
+        starts = _starts(broker, tps, since, None if event_id is not None else last)
+        found: Iterable[Record] = (
+            record
+            for record in _noting(read_in_order(broker, starts), starts)
+            if event_id is None or event_id_of(record) == event_id
+        )
+        if event_id is None and since is None:
+            found = deque(found, maxlen=last)
+        for record in found:
+            _show(record, topics, json=json)
+        if follow:
+            for records in follow_topics(broker, starts):
+                for record in records:
+                    if event_id is None or event_id_of(record) == event_id:
+                        _show(record, topics, json=json)
+
+
+def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[TopicPartition]:
+    """The partitions to be read, topic by topic."""
+    by_name = {short_name(name, topics): name for name in topics}
+    if topic is not None and topic not in by_name and topic not in topics:
+        hint = close_matches(topic, by_name) or f"; got {topic!r}"
+        raise SettingsError(f"TOPIC: expected one of {', '.join(by_name)}{hint}")
+    chosen = topics.of_events() if topic is None else (by_name.get(topic, topic),)
+    return [TopicPartition(name, partition) for name in chosen for partition in range(partitions)]
+
+
+def _starts(
+    broker: Broker, tps: list[TopicPartition], since: str | None, last: int | None
+) -> dict[TopicPartition, int]:
+    """Where to begin in each partition; the newest `last` records of all stand behind that."""
+    if since is not None:
+        since_ms = _since_ms(since)
+        return {tp: offset_at(broker, tp, since_ms) for tp in tps}
+    beginnings = broker.beginnings(tps)
+    if last is None:
+        return beginnings
+    # A transaction has at least one record and one marker in a partition that it writes to.
+    ends = broker.ends(tps)
+    return {tp: max(beginnings[tp], ends[tp].stable - 2 * last - 2) for tp in tps}
+
+
+def _since_ms(since: str) -> int:
+    """A time as milliseconds since 1970; a duration is so long ago by this host's clock."""
+    try:
+        return time.time_ns() // 1_000_000 - parse_duration(since)
+    except DurationError:
+        pass
+    try:
+        return parse_time(since)
+    except ValueError as error:
+        raise SettingsError(f"--since: expected a duration such as 5m, or a time; {error}") from error
+
+
+def _noting(records: Iterable[Record], starts: dict[TopicPartition, int]) -> Iterator[Record]:
+    """The records; `starts` is moved behind each that was read, so that what comes then can be read on from there."""
+    for record in records:
+        starts[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        yield record
+
+
+def _show(record: Record, topics: Topics, *, json: bool) -> None:
+    line = record_json(record).decode() if json else record_line(record, topics)
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,108 @@
+"""The page of an experiment: its figures, to be hovered over and zoomed, and its tables, in one HTML file."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stream.experiments.definition import Experiment
+from stream.reporting.charts import Axis, Chart, Form, Level, Line, chart_json
+from stream.reporting.experiment_figures import Axis as DrawnAxis
+from stream.reporting.experiment_figures import Panel, alternative
+from stream.reporting.page import environment
+from stream.reporting.scripts import script
+from stream.reporting.tables import Table
+
+
+class Section(NamedTuple):
+    """A figure with its panels, or a table."""
+
+    title: str
+    note: str
+    charts: Sequence[Chart] = ()
+    table: Table | None = None
+
+
+class RanOn(NamedTuple):
+    """What a sweep ran on, or what it ran by."""
+
+    sweep: str  # empty: it is said of all
+    words: str
+
+
+def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on: Sequence[RanOn]) -> str:
+    """The page as text."""
+    from stream.reporting.figures import chart_figures
+
+    charts = [chart for section in sections for chart in section.charts]
+    return (
+        environment()
+        .get_template("experiment.html")
+        .render(
+            title=experiment.title,
+            about=experiment.about.strip().replace("`", ""),
+            paper=experiment.paper,
+            sections=[(section, chart_figures(section.charts)) for section in sections],
+            ran_on=ran_on,
+            command=["onebit", "experiment", "run", experiment.name],
+            script=script(),
+            charts=chart_json(charts),
+            runs_packed="",
+        )
+    )
+
+
+_FORMS: dict[str, Form] = {"error": "share", "last_tenth": "share", "mistakes": "count", "queried": "count"}
+"""Of what a figure shows upwards; all else is a number."""
+
+
+def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: DrawnAxis) -> list[Chart]:
+    """The panels of a figure as charts; a label has the same colour in all of them.
+
+    Args:
+        key: what no other figure of the page has.
+        measure: what the figure shows upwards, by its name in the definition.
+        panels: what it shows.
+        x: the abscissa.
+        y: the ordinate.
+    """
+    form = _FORMS.get(measure, "number")
+    most = 1.0 if form == "share" else math.inf
+    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    charts = []
+    for number, panel in enumerate(panels):
+        told = list(dict.fromkeys(value for line in panel.lines for value in line.x or ()))
+        names = [] if all(isinstance(value, int | float) for value in told) else [str(value) for value in told]
+        lines, levels = [], []
+        for line in panel.lines:
+            if line.x is None:
+                levels.append(Level(line.label, line.y[0]))
+                continue
+            at = [told.index(value) for value in line.x] if names else line.x
+            points = sorted(zip(at, line.y, line.spread, strict=True))
+            band = any(line.spread)
+            lines.append(
+                Line(
+                    labels.index(line.label),
+                    line.label,
+                    [at for at, _, _ in points],
+                    [value for _, value, _ in points],
+                    [max(value - spread, 0.0) for _, value, spread in points] if band else (),
+                    [min(value + spread, most) for _, value, spread in points] if band else (),
+                )
+            )
+        if lines:
+            is_logarithmic = y.scale == "log" and all(value > 0 for line in lines for value in line.y)
+            charts.append(
+                Chart(
+                    f"{key}-{number}",
+                    panel.title,
+                    "",
+                    alternative([panel], y),
+                    Axis(x.label, "number", "linear" if names else x.scale, names),
+                    Axis(y.label, form, "log" if is_logarithmic else "linear"),
+                    lines,
+                    levels,
+                    is_half=True,
+                )
+            )
+    return charts

@@ -1,0 +1,41 @@
+"""Loops over many events, compiled together with the kernels of a learner."""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
+from typing import Any, ParamSpec, TypeVar
+
+from stream.learners.base import KernelLearner, Kernels
+from stream.learners.kernels import compiled
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_loops: dict[tuple[CodeType, Kernels], Callable[..., object]] = {}
+
+
+def loop_of(learner: KernelLearner, template: Callable[P, R], others: Mapping[str, Any]) -> Callable[P, R]:
+    """A loop compiled with this learner's kernels.
+
+    The kernels become globals of a copy of the loop: numba caches such a function on disk, but not one that takes
+    compiled functions as arguments or from a closure. The copy's name has a digest of the learner's source, so that the
+    cached code goes stale with it.
+
+    Args:
+        learner: whose kernels they are.
+        template: a function at the top of its module that calls `predict`, `observe` and `update` as globals.
+        others: its other globals, by name.
+    """
+    assert isinstance(template, FunctionType)
+    kernels = learner.kernels
+    key = template.__code__, kernels
+    if key not in _loops:
+        sources = [inspect.getsource(inspect.getmodule(kernel) or type(learner)) for kernel in kernels]
+        names = "_".join(getattr(kernel, "__name__", "kernel") for kernel in kernels)
+        digest = hashlib.blake2b("".join(sources).encode(), digest_size=8).hexdigest()
+        namespace = {**kernels._asdict(), **others, "__name__": template.__module__}
+        copy = FunctionType(template.__code__, namespace, f"{template.__name__.strip('_')}_{names}_{digest}")
+        copy.__qualname__, copy.__module__ = copy.__name__, template.__module__
+        _loops[key] = compiled(copy)
+    return _loops[key]  # type: ignore[return-value]  # of the template's type

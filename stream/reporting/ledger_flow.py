@@ -1,0 +1,140 @@
+"""A ledger as a picture: contexts come from the left and feedback from the right, and meet where they are matched.
+
+The width of a band is its count, but for those that would be too thin to be seen. The SVG is written by hand: it has
+nothing of axes and lines.
+"""
+
+from html import escape
+from typing import NamedTuple
+
+from stream.reporting.drawings import Drawing
+from stream.wire.ledger import Ledger
+
+
+class _Node(NamedTuple):
+    """What became of records: from contexts, from feedback, or from both."""
+
+    name: str
+    number: int
+    from_contexts: bool
+    from_feedback: bool
+
+
+class _Size(NamedTuple):
+    """Where things are, in px."""
+
+    key: str
+    width: int
+    decided_at: int  # of the bars' left edges
+    settled_at: int
+
+
+SIZES = (_Size("wide", 860, 250, 520), _Size("narrow", 350, 112, 214))
+
+_BAR, _GAP, _FULL, _TOP = 10, 26, 150, 22
+_THIN = 2.0
+"""The least height of a band that there is."""
+
+
+def ledger_flow(ledger: Ledger, key: str) -> list[Drawing]:
+    """The picture in two sizes; none for an empty ledger.
+
+    Args:
+        ledger: the counts.
+        key: what no other picture of the page has.
+    """
+    if not ledger.contexts or not ledger.decided:
+        return []
+    return [Drawing(size.key, _drawn(ledger, size, f"{key}-{size.key}")) for size in SIZES]
+
+
+def flow_words(ledger: Ledger) -> str:
+    """The picture in words."""
+    told = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if node.from_contexts)
+    aside = ", ".join(f"{node.number:,} {node.name}" for node in _settled(ledger) if not node.from_contexts)
+    words = f"Of {ledger.contexts:,} contexts {ledger.decided:,} were decided: {told}."
+    return f"{words} Of {ledger.feedback:,} feedback, besides: {aside}." if aside else words
+
+
+def _settled(ledger: Ledger) -> list[_Node]:
+    nodes = [
+        _Node("matched", ledger.matched, True, True),
+        _Node("pending", ledger.pending, True, False),
+        _Node("expired", ledger.expired, True, False),
+        _Node("unmatched", ledger.unmatched, True, False),
+        _Node("late", ledger.late, False, True),
+        _Node("duplicate", ledger.feedback_duplicates, False, True),
+        _Node("of another action", ledger.mismatched, False, True),
+        _Node("orphans", ledger.orphans_waiting + ledger.orphans_dropped, False, True),
+        _Node("unmatched feedback", ledger.feedback_unmatched, False, True),
+        _Node("malformed", ledger.feedback_malformed, False, True),
+    ]
+    return [node for node in nodes if node.number]
+
+
+def _drawn(ledger: Ledger, size: _Size, key: str) -> str:
+    scale = _FULL / max(ledger.contexts, ledger.feedback, 1)
+
+    def height(number: int) -> float:
+        return max(_THIN, number * scale)
+
+    parts: list[str] = []
+    contexts = _Node("contexts", ledger.contexts, True, False)
+    aside = [
+        _Node("duplicate", ledger.context_duplicates, True, False),
+        _Node("malformed", ledger.context_malformed, True, False),
+    ]
+    entries = [_Node("decided", ledger.decided, True, False), *(node for node in aside if node.number)]
+    settled = _settled(ledger)
+    right = size.width - _BAR
+    # Where the bands of each bar begin, as they leave it one below the other.
+    leaves_contexts = leaves_decided = leaves_feedback = float(_TOP)
+    y = float(_TOP)
+    for node in entries:
+        parts.append(_band(_BAR, leaves_contexts, size.decided_at, y, height(node.number), "contexts", node))
+        parts.append(_bar(size.decided_at, y, height(node.number), node, "contexts", "start"))
+        leaves_contexts += height(node.number)
+        y += height(node.number) + _GAP
+    bottom = y
+    y = float(_TOP)
+    for node in settled:
+        tall = height(node.number)
+        side = "both" if node.from_contexts and node.from_feedback else "contexts" if node.from_contexts else "feedback"
+        if node.from_contexts:
+            parts.append(_band(size.decided_at + _BAR, leaves_decided, size.settled_at, y, tall, "contexts", node))
+            leaves_decided += tall
+        if node.from_feedback:
+            parts.append(_band(size.settled_at + _BAR, y, right, leaves_feedback, tall, "feedback", node))
+            leaves_feedback += tall
+        parts.append(_bar(size.settled_at, y, tall, node, side, "start"))
+        y += tall + _GAP
+    feedback = _Node("feedback", ledger.feedback, False, True)
+    parts.append(_bar(0, _TOP, height(contexts.number), contexts, "contexts", "start"))
+    if feedback.number:
+        tall = max(height(feedback.number), leaves_feedback - _TOP)
+        parts.append(_bar(right, _TOP, tall, feedback, "feedback", "end"))
+    bottom = max(bottom, y, _TOP + _FULL + _GAP) - _GAP + 4
+    words = escape(flow_words(ledger))
+    return (
+        f'<svg viewBox="0 0 {size.width} {bottom:.0f}" role="img" aria-label="{words}" class="flow" id="{key}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _band(x0: float, y0: float, x1: float, y1: float, height: float, side: str, node: _Node) -> str:
+    middle = (x0 + x1) / 2
+    return (
+        f'<path class="{side}" d="M{x0:g},{y0:.1f}C{middle:g},{y0:.1f} {middle:g},{y1:.1f} {x1:g},{y1:.1f}'
+        f'V{y1 + height:.1f}C{middle:g},{y1 + height:.1f} {middle:g},{y0 + height:.1f} {x0:g},{y0 + height:.1f}Z">'
+        f"<title>{escape(node.name)}: {node.number:,}</title></path>"
+    )
+
+
+def _bar(x: float, y: float, height: float, node: _Node, side: str, anchor: str) -> str:
+    text_x = x if anchor == "start" else x + _BAR
+    return (
+        f'<rect class="{side}" x="{x:g}" y="{y:.1f}" width="{_BAR}" height="{height:.1f}"/>'
+        f'<text x="{text_x:g}" y="{y - 6:.1f}" text-anchor="{anchor}"><tspan class="n">{node.number:,}</tspan> '
+        f"{escape(node.name)}</text>"
+    )

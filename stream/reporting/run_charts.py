@@ -1,0 +1,336 @@
+"""The charts of runs: their errors, what feedback had come when, and how long things took."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.durations import DurationError, parse_duration
+from stream.reporting.charts import Axis, Chart, Form, Level, Line, Mark, Scale
+from stream.reporting.histograms import Histogram, quantile_ms
+from stream.reporting.run_report import RunReport
+from stream.reporting.series import Series
+from stream.reporting.tables import duration, percent
+from stream.reporting.words import unbroken
+
+_Points = list[tuple[float, float]]  # abscissa and ordinate, in ascending order of the abscissas
+
+
+class _Curve(NamedTuple):
+    """What a chart over the decisions shows of a run."""
+
+    key: str
+    title: str
+    caption: Callable[[RunReport], str]
+    points: Callable[[RunReport], _Points]
+    alt: str
+    label: str
+    form: Form = "share"
+    hides_start: bool = False  # and on logarithmic axes the abscissa is logarithmic, too
+    has_constant: bool = False  # the most frequent class is shown beside
+    is_half: bool = False
+    is_regret: bool = False
+
+
+def _progressive(report: RunReport) -> _Points:
+    few = min(10, report.errors.events)  # the first decisions are all or nothing
+    return [(point.events, point.error_rate) for point in report.errors.points if point.events >= few]
+
+
+def _windowed(report: RunReport) -> _Points:
+    points = report.errors.points
+    return [(point.events, point.window_error_rate) for point in points if not math.isnan(point.window_error_rate)]
+
+
+def _mistakes(report: RunReport) -> _Points:
+    return [(point.events, round(point.events * point.error_rate)) for point in report.errors.points]
+
+
+def _known(report: RunReport) -> _Points:
+    few = min(10, report.ledger.matched)
+    return [(point.decided, point.error_rate) for point in report.delayed if point.matched >= max(1, few)]
+
+
+def _expired(report: RunReport) -> _Points:
+    if not any(point.expired for point in report.delayed):
+        return []
+    return [(point.decided, point.expired_rate) for point in report.delayed if point.matched + point.expired]
+
+
+def _explored(report: RunReport) -> _Points:
+    return [(point.decided, point.share) for point in report.exploration]
+
+
+def _outstanding(report: RunReport) -> str:
+    return f"{report.delayed[-1].outstanding:,}" if report.delayed else "none"
+
+
+_ERRORS = (
+    _Curve(
+        "progressive",
+        "Progressive error",
+        lambda report: (
+            "Share of wrong decisions among all decisions so far. Each is judged as it was made, "
+            "before its feedback could teach anything."
+        ),
+        _progressive,
+        "the progressive error after each number of decisions",
+        "error",
+        hides_start=True,
+        has_constant=True,
+    ),
+    _Curve(
+        "windowed",
+        "Recent error",
+        lambda report: (
+            f"Share of wrong decisions among the last {report.errors.window_events:,}: how good the learner is by "
+            "then, whatever it did at first."
+        ),
+        _windowed,
+        "the error over a sliding window of decisions",
+        "error",
+        has_constant=True,
+    ),
+    _Curve(
+        "regret",
+        "Regret",
+        lambda report: (
+            "Wrong decisions so far: the regret against answers that are always right. A line that gets flat has "
+            "learned all there is to learn."
+        ),
+        _mistakes,
+        "the wrong decisions after each number of decisions",
+        "wrong decisions",
+        form="count",
+        has_constant=True,
+        is_regret=True,
+    ),
+    _Curve(
+        "known",
+        "Error as it could be known",
+        lambda report: (
+            "Share of wrong decisions among those whose feedback had come when so many decisions had been made. "
+            f"At the last decision {_outstanding(report)} were outstanding, of which nothing is shown."
+        ),
+        _known,
+        "the error among the decisions with feedback, as it could be known after each number of decisions",
+        "error",
+    ),
+)
+
+_EXPIRED = _Curve(
+    "expired",
+    "Expired",
+    lambda report: (
+        "Share of decisions that had expired, among those that had expired or been matched when so "
+        "many decisions had been made."
+    ),
+    _expired,
+    "the share of expired decisions among the settled, after each number of decisions",
+    "expired",
+    is_half=True,
+)
+
+_EXPLORED = _Curve(
+    "exploration",
+    "Exploration",
+    lambda report: (
+        f"Share of the last {max(1, report.events // 20):,} decisions whose action was not the greedy class."
+    ),
+    _explored,
+    "the share of explored decisions over a sliding window",
+    "explored",
+    is_half=True,
+)
+
+_LOG_BELOW = 0.02
+"""A linear axis from 0 shows errors below this as a line on the floor."""
+
+
+def error_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
+    """How often runs erred, by different counts; none for runs without a decision."""
+    return _charts(_ERRORS, names, found)
+
+
+def time_charts(names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
+    """How late feedback came, what expired for it, how much was explored, and how long decisions took."""
+    charts = _charts((_EXPLORED, _EXPIRED), names, found)
+    delays = _spread(
+        "delays",
+        "Delays",
+        "Share of the matched feedback by how long after its decision it came; ten bins for each power of ten.",
+        names,
+        found,
+        lambda run: run.delay_counts,
+        "feedback",
+    )
+    if delays is not None:
+        charts.insert(0, delays._replace(marks=_windows(found)))
+    for of, caption in _LATENCIES.items():
+        latency = _spread(
+            f"latency-{of}", "Decision latency", caption, names, found, partial(_latency, of=of), f"{of}s"
+        )
+        charts += [] if latency is None else [latency]
+    return charts
+
+
+_LATENCIES = {
+    "decision": "Share of the decisions by how long it took from the context in its topic to the prediction, by the "
+    "broker's time.",
+    "step": "Embedded there is no network. Shown is the share of the learner's steps by how long they took in real "
+    "time; all that came within a moment is decided in one step, learned from, and written.",
+}
+
+
+def _latency(run: RunReport, of: str) -> Histogram | None:
+    return run.latency.counts if run.latency is not None and run.latency.of == of else None
+
+
+def _charts(curves: Sequence[_Curve], names: Sequence[str], found: Sequence[Series]) -> list[Chart]:
+    charts = []
+    marks = _first_feedback(found)
+    levels = _constants(found)
+    for curve in curves:
+        lines = [
+            _line(number, name, [curve.points(run) for run in series.runs], 1.0 if curve.form == "share" else math.inf)
+            for number, (name, series) in enumerate(zip(names, found, strict=True))
+        ]
+        drawn = _merged([line for line in lines if line.y])
+        if not drawn:
+            continue
+        written = (lambda y: f"{y:,.0f}") if curve.form == "count" else percent
+        ends = "; ".join(f"{line.label} {written(line.y[-1])}" for line in drawn)
+        x_scale, y_scale = _scales(drawn, curve)
+        charts.append(
+            Chart(
+                curve.key,
+                curve.title,
+                curve.caption(found[0].first),
+                f"Line chart of {curve.alt}. At the end: {ends}.",
+                Axis("decisions", "count", x_scale),
+                Axis(curve.label, curve.form, y_scale),
+                drawn,
+                [level._replace(is_slope=curve.is_regret) for level in levels] if curve.has_constant else (),
+                marks,
+                is_half=curve.is_half,
+                hides_start=curve.hides_start,
+                compares=curve.is_regret,
+            )
+        )
+    return charts
+
+
+_OF_ALL = 5  # the grey one
+
+
+def _merged(lines: Sequence[Line]) -> Sequence[Line]:
+    """One line for all where they are the same: they would hide each other."""
+    if len(lines) > 1 and all(line[2:] == lines[0][2:] for line in lines):
+        return [lines[0]._replace(number=_OF_ALL, label="all")]
+    return lines
+
+
+def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
+    tops = max(max(line.y) for line in lines)
+    if curve.form == "share" and not curve.is_half and min(line.y[-1] for line in lines) < _LOG_BELOW < tops:
+        return ("log" if curve.hides_start else "linear"), "log"
+    return "linear", "linear"
+
+
+def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
+    """The mean over the runs of a series, and a standard deviation on each side where there are several."""
+    runs = [points for points in runs if points]
+    if not runs:
+        return Line(number, name, (), ())
+    start, end = max(points[0][0] for points in runs), min(points[-1][0] for points in runs)
+    x = [at for at, _ in runs[0] if start <= at <= end]
+    if len(runs) == 1 or not x:
+        return Line(number, name, x, [y for at, y in runs[0] if start <= at <= end])
+    own = [np.array(points) for points in runs]
+    return _banded(number, name, x, np.array([np.interp(x, points[:, 0], points[:, 1]) for points in own]), most)
+
+
+def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64], most: float = 1.0) -> Line:
+    """The mean of the rows of ys [runs, len(x)], with a band that keeps within 0 and `most`."""
+    mean = ys.mean(axis=0)
+    if len(ys) == 1:
+        return Line(number, name, x, mean.tolist())
+    spread = ys.std(axis=0, ddof=1)
+    low, high = (np.clip(end, 0.0, most).tolist() for end in (mean - spread, mean + spread))
+    return Line(number, name, x, mean.tolist(), low, high)
+
+
+def _spread(
+    key: str,
+    title: str,
+    caption: str,
+    names: Sequence[str],
+    found: Sequence[Series],
+    counts_of: Callable[[RunReport], Histogram | None],
+    what: str,
+) -> Chart | None:
+    """Histograms as stepped lines; None where there are none."""
+    lines, said = [], []
+    for number, (name, series) in enumerate(zip(names, found, strict=True)):
+        counts = [one for run in series.runs if (one := counts_of(run)) is not None]
+        if not counts:
+            continue
+        # An empty bin on each side, where the line comes from, and goes to, the floor.
+        first = min(one.first for one in counts) - 1
+        bins = max(one.first + len(one.counts) for one in counts) + 1 - first
+        shares = np.zeros((len(counts), bins + 1))
+        for row, one in zip(shares, counts, strict=True):
+            row[one.first - first : one.first - first + len(one.counts)] = np.array(one.counts) / one.total
+        lines.append(_banded(number, name, Histogram(first, (0,) * bins).edges_ms, shares))
+        said.append([duration(quantile_ms(counts[0], share) / 1_000) for share in (0.5, 0.99)])
+    if not lines:
+        return None
+    merged = _merged(lines)
+    told = "; ".join(
+        f"{line.label}: half of them within {median}, 99 % within {most}"
+        for line, (median, most) in zip(merged, said, strict=False)
+    )
+    alt = f"Histogram of {title.lower()}. {unbroken(told)}."
+    x, y = Axis("", "ms", "log"), Axis(f"share of the {what}", "share")
+    return Chart(key, title, caption, alt, x, y, merged, is_half=True, is_stepped=True)
+
+
+def _first_feedback(found: Sequence[Series]) -> list[Mark]:
+    """Where the first feedback was matched."""
+    at = [[run.first_feedback for run in series.runs if run.first_feedback is not None] for series in found]
+    return _marks("first feedback", [float(round(np.mean(matched).item())) if matched else None for matched in at])
+
+
+def _windows(found: Sequence[Series]) -> list[Mark]:
+    windows: list[float | None] = []
+    for series in found:
+        try:
+            windows.append(float(parse_duration(str(series.first.settings.get("window")))))
+        except DurationError:
+            windows.append(None)
+    return _marks("window", windows)
+
+
+def _marks(label: str, places: Sequence[float | None]) -> list[Mark]:
+    """One for each place, the first with the label: names of others would cover each other."""
+    of: dict[float, list[int]] = {}
+    for number, place in enumerate(places):
+        if place is not None:
+            of.setdefault(place, []).append(number)
+    return [
+        Mark("" if turn else label, place, numbers[0] if len(numbers) == 1 < len(of) else None)
+        for turn, (place, numbers) in enumerate(sorted(of.items()))
+    ]
+
+
+def _constants(found: Sequence[Series]) -> list[Level]:
+    rates = {
+        series.first.data: series.mean(lambda run: run.constant_error_rate)
+        for series in found
+    }  # fmt: skip
+    known = {data: rate for data, rate in rates.items() if not math.isnan(rate)}
+    label = "most frequent class"
+    return [Level(f"{label}, {data}" if len(known) > 1 else label, rate) for data, rate in known.items()]

@@ -1,0 +1,119 @@
+"""A shared model as one task sees it: a replica, and on top of it what the task itself has decided since.
+
+A task decides on the model at version n, *plus the observes of its own decisions that are not among those n entries*,
+in their order. Without these a learner that relies on `observe` plays the same class again and again until its
+decisions have come back by the log. What the decisions of other tasks would change comes by the log alone.
+
+So a decision is a function of the log, of n and of what the task decided before, and can be made again.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
+
+from stream.learners.base import Extent, KernelLearner
+from stream.sharing.replica import Replica
+from stream.wire.events import Decision, Features
+from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry
+
+
+class Overlay:
+    """Observes on top of a model, to be taken off again to the bit.
+
+    What an observe changes is copied before it does so for the first time: of a part of the state that has classes, the
+    action's; of one that has features, those of x; or all of it, as the learner declares in `observed`.
+    """
+
+    def __init__(self, learner: KernelLearner) -> None:
+        self._learner = learner
+        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # an array, an index into it, what stood there
+        self._kept: set[tuple[str, int]] = set()  # the parts that are kept, by their action; -1: the whole
+
+    def observe(self, x: Features, decision: Decision) -> None:
+        """Take note of a decision."""
+        for name, extent in self._learner.observed.items():
+            array = self._learner.arrays[name]
+            if extent is Extent.FEATURES:
+                self._keep(array, x.indices)
+                continue
+            part = decision.action if extent is Extent.ACTION else -1
+            if (name, part) not in self._kept:
+                self._kept.add((name, part))
+                self._keep(array, part if extent is Extent.ACTION else ...)
+        self._learner.observe(x, decision)
+
+    def take_off(self) -> None:
+        """Leave the model as it was before the first observe."""
+        for array, index, was in reversed(self._was):
+            array[index] = was
+        self._was.clear()
+        self._kept.clear()
+
+    def _keep(self, array: NDArray[Any], index: Any) -> None:
+        self._was.append((array, index, array[index].copy()))
+
+
+class View:
+    """A shared model as one task decides on it, and what the task has for its log."""
+
+    def __init__(self, replica: Replica, partition: int) -> None:
+        """See nothing but the log: all that the task has decided must be in it, and be read."""
+        self._replica = replica
+        self._partition = partition
+        self._observes = bool(replica.learner.observed)
+        self._own: deque[tuple[Features, Decision]] = deque()  # decisions from number `_first` on
+        self._first = replica.place_of(partition).decided
+        self._overlay = Overlay(replica.learner)
+        self._entries: list[Entry] = []  # of the step that is being made
+
+    @property
+    def version(self) -> int:
+        """Of the model: how many entries of the log it has taken in."""
+        return self._replica.version
+
+    @property
+    def learner(self) -> KernelLearner:
+        """The model, within `step` with the task's own decisions on top of it."""
+        return self._replica.learner
+
+    @contextmanager
+    def step(self) -> Iterator[list[Entry]]:
+        """Decide within this; what the step has for the log is in the list afterwards.
+
+        The replica can read on only after it. A step that is not committed leaves a view that is of no use.
+        """
+        self._forget_those_in_the_log()
+        self._entries = []
+        self._replica.is_overlaid = True
+        try:
+            for x, decision in self._own:
+                self._overlay.observe(x, decision)
+            yield self._entries
+        finally:
+            self._overlay.take_off()
+            self._replica.is_overlaid = False
+
+    def observe(self, x: Features, decision: Decision) -> None:
+        """Take note of a decision of the step, here at once, and for all by the log."""
+        if self._observes:
+            self._overlay.observe(x, decision)
+            self._own.append((x, decision))
+            self._entries.append(Entry(DECIDED, x, decision))
+
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> None:
+        """Have the log teach what became of a decision."""
+        known = NO_LABEL if label is None else label
+        self._entries.append(Entry(SETTLED, x, decision, reward, NO_BIT, v, known))
+
+    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
+        """Have the log replace an assumed bit by the real one."""
+        self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
+
+    def _forget_those_in_the_log(self) -> None:
+        decided = self._replica.place_of(self._partition).decided
+        while self._first < decided:
+            self._own.popleft()
+            self._first += 1

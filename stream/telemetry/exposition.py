@@ -1,0 +1,57 @@
+"""Samples in the text format that Prometheus reads; alone imports its library."""
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, groupby
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from stream.telemetry.metrics import Counts, Kind, Metric, Sample
+
+
+def exposition(samples: Iterable[Sample], accept: str = "") -> tuple[str, bytes]:
+    """What a scrape is answered: the content type, and the text.
+
+    Args:
+        samples: those of one metric stand together.
+        accept: the formats that the asking side reads, as its Accept header says.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Samples(samples))
+    ProcessCollector(registry=registry)  # memory, processor time, open files; by /proc, and nothing elsewhere
+    encode, content_type = choose_encoder(accept)
+    return content_type, encode(registry)
+
+
+class _Samples(Collector):
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._samples = sorted(samples, key=lambda sample: sample.metric.name)
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing: what there is differs from scrape to scrape."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        """One family for each metric."""
+        for metric, samples in groupby(self._samples, key=lambda sample: sample.metric):
+            yield _family(metric, samples)
+
+
+def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
+    if metric.kind is Kind.HISTOGRAM:
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for _, labels, value in samples:
+            assert isinstance(value, Counts)
+            bounds = [*map(str, metric.bounds), "+Inf"]
+            histogram.add_metric(labels, list(zip(bounds, accumulate(value.buckets), strict=True)), value.total)
+        return histogram
+    family = (CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily)(
+        metric.name, metric.help, labels=metric.labels
+    )
+    for _, labels, value in samples:
+        assert not isinstance(value, Counts)
+        family.add_metric(labels, value)
+    return family

@@ -1,0 +1,50 @@
+"""A task's ledger as samples: the learner tells it of its own tasks, the monitor of all."""
+
+from collections.abc import Iterator
+
+from stream.telemetry import metrics
+from stream.telemetry.metrics import Sample
+from stream.wire.ledger import Ledger
+
+_CONTEXT_RESULTS = {"decided": "decided", "context_duplicates": "duplicate", "context_malformed": "malformed"}
+_OUTCOMES = ("matched", "expired", "unmatched")
+_FEEDBACK_RESULTS = {
+    "matched": "matched",
+    "late": "late",
+    "feedback_duplicates": "duplicate",
+    "mismatched": "mismatched",
+    "orphans_dropped": "orphan",
+    "feedback_malformed": "malformed",
+    "feedback_unmatched": "unmatched",
+}
+
+
+def ledger_samples(partition: int, ledger: Ledger, updates: int, alarms: int) -> Iterator[Sample]:
+    """What a task has counted.
+
+    Args:
+        partition: the task's.
+        ledger: its counts.
+        updates: that its model has learned from.
+        alarms: drift alarms of its model.
+    """
+    at = str(partition)
+    counts = ledger._asdict()
+    for name, result in _CONTEXT_RESULTS.items():
+        yield metrics.CONTEXTS.at(counts[name], at, result)
+    yield metrics.DECISIONS.at(ledger.decided, at)
+    for outcome in _OUTCOMES:
+        yield metrics.SETTLED.at(counts[outcome], at, outcome)
+    yield metrics.PENDING.at(ledger.pending, at)
+    for name, result in _FEEDBACK_RESULTS.items():
+        yield metrics.FEEDBACK_RECORDS.at(counts[name], at, result)
+    yield metrics.WAITING_ORPHANS.at(ledger.orphans_waiting, at)
+    yield metrics.CONFLICTS.at(ledger.conflicts, at)
+    yield metrics.MISPLACED.at(ledger.contexts_misplaced, at, "contexts")
+    yield metrics.MISPLACED.at(ledger.feedback_misplaced, at, "feedback")
+    yield metrics.DEAD_LETTERS.at(ledger.context_malformed + ledger.feedback_malformed, at, "malformed")
+    yield metrics.DEAD_LETTERS.at(ledger.mismatched, at, "mismatched")
+    yield metrics.DEAD_LETTERS.at(ledger.orphans_dropped, at, "orphan")
+    yield metrics.LEDGER_BALANCED.at(float(ledger.balances), at)
+    yield metrics.MODEL_VERSION.at(updates, at)
+    yield metrics.DRIFT_ALARMS.at(alarms, at)

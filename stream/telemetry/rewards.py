@@ -1,0 +1,37 @@
+"""What bits have come, and how late: of the decisions matched since a program started."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from stream.telemetry import metrics
+from stream.telemetry.metrics import Distribution, Sample
+from stream.wire.events import Example, Outcome
+
+RECENT = 1_000
+
+
+class RewardCounts:
+    """The bits and the delays of matched decisions."""
+
+    def __init__(self) -> None:
+        self._judged = 0
+        self._rewards = 0
+        self._recent: deque[int] = deque(maxlen=RECENT)
+        self._delays = Distribution(metrics.FEEDBACK_DELAY)
+
+    def add(self, examples: Iterable[Example]) -> None:
+        """Take in settled decisions."""
+        matched = [example for example in examples if example.outcome is Outcome.MATCHED]
+        bits = [example.reward or 0 for example in matched]
+        self._judged += len(bits)
+        self._rewards += sum(bits)
+        self._recent.extend(bits)
+        self._delays.add(example.delay_ms / 1_000 for example in matched if example.delay_ms is not None)
+
+    def samples(self) -> Iterator[Sample]:
+        """What there is to tell."""
+        yield metrics.JUDGED.at(self._judged)
+        yield metrics.REWARDS.at(self._rewards)
+        if self._recent:
+            yield metrics.REWARD_RATIO.at(sum(self._recent) / len(self._recent))
+        yield self._delays.sample()

@@ -1,0 +1,68 @@
+"""A pipeline in this process, in virtual time: no Kafka, no waiting, and the same result each time."""
+
+from collections.abc import Callable
+from typing import Any
+
+from consumers.learner import LearnerOptions, LearnerProgram
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.cli.wanted import wanted_settings
+from stream.durations import parse_duration
+from stream.testing.pipeline import GivenSettings, PipelineUnderTest
+from stream.wire.topics import Topics
+
+BEGINS_MS = 1_000
+
+
+class EmbeddedPipeline(PipelineUnderTest):
+    """A pipeline on the embedded broker. Its clock stands still unless a test moves it."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Make the topics, and a learner.
+
+        Args:
+            settings: those of the learner, by their names: `n_classes=3, window="5s"`.
+        """
+        given = GivenSettings(**settings)
+        topics = Topics.with_prefix(given.topic_prefix)
+        self.clock = VirtualClock(BEGINS_MS)
+        broker = EmbeddedBroker(self.clock)
+        broker.create_topics(topics.specs(given.partitions))
+        super().__init__(broker, topics, given.partitions)
+        self._task = wanted_settings(given, {}, topics.journal).task
+        self._options = LearnerOptions(
+            group=f"{given.topic_prefix}learner", snapshot_interval_ms=given.snapshot_interval_ms
+        )
+        self.learner = self._made()
+
+    def _made(self) -> LearnerProgram:
+        return LearnerProgram(self.broker, self.topics, self._task, self._options, lambda: self.clock.now_ms)
+
+    def restart_learner(self) -> None:
+        """Let the learner die as if it was killed, and another one recover its state from the topics."""
+        self.learner = self._made()
+        self.work()
+
+    def work(self) -> None:
+        """Let the learner do all that it can do now; `prediction`, `example` and `wait_until` do so, too."""
+        while self.learner.step(0):
+            pass
+
+    def advance(self, duration: str) -> None:
+        """Let time pass, such as `10s`: what is due within it falls due at its moment."""
+        until_ms = self.clock.now_ms + parse_duration(duration)
+        self.work()
+        while (due_ms := self.learner.next_due_ms()) is not None and due_ms <= until_ms:
+            self.clock.advance_to(max(due_ms, self.clock.now_ms))
+            self.work()
+        self.clock.advance_to(until_ms)
+        self.work()
+
+    def _wait(self, claim: Callable[[], bool], what: str, timeout_s: float) -> None:
+        self.work()
+        assert claim(), f"this does not hold after {self.clock.now_ms - BEGINS_MS} ms of virtual time: {what}"
+
+    def finish(self) -> None:
+        """See PipelineUnderTest."""
+        self.work()
+        self.verify()

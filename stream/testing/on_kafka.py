@@ -1,0 +1,95 @@
+"""A pipeline on a real Kafka: topics of its own, and a learner that runs as a process."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from stream.brokers.connecting import connect
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.port import BrokerError
+from stream.cli.access import client_config_of
+from stream.testing.pipeline import GivenSettings, PipelineUnderTest
+from stream.testing.processes import Program, Programs, wait_for
+from stream.wire.topics import Topics
+
+_READY_S_MAX = 10.0  # so old may the learner's sign be that it is ready
+
+
+class Kafka(NamedTuple):
+    """A Kafka that tests may use."""
+
+    bootstrap: str  # HOST:PORT
+    client_config: Path | None = None  # properties that let a client in, where it is secured
+    local: LocalKafka | None = None  # None: it was there before, and stays
+
+
+class KafkaPipeline(PipelineUnderTest):
+    """A pipeline on a real Kafka. Its programs are processes; what waits, waits for what it wants to see."""
+
+    _poll_ms = 20
+
+    def __init__(self, kafka: Kafka, directory: Path, **settings: Any) -> None:
+        """Make the topics, and start a learner.
+
+        Args:
+            kafka: where the topics are made.
+            directory: where the programs' output goes.
+            settings: those of the programs, by their names: `n_classes=3, window="5s"`.
+        """
+        own: dict[str, Any] = {
+            "bootstrap": kafka.bootstrap,
+            "topic_prefix": f"test-{uuid4().hex[:12]}.",
+            "session_timeout": "5s",
+        }
+        access = {} if kafka.client_config is None else {"client_config": kafka.client_config}
+        self._ready_file = directory / "ready"
+        given = GivenSettings(**{**own, **access, "ready_file": str(self._ready_file), **settings})
+        self._is_local = kafka.local is not None
+        self.bootstrap = given.bootstrap
+        topics = Topics.with_prefix(given.topic_prefix)
+        broker = connect(given.bootstrap, client=given.client, config=client_config_of(given))
+        broker.create_topics(topics.specs(given.partitions))
+        super().__init__(broker, topics, given.partitions)
+        self.programs = Programs(directory, given.environment())
+        try:
+            self.learner = self.start_learner()
+        except AssertionError:
+            self.close()
+            raise
+
+    def start_learner(self) -> Program:
+        """Start a learner, and wait until it is ready: again, when a test has killed or stopped the one before."""
+        self._ready_file.unlink(missing_ok=True)
+        self.learner = self.programs.start("learn")
+        self.learner.wait_until(self._is_ready, "the learner is ready")
+        return self.learner
+
+    def _is_ready(self) -> bool:
+        with suppress(FileNotFoundError):
+            return time.time() - self._ready_file.stat().st_mtime < _READY_S_MAX
+        return False
+
+    def _wait(self, claim: Callable[[], bool], what: str, timeout_s: float) -> None:
+        wait_for(claim, what, timeout_s, self.programs.said)
+
+    def finish(self) -> None:
+        """See PipelineUnderTest."""
+        if self.learner.process.poll() is None:
+            assert self.learner.stop() == 0, self.learner.said()
+        self.verify()
+
+    def story(self) -> str:
+        """See PipelineUnderTest; and what the programs said last."""
+        return f"{super().story()}\n{self.programs.said()}"
+
+    def close(self) -> None:
+        """Kill what still runs; topics on a Kafka that stays are deleted."""
+        self.programs.close()
+        with suppress(BrokerError):
+            super().close()
+            if not self._is_local:
+                self.broker.delete_topics(list(self.topics))
+            self.broker.close()

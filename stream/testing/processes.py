@@ -1,0 +1,118 @@
+"""Onebit's programs as a user runs them, each in a process of its own.
+
+A test tells them what to do by settings and signals, and hears of them by their output, their exit codes and the
+topics.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+WAIT_S = 120.0
+
+
+def wait_for(
+    claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S, otherwise: Callable[[], str] = str
+) -> None:
+    """Wait until something holds; `otherwise` tells how things stand when it did not come to hold."""
+    deadline_s = time.monotonic() + timeout_s
+    while not claim():
+        if time.monotonic() >= deadline_s:
+            raise AssertionError(f"this did not come to hold within {timeout_s:g} s: {what}\n{otherwise()}")
+        time.sleep(0.02)
+
+
+class Program:
+    """A process of one of Onebit's programs."""
+
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "stream.cli", *arguments],
+                cwd=log.parent,  # where no onebit.toml lies
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        """All that it has written."""
+        return self.log.read_text(errors="replace")
+
+    def wait_until_it_says(self, pattern: str, timeout_s: float = WAIT_S) -> None:
+        """Wait for its output; a process that has ended will say nothing more."""
+        self.wait_until(lambda: bool(re.search(pattern, self.said())), pattern, timeout_s)
+
+    def wait_until(self, claim: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+        """Wait until something holds that needs this process: one that has ended will not bring it about."""
+        wait_for(lambda: claim() or self._ended(claim), what, timeout_s, self.said)
+
+    def _ended(self, claim: Callable[[], bool]) -> bool:
+        code = self.process.poll()
+        assert code is None or claim(), f"ended with exit code {code}:\n{self.said()}"
+        return False
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; it must still run."""
+        assert self.process.poll() is None, f"ended with exit code {self.process.returncode}:\n{self.said()}"
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it, as a machine that goes down would."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(WAIT_S)
+
+    def stop(self) -> int:
+        """Ask it to end; its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        """Its exit code, when it has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(timeout_s)
+        raise AssertionError(f"did not end within {timeout_s:g} s:\n{self.said()}")
+
+
+class Programs:
+    """Programs with the same settings, and nothing of the settings that this process has."""
+
+    def __init__(self, directory: Path, variables: Mapping[str, str]) -> None:
+        """Variables are those of every program; what they say goes to files in the directory."""
+        self.directory = directory
+        self.started: list[Program] = []
+        self._numbers = count()
+        own = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")}
+        self.environment = own | dict(variables)
+
+    def start(self, *arguments: str) -> Program:
+        """Start a program."""
+        log = self.directory / f"{next(self._numbers)}-{arguments[0]}.log"
+        self.started.append(Program(list(arguments), self.environment, log))
+        return self.started[-1]
+
+    def said(self) -> str:
+        """The last that each program has said, and whether it still runs."""
+        return "\n".join(
+            f"--- {program.log.name}, exit code {program.process.poll()}:\n{program.said()[-2_000:]}"
+            for program in self.started
+        )
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for program in self.started:
+            if program.process.poll() is None:
+                with suppress(ProcessLookupError):
+                    program.process.send_signal(signal.SIGCONT)
+                program.process.kill()
+                program.process.wait(WAIT_S)

@@ -1,0 +1,84 @@
+"""Sections: a name, some values and some arrays as bytes, and back. What is stored in binary form is made of them.
+
+All numbers are little-endian:
+
+    length of the head, u32 | head, JSON | the arrays' bytes, one after the other, rows first
+
+    head    {"name": "learner", "values": {...}, "arrays": [["W", "<f8", [3, 400]], ...]}
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+
+class Section(NamedTuple):
+    """A part of something stored."""
+
+    name: str
+    values: Mapping[str, Any] = MappingProxyType({})
+    arrays: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+
+def encode_section(section: Section) -> Iterator[bytes | memoryview]:
+    """The bytes of a section, in parts."""
+    arrays = [
+        (name, np.ascontiguousarray(array, array.dtype.newbyteorder("<"))) for name, array in section.arrays.items()
+    ]
+    described = [(name, array.dtype.str, array.shape) for name, array in arrays]
+    yield headed({"name": section.name, "values": dict(section.values), "arrays": described})
+    for _, array in arrays:
+        if array.size:
+            yield array.reshape(-1).view(np.uint8).data
+
+
+def headed(head: Mapping[str, Any]) -> bytes:
+    """A JSON object, and its length before it."""
+    encoded = orjson.dumps(head)
+    return len(encoded).to_bytes(4, "little") + encoded
+
+
+class SectionReader:
+    """Reads sections off payloads, and lets each payload go when it has been read."""
+
+    def __init__(self, payloads: list[memoryview]) -> None:
+        self._payloads = payloads
+        self._payloads.reverse()
+        self._start = 0  # in the next payload
+
+    def section(self) -> Section:
+        """The next section.
+
+        Raises:
+            ValueError, TypeError, KeyError, IndexError, AttributeError: the bytes are none.
+        """
+        head = orjson.loads(self._bytes(int.from_bytes(self._bytes(4), "little")))
+        arrays = {}
+        for name, dtype, shape in head["arrays"]:
+            # Memory of its own: the kernels were compiled for arrays that are aligned and may be written to.
+            array = np.empty(shape, dtype)
+            if array.size:
+                self._fill(array.reshape(-1).view(np.uint8).data)
+            arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return Section(head["name"], head["values"], arrays)
+
+    def _bytes(self, size: int) -> bytes:
+        data = bytearray(size)
+        self._fill(memoryview(data))
+        return bytes(data)
+
+    def _fill(self, target: memoryview) -> None:
+        done = 0
+        while done < len(target):
+            payload = self._payloads[-1]
+            count = min(len(target) - done, len(payload) - self._start)
+            target[done : done + count] = payload[self._start : self._start + count]
+            done += count
+            self._start += count
+            if self._start == len(payload):
+                self._payloads.pop()
+                self._start = 0

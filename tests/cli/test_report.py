@@ -1,0 +1,68 @@
+"""`onebit run --seeds`, and `onebit report` on the pages of runs."""
+
+from pathlib import Path
+
+import orjson
+
+from stream.cli.exits import ExitCode
+from stream.reporting.saved_runs import read_runs
+from tests.cli.conftest import Onebit
+
+RUN = ("run", "--learner", "banditron", "--events", "60", "--delay", "fixed:100ms")
+
+
+def test_each_seed_is_the_run_that_it_would_be_alone_side_by_side_too(onebit: Onebit) -> None:
+    run = (*RUN, "--learner", "perceptron", "--data", "synsep", "--json", "--no-report")
+    together = orjson.loads(onebit(*run, "--seed", "3", "--seeds", "2", "--jobs", "2").out)["runs"]
+    alone = [orjson.loads(onebit(*run, "--seed", seed).out)["runs"] for seed in ("3", "4")]
+    in_order = [alone[0][0], alone[1][0], alone[0][1], alone[1][1]]
+    assert [(run["learner"], run["seed"]) for run in together] == [
+        ("banditron", 3), ("banditron", 4), ("perceptron", 3), ("perceptron", 4)
+    ]  # fmt: skip
+    for report in (*together, *in_order):
+        del report["wall_s"], report["events_per_s"], report["settings"]["command"]
+    assert together == in_order
+    assert together[0]["state_sha256"] != together[1]["state_sha256"], "rows and draws are those of the seed"
+
+
+def test_seeds_on_kafka_are_refused(onebit: Onebit) -> None:
+    ended = onebit(*RUN, "--kafka", "--seeds", "2")
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert "--seeds 2: a run on Kafka has one seed" in ended.err
+
+
+def test_saved_runs_are_laid_side_by_side(onebit: Onebit) -> None:
+    onebit(*RUN, "--report", "slow.html")
+    onebit(*RUN, "--report", "fast.html", "--delay", "none", "--seeds", "2")
+    Path("fast.json").write_text(onebit("report", "fast.html", "--json").out)
+    ended = onebit("report", "slow.html", "fast.json")
+    assert ended.code == ExitCode.OK
+    assert "banditron delay=none" in ended.out
+    (page,) = (path for path in Path("reports").glob("*.html") if path.name != "index.html")
+    assert str(page) in ended.out.replace("\n", "")
+    reports = read_runs(page)
+    assert reports == [*read_runs(Path("slow.html")), *read_runs(Path("fast.html"))]
+    assert [report.settings["delay"] for report in reports] == ["fixed:100ms", "none", "none"]
+    content = page.read_text(encoding="utf-8")
+    assert '<th scope="row">banditron delay=fixed:100ms</th><td>0</td><td>fixed:100ms</td>' in content
+    assert page.name in (page.parent / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_run_knows_what_it_was_made_with_and_what_was_not_the_default(onebit: Onebit) -> None:
+    onebit(*RUN, "--report", "page.html")
+    (report,) = read_runs(Path("page.html"))
+    assert report.changed == ("events", "learner", "delay")
+    assert report.versions.keys() == {"onebit", "python", "numpy", "numba", "machine"}
+    assert report.first_feedback == 11, "one each 10 ms, and the first bit came with the eleventh"
+    assert report.delay_counts is not None
+    assert report.delay_counts.total == report.ledger.matched == 60
+    assert report.latency is not None
+    assert report.latency.of == "step"
+    assert [point.decided for point in report.exploration][-1] == 60
+
+
+def test_a_file_without_runs_is_refused(onebit: Onebit) -> None:
+    Path("other.html").write_text("<p>no run</p>")
+    ended = onebit("report", "other.html")
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert "other.html: expected the page of a run, or its JSON; no run is in it" in ended.err

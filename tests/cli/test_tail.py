@@ -1,0 +1,115 @@
+"""`onebit tail` and `onebit dead-letters requeue`, over the topics of an embedded pipeline."""
+
+import json
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from stream.cli import dead_letters, tail
+from stream.cli.exits import ExitCode
+from tests.cli.conftest import Onebit
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """`a` is matched, `b` waits, and a context cannot be read."""
+    made = Pipeline(small_task())
+    made.context("a", 1)
+    made.context("b", 1)
+    made.send(TOPICS.contexts, b"?", key=b"c")
+    learner = made.learner()
+    while learner.step(0):
+        pass
+    made.clock.now_ms += 500
+    made.answer("a", 1)
+    while learner.step(0):
+        pass
+    learner.close()
+
+    def connected(settings: Any) -> nullcontext[Any]:
+        return nullcontext((made.broker, TOPICS, 1))
+
+    monkeypatch.setattr(tail, "connected", connected)
+    monkeypatch.setattr(dead_letters, "connected", connected)
+    return made
+
+
+def places(told: str) -> list[str]:
+    return [line.split(" ")[1] for line in told.splitlines()]
+
+
+def test_life_of_an_event_is_told_across_all_topics(onebit: Onebit, pipeline: Pipeline) -> None:
+    told = onebit("tail", "--id", "a")
+    assert places(told.out) == ["contexts/0@0", "predictions/0@0", "feedback/0@0", "examples/0@0"]
+    assert 'outcome="matched"' in told.out.splitlines()[-1]
+
+
+def test_newest_records_are_told_in_their_order(onebit: Onebit, pipeline: Pipeline) -> None:
+    assert places(onebit("tail", "--last", "2").out) == ["feedback/0@0", "examples/0@0"]
+    assert places(onebit("tail").out) == [
+        "contexts/0@0", "contexts/0@1", "contexts/0@2", "predictions/0@0", "predictions/0@1", "dead-letter/0@0",
+        "feedback/0@0", "examples/0@0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("since", ["1200", "1970-01-01T00:00:01.2"])
+def test_records_since_a_time_are_told(onebit: Onebit, pipeline: Pipeline, since: str) -> None:
+    assert places(onebit("tail", "--since", since).out) == ["feedback/0@0", "examples/0@0"]
+    assert onebit("tail", "--since", "5m").out == ""  # the pipeline is of 1970
+    assert datetime.now(UTC).year > 1970
+
+
+def test_a_topic_alone_is_told_as_json_too(onebit: Onebit, pipeline: Pipeline) -> None:
+    [line] = onebit("tail", "dead-letter", "--json").out.splitlines()
+    assert {name: json.loads(line)[name] for name in ("topic", "offset", "key", "value")} == {
+        "topic": TOPICS.dead_letter, "offset": 0, "key": "c", "value": "?",
+    }  # fmt: skip
+
+
+def test_what_comes_is_followed(onebit: Onebit, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    show, shown = tail._show, list[str]()
+
+    def show_and_go_on(record: Any, topics: Any, *, json: bool) -> None:
+        shown.append(record.key.decode())
+        if len(shown) == 2:
+            raise KeyboardInterrupt
+        pipeline.context("next", 1)
+        show(record, topics, json=json)
+
+    monkeypatch.setattr(tail, "_show", show_and_go_on)
+    assert onebit("tail", "contexts", "--last", "1", "--follow").code == ExitCode.INTERRUPTED
+    assert shown == ["c", "next"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("prediction",), "TOPIC: expected one of contexts, predictions, feedback, examples, dead-letter, journal, "
+         "snapshots; did you mean predictions?"),
+        (("--since", "noon"), "--since: expected a duration such as 5m, or a time; expected a time such as"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_refused(
+    onebit: Onebit, pipeline: Pipeline, arguments: tuple[str, ...], says: str
+) -> None:
+    refused = onebit("tail", *arguments)
+    assert refused.code == ExitCode.USAGE
+    assert says in refused.err
+
+
+def test_letters_of_a_reason_are_put_again_after_a_dry_run(onebit: Onebit, pipeline: Pipeline) -> None:
+    why = "dead-letter/0@0 contexts/0@2 malformed: value: expected JSON"
+    none = onebit("dead-letters", "requeue", "--reason", "orphan")
+    assert none.out == "0 put into their topics again, 0 passed over\n"
+    dry = onebit("dead-letters", "requeue", "--reason", "expected JSON", "--dry-run").out.splitlines()
+    assert dry[0].startswith(why)
+    assert dry[0].endswith(": would be put into its topic again")
+    assert dry[1] == "1 would be put into their topics again, 0 passed over"
+    assert len(pipeline.records(TOPICS.contexts)) == 3
+    for said, again in (("put into its topic again", 4), ("passed over: it was put again before", 4)):
+        done = onebit("dead-letters", "requeue", "--reason", "malformed").out.splitlines()
+        assert done[0].endswith(f": {said}")
+        assert len(pipeline.records(TOPICS.contexts)) == again

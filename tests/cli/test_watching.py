@@ -1,0 +1,105 @@
+"""Programs that are watched by `--metrics-port`."""
+
+import socket
+from urllib.request import urlopen
+
+import pytest
+
+from stream.cli.console import monotonic_ms
+from stream.cli.exits import ExitCode
+from stream.cli.program_metrics import LearnerCounts, feedback_samples, learner_unready, replay_samples
+from stream.cli.sources import load_settings
+from stream.cli.watching import watched
+from stream.telemetry import metrics
+from stream.telemetry.metrics import METRICS, Counts, Sample
+from tests.cli.conftest import Onebit
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, small_task
+
+
+def by_metric(samples: list[Sample]) -> dict[str, dict[tuple[str, ...], float | Counts]]:
+    found: dict[str, dict[tuple[str, ...], float | Counts]] = {}
+    for sample in samples:
+        found.setdefault(sample.metric.name, {})[sample.labels] = sample.value
+    return found
+
+
+def test_a_learner_tells_what_it_has_decided_and_what_waits() -> None:
+    pipeline, counts = Pipeline(small_task()), LearnerCounts()
+    learner = pipeline.learner()
+    learner._committed = lambda commits: counts.add(commits, learner.broker_ms)
+    assert learner_unready(learner) == "no partition is assigned to it"
+    pipeline.context("waits")
+    pipeline.clock.advance_to(pipeline.now_ms() + 4_000)
+    for number, reward in enumerate((1, 0, 0, 1)):
+        pipeline.context(f"event-{number}")
+        pipeline.answer(f"event-{number}", reward)
+    while learner.step(0):
+        pass
+    pipeline.context("not read yet")
+    learner._last_ends = learner._ends()  # as the next step asks for them
+    assert learner_unready(learner) == ""
+    told = by_metric(list(counts.samples(learner)))
+    assert told[metrics.DECISIONS.name] == {("0",): 5}
+    assert told[metrics.SETTLED.name]["0", "matched"] == 4
+    assert told[metrics.PENDING.name] == {("0",): 1}
+    assert told[metrics.REWARD_RATIO.name] == {(): 0.5}
+    assert told[metrics.LEDGER_BALANCED.name] == {("0",): 1.0}
+    assert told[metrics.INPUT_LAG.name] == {(TOPICS.contexts, "0"): 1, (TOPICS.feedback, "0"): 0}
+    latencies = told[metrics.DECISION_LATENCY.name][()]
+    assert isinstance(latencies, Counts)
+    assert sum(latencies.buckets) == 5
+    assert latencies.total == pytest.approx(4.0, abs=0.1)  # of the one that had stood there
+    learner.close()
+
+
+def test_every_metric_of_a_program_is_told_by_it_and_no_other() -> None:
+    pipeline, counts = Pipeline(small_task()), LearnerCounts()
+    learner = pipeline.learner()
+    learner._committed = lambda commits: counts.add(commits, learner.broker_ms)
+    pipeline.context("event")
+    pipeline.answer("event", 1)
+    while learner.step(0):
+        pass
+    data = small_synsep()
+    told = {
+        metrics.LEARNER: counts.samples(learner),
+        metrics.FEEDBACK: feedback_samples(pipeline.feedback(data, plan()), sent=0),
+        metrics.REPLAY: replay_samples(pipeline.replay(data, 10), events=10),
+    }
+    everywhere = {metrics.BUILD_INFO, metrics.READY, metrics.LOOP_AGE}
+    for program, samples in told.items():
+        expected = {metric.name for metric in METRICS if program in metric.programs and metric not in everywhere}
+        assert {sample.metric.name for sample in samples} == expected, program
+
+
+def test_a_program_is_watched_at_its_port_while_it_runs_and_says_why_it_is_not_ready() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with watched(load_settings({"metrics_port": port}), "learner") as program:
+        program.show("", lambda: [metrics.FEEDBACK_SENT.at(12)])
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert b"\nonebit_feedback_sent_total 12.0\n" in answer.read()
+    with pytest.raises(OSError, match="refused"):
+        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+
+
+def test_without_a_port_nothing_is_made() -> None:
+    def samples() -> list[Sample]:
+        raise AssertionError
+
+    with watched(load_settings({}), "learner") as program:
+        program.show("", samples)
+
+
+def test_a_port_that_is_taken_ends_a_program_in_one_line(onebit: Onebit) -> None:
+    began_ms = monotonic_ms()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = onebit("replay", "--metrics-port", str(port))
+    assert ended.code == ExitCode.USAGE
+    told = " ".join(ended.err.split())
+    assert f"error: --metrics-port {port}: cannot listen at 127.0.0.1: Address already in use; give each" in told
+    assert monotonic_ms() - began_ms < 20_000  # and waits for no Kafka

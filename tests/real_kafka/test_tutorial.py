@@ -1,0 +1,62 @@
+"""docs/tutorial.md: its commands and its program, word for word, on the Kafka of the tests."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stream.brokers.local_kafka import LocalKafka
+
+TUTORIAL = Path(__file__).parents[2] / "docs/tutorial.md"
+IN_A_TERMINAL_OF_ITS_OWN = "# in a terminal of its own"
+
+
+def commands() -> list[str]:
+    """The lines that begin with a prompt; what installs stands without one."""
+    return re.findall(r"^\$ (.*)$", TUTORIAL.read_text(), flags=re.MULTILINE)
+
+
+def test_the_tutorial_does_what_it_says(kafka: LocalKafka, tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(), flags=re.DOTALL)
+    (tmp_path / "shop.py").write_text(program)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")} | {
+        "ONEBIT_BOOTSTRAP": kafka.bootstrap,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    log = tmp_path / "learn.log"
+    learners, days = [], []
+    try:
+        for command in commands():
+            if command.endswith(IN_A_TERMINAL_OF_ITS_OWN):
+                with log.open("wb") as output:
+                    learners.append(
+                        subprocess.Popen(
+                            ["bash", "-c", f"exec {command}"], env=environment, stdout=output, stderr=subprocess.STDOUT
+                        )
+                    )
+                continue
+            done = subprocess.run(
+                ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+                check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}{log.read_text()}"
+            if command == "python shop.py":
+                days.append([int(taken) for taken in re.findall(r": (\d+) of 20", done.stdout)])
+            if "verify" in command:
+                assert "the ledger adds up" in done.stdout + done.stderr
+    finally:
+        for learner in learners:
+            learner.kill()
+            learner.wait()
+    assert [learner.returncode for learner in learners] == [-9, -9]
+    first, second = days
+    assert sum(first[3:]) >= 0.9 * 20 * 9  # "from the third on nearly all"
+    assert sum(second) >= 0.9 * 20 * 12  # nothing is forgotten
+
+
+@pytest.mark.parametrize("count", [8])
+def test_the_commands_of_the_tutorial_are_found(count: int) -> None:
+    assert len(commands()) == count

@@ -1,0 +1,68 @@
+"""A record is a line that can be read, and that cannot harm a terminal."""
+
+import json
+
+import pytest
+
+from stream.reporting.record_lines import event_id_of, record_json, record_line
+from stream.wire.codec import HEADERS, encode_dead_letter, step_headers
+from stream.wire.records import Headers, Record
+from tests.pipeline import TOPICS, context_value, feedback_value
+
+AT_MS = 1_700_000_000_250
+TIME = "2023-11-14T22:13:20.250Z"
+
+
+def line(topic: str, value: bytes | None, key: bytes | None = b"a", headers: Headers = HEADERS) -> str:
+    found = record_line(Record(topic, 0, 7, AT_MS, key, value, headers), TOPICS)
+    assert found.isprintable()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "says"),
+    [
+        (TOPICS.contexts, context_value("a", 0, 2), 'contexts/0@7 a x={"i":[0,2]}'),
+        (TOPICS.feedback, feedback_value("a", 1, action=2), "feedback/0@7 a reward=1 action=2"),
+        (TOPICS.feedback, b"\xff\x1b[2J", r"feedback/0@7 a \xff\x1b[2J"),
+        (TOPICS.feedback, None, "feedback/0@7 a -"),
+        (TOPICS.feedback, b"[1]", "feedback/0@7 a [1]"),
+        (TOPICS.journal, b'{"n":3,"contexts":[0,2]}', "journal/0@7 n=3 contexts=[0,2]"),
+        (TOPICS.snapshots, b"123", "snapshots/0@7 a 3 bytes"),
+        (TOPICS.snapshots, None, "snapshots/0@7 a taken away"),
+        (TOPICS.dead_letter, b"x", "dead-letter/0@7 a not a dead letter of Onebit's: x"),
+    ],
+)
+def test_record_has_its_time_its_place_its_id_and_its_content(topic: str, value: bytes | None, says: str) -> None:
+    assert line(topic, value) == f"{TIME} {says}"
+
+
+def test_dead_letter_says_why_and_where_its_record_stood() -> None:
+    wrong = Record(TOPICS.feedback, 1, 5, 0, b"a", b'{"id":"a","reward":2}', HEADERS)
+    key, value, headers = encode_dead_letter(wrong, "malformed", "reward: expected 0 or 1; got 2\x1b")
+    assert line(TOPICS.dead_letter, value, key, headers) == (
+        rf'{TIME} dead-letter/0@7 a malformed feedback/1@5: reward: expected 0 or 1; got 2\x1b: {{"id":"a","reward":2}}'
+    )
+
+
+def test_record_of_a_step_says_which_and_long_members_are_cut() -> None:
+    value = b'{"id":"a","scores":[%s0]}' % (b"0," * 100)
+    assert line(TOPICS.predictions, value, headers=step_headers(12)) == (
+        f"{TIME} predictions/0@7 a scores=[{'0,' * 59}0… step=12"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [(b"a", b'{"id":"b"}', "b"), (b"a", b"?", "a"), (None, b"[]", None), (b"\xff", b'{"id":1}', "\\xff")],
+)
+def test_event_of_a_record_is_that_of_its_value_or_its_key(key: bytes | None, value: bytes, found: str | None) -> None:
+    assert event_id_of(Record("t", 0, 7, AT_MS, key, value, ())) == found
+
+
+def test_record_for_programs_has_all_of_it() -> None:
+    headers = (("h\udcff", b"1"), ("i", b"\xff"))
+    assert json.loads(record_json(Record("t", 1, 7, AT_MS, None, b"\xff", headers))) == {
+        "topic": "t", "partition": 1, "offset": 7, "append_ms": AT_MS, "key": None, "value": {"base64": "/w=="},
+        "headers": [["h\\xff", "1"], ["i", {"base64": "/w=="}]],
+    }  # fmt: skip

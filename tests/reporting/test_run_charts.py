@@ -1,0 +1,186 @@
+"""What the charts of runs show, and how runs of several seeds become one line with a band."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stream.reporting.charts import Axis, Chart, Level, Line, Mark, chart_json
+from stream.reporting.errors import SharePoint
+from stream.reporting.figures import chart_figures
+from stream.reporting.histograms import Histogram
+from stream.reporting.ledger_flow import flow_words, ledger_flow
+from stream.reporting.page import page
+from stream.reporting.run_charts import error_charts, time_charts
+from stream.reporting.run_report import Latency, RunReport
+from stream.reporting.series import series_of
+from stream.reporting.tables import comparison, labels
+from stream.wire.ledger import Ledger
+from tests.reporting.test_page import Reader, run_report
+
+
+def of_seed(seed: int, error: float = 0.5, learner: str = "banditron") -> RunReport:
+    """A run whose first mistakes are those of its seed."""
+    report = run_report(learner, seed=seed, settings={"seed": seed, "command": f"--seed {seed}", "window": "10s"})
+    points = [point._replace(error_rate=error, window_error_rate=error) for point in report.errors.points]
+    return replace(report, errors=report.errors._replace(error_rate=error, points=tuple(points)))
+
+
+def charts(reports: list[RunReport]) -> dict[str, Chart]:
+    found = series_of(reports)
+    names = labels([series.first for series in found])
+    return {chart.key: chart for chart in (*error_charts(names, found), *time_charts(names, found))}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_series() -> None:
+    other = replace(of_seed(4), settings={"delay": "none"})
+    found = series_of([of_seed(1), other, of_seed(2), of_seed(1), of_seed(3, learner="soba-diag")])
+    assert [[run.seed for run in series.runs] for series in found] == [[1, 2], [4], [1], [3]], "no run is dropped"
+
+
+def test_a_series_is_its_mean_with_a_standard_deviation_on_each_side() -> None:
+    line = charts([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7)])["windowed"].lines[0]
+    spread = np.std([0.2, 0.3, 0.7], ddof=1)
+    assert line.label == "banditron"
+    assert (line.y[-1], line.low[-1], line.high[-1]) == pytest.approx((0.4, 0.4 - spread, 0.4 + spread))
+    alone = charts([of_seed(1)])["windowed"].lines[0]
+    assert (list(alone.low), list(alone.high)) == ([], [])
+
+
+def test_bands_end_at_none_and_at_all() -> None:
+    line = charts([of_seed(1, 0.0), of_seed(2, 1.0)])["progressive"].lines[0]
+    assert (min(line.low), max(line.high)) == (0.0, 1.0)
+
+
+def test_table_of_several_seeds_has_their_means() -> None:
+    table = comparison([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7), of_seed(1, 0.5, "soba-diag")])
+    assert table.columns[:3] == ("learner", "seeds", "error")
+    assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±26.5 %"), ("soba-diag", "1", "50.0 %")]
+    assert "seeds" not in comparison([of_seed(1)]).columns
+
+
+def test_page_of_several_seeds_tells_what_its_means_are_over_and_keeps_each_run() -> None:
+    text = Reader(page([of_seed(1), of_seed(2)])).text
+    assert "Means over the seeds 1 and 2. After ± stands the standard deviation" in text
+    assert "banditron, seed 1" in text
+    assert "banditron, seed 2: --seed 2" in text
+    assert "Means over" not in page([of_seed(1)])
+
+
+def test_page_of_runs_under_different_settings_tells_what_differs() -> None:
+    slow, fast = (
+        run_report(settings={"delay": delay, "loss": 0.1}, data=data, changed=("delay",))
+        for delay, data in (("fixed:1m", "optdigits"), ("fixed:1s", "other"))
+    )
+    text = Reader(page([slow, fast])).text
+    assert "run data delay banditron data=optdigits delay=fixed:1m optdigits fixed:1m" in text
+    assert "banditron data=other delay=fixed:1s: 1,000 events of other" in text
+    assert "What differs" not in page([slow, run_report("soba-diag", settings=slow.settings)])
+
+
+def test_settings_that_are_not_the_defaults_come_first() -> None:
+    text = Reader(page([run_report(settings={"rate": 5.0, "loss": 0.25, "window": "10s"}, changed=("loss",))])).text
+    before, _, after = text.partition("The others, which have their defaults")
+    assert "setting value loss 0.25" in before
+    assert "setting value rate 5 window 10s" in after
+
+
+def test_first_feedback_and_the_constant_class_are_marked() -> None:
+    marked = replace(of_seed(1), first_feedback=120, constant_error_rate=0.9)
+    found = charts([marked, replace(marked, learner="soba-diag")])
+    assert found["progressive"].marks == [Mark("first feedback", 120.0)], "once for all"
+    assert found["progressive"].levels == [Level("most frequent class", 0.9)]
+    assert found["regret"].levels == [Level("most frequent class", 0.9, is_slope=True)]
+    later = replace(marked, learner="soba-diag", first_feedback=300)
+    assert charts([marked, later])["regret"].marks == [Mark("first feedback", 120.0, 0), Mark("", 300.0, 1)]
+
+
+def test_regret_counts_the_wrong_decisions() -> None:
+    report = run_report()
+    assert charts([report])["regret"].lines[0].y[-1] == report.errors.mistakes
+
+
+def test_lines_that_are_the_same_are_one() -> None:
+    delays = Histogram(30, (1, 2, 1))
+    reports = [replace(of_seed(1, learner=name), delay_counts=delays) for name in ("banditron", "soba-diag")]
+    (line,) = charts(reports)["delays"].lines
+    assert (line.label, list(line.y)) == ("all", [0.0, 0.25, 0.5, 0.25, 0.0, 0.0])
+    other = replace(reports[1], delay_counts=Histogram(31, (1,)))
+    drawn = charts([reports[0], other])["delays"]
+    assert [line.label for line in drawn.lines] == ["banditron", "soba-diag"]
+    assert drawn.marks == [Mark("window", 10_000.0)]
+    assert "soba-diag: half of them within 1.6 s, 99 % within 1.6 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_exploration_and_latency_have_charts_where_they_are_known() -> None:
+    known = replace(
+        of_seed(1),
+        exploration=(SharePoint(50, 0.5), SharePoint(1000, 0.0)),
+        latency=Latency("decision", Histogram(0, (3, 1))),
+    )
+    found = charts([known])
+    assert found["exploration"].lines[0][2:4] == ([50, 1000], [0.5, 0.0])
+    assert "the broker's time" in found["latency-decision"].caption
+    assert not {"exploration", "latency-decision", "latency-step"} & charts([of_seed(1)]).keys()
+
+
+def test_charts_are_handed_to_the_script_with_few_digits_and_no_element() -> None:
+    lines = [Line(0, "<a>", [1, 2], [1 / 3, float("nan")]), Line(1, "b", [1, 2], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5])]
+    chart = Chart("key", "t", "c", "a", Axis("x", "count"), Axis("y", "share"), lines)
+    text = chart_json([chart])
+    assert "<" not in text
+    (read,) = json.loads(text)
+    assert read["xs"] == [[1, 2]]
+    assert read["lines"] == [
+        {"number": 0, "label": "<a>", "x": 0, "y": [0.33333, None], "low": [], "high": []},
+        {"number": 1, "label": "b", "x": 0, "y": [1.0, 2.0], "low": [0.5, 1.5], "high": [1.5, 2.5]},
+    ]
+
+
+def test_every_chart_of_a_page_has_the_figure_that_the_script_looks_for() -> None:
+    content = page([replace(of_seed(1), delay_counts=Histogram(30, (1,)), first_feedback=3)])
+    (text,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', content)
+    figures = [attributes.get("data-chart") for attributes in Reader(content).all("figure")]
+    assert [chart["key"] for chart in json.loads(text)] == figures == ["progressive", "windowed", "regret", "delays"]
+
+
+@pytest.mark.parametrize("x", [Axis("γ", "number", "log2"), Axis("delay", "number", "symlog"), Axis("p", "number")])
+def test_charts_of_experiments_are_drawn_on_every_scale(x: Axis) -> None:
+    line = Line(0, "soba", [0.25, 0.5, 4.0], [0.5, 0.25, 0.0], [0.4, 0.2, 0.0], [0.6, 0.3, 0.1])
+    (figure,) = chart_figures([Chart("k", "t", "c", "a", x, Axis("y", "share"), [line], is_half=True)])
+    (drawing,) = figure.drawings
+    assert drawing.size == "any"
+    assert ("2⁻²" in drawing.svg) == (x.scale == "log2")
+
+
+def test_names_stand_at_their_places() -> None:
+    named = Axis("policy", "number", names=["drop", "negative"])
+    line = Line(0, "soba", [0, 1], [0.5, 0.25])
+    (figure,) = chart_figures([Chart("k", "t", "c", "a", named, Axis("y", "share"), [line], is_half=True)])
+    assert re.findall(r">(drop|negative)<", figure.drawings[0].svg) == ["drop", "negative"]
+
+
+def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None:
+    ledger = Ledger(
+        contexts=1_010, context_malformed=10, decided=1_000, matched=950, expired=50, feedback=955, late=5
+    )  # fmt: skip
+    assert flow_words(ledger) == (
+        "Of 1,010 contexts 1,000 were decided: 950 matched, 50 expired. Of 955 feedback, besides: 5 late."
+    )
+    wide, narrow = ledger_flow(ledger, "key")
+    assert (wide.size, narrow.size) == ("wide", "narrow")
+    for drawing in (wide, narrow):
+        told = re.findall(r'class="n">([\d,]+)</tspan> ([a-z ]+)</text>', drawing.svg)
+        assert {name: number for number, name in told} == {
+            "contexts": "1,010", "decided": "1,000", "malformed": "10", "matched": "950", "expired": "50",
+            "late": "5", "feedback": "955",
+        }  # fmt: skip
+    heights = {number: float(px) for px, number in re.findall(_BAR, wide.svg)}
+    assert heights["950"] == pytest.approx(150 * 950 / 1_010, abs=0.1)
+    assert heights["5"] == 2.0, "too thin to be seen otherwise"
+    assert ledger_flow(Ledger(), "key") == []
+
+
+_BAR = r'height="([\d.]+)"/><text[^>]*><tspan class="n">([\d,]+)<'

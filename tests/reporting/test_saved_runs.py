@@ -1,0 +1,106 @@
+"""Runs are read as they were saved, from pages and from the JSON that pages hand out."""
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from stream.estimating.intervals import Interval
+from stream.estimating.live import LiveEstimate, LiveEstimates, LivePoint
+from stream.estimating.survey import Flag
+from stream.reporting.delayed import DelayedPoint
+from stream.reporting.errors import ErrorCurve, SharePoint
+from stream.reporting.histograms import Histogram
+from stream.reporting.page import page
+from stream.reporting.pages import write_page
+from stream.reporting.run_report import Latency, RunReport
+from stream.reporting.saved_runs import SavedRunsError, read_runs, runs_json
+from stream.wire.ledger import Ledger
+from tests.reporting.test_page import run_report
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs.format1.json"
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def full_report(**changes: Any) -> RunReport:
+    """A report with all that one can have."""
+    estimate = LiveEstimates(
+        30, 5, 0, 20.5, 10.0, 0.1, (Flag("outcome-missing", "5 of 35 have none"),),
+        (LiveEstimate("ips", 0.25, Interval(0.125, 0.375), Interval(0.0625, 0.5)),
+         LiveEstimate("snips", None, None, None)),
+        (LivePoint(30, 0.25, Interval(0.0625, 0.5), 0.1),),
+    )  # fmt: skip
+    given: dict[str, Any] = {
+        "events": 40,
+        "delayed": (DelayedPoint(1, 0, 0, 0, 0), DelayedPoint(40, 30, 12, 3, 1)),
+        "warnings": ("too <late>",),
+        "first_feedback": 7,
+        "delay_counts": Histogram(30, (5, 20, 5)),
+        "exploration": (SharePoint(2, 0.5), SharePoint(40, 1 / 3)),
+        "latency": Latency("step", Histogram(-12, (1, 3))),
+        "changed": ("loss", "delay"),
+        "versions": {"onebit": "0.1.0", "python": "3.11.7"},
+        "constant_error_rate": 0.9,
+        "estimate": estimate,
+        "drift_alarms": 2,
+        "full_information": True,
+    }
+    return run_report(**(given | changes))
+
+
+def test_reports_are_read_from_their_page_as_they_were_and_make_the_same_page(tmp_path: Path) -> None:
+    empty = run_report("empty", events=0, ledger=Ledger(), delays=None)  # of which no rate is defined
+    reports = [full_report(), run_report("soba-diag"), empty]
+    read = read_runs(write_page(tmp_path / "page.html", reports, AT))
+    assert runs_json(read) == runs_json(reports)
+    assert page(read) == page(reports)
+    assert (read[0].estimate, read[0].latency, read[0].delayed, read[0].errors.points[-1]) == (
+        reports[0].estimate, reports[0].latency, reports[0].delayed, reports[0].errors.points[-1]
+    )  # fmt: skip
+    assert math.isnan(read[2].errors.error_rate)
+
+
+def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
+    (read,) = read_runs(GOLDEN)
+    assert runs_json([read]) == GOLDEN.read_bytes()
+    assert (read.learner, read.first_feedback, read.delay_counts) == ("banditron", 7, Histogram(30, (5, 20, 5)))
+    assert read.errors.points[-1] == (40, read.errors.mistakes / 40, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("<p>another page</p>", "expected the page of a run, or its JSON; no run is in it"),
+        ('<script type="application/gzip" id="runs">bm8</script>', "no run is in it"),
+        ('{"format": 7, "runs": []}', "expected runs of format 1; got 7"),
+        ("[1]", "expected runs of format 1; got None"),
+        ('{"format": 1, "runs": [{"learner": "soba"}]}', "the runs in it are damaged: KeyError: 'ledger'"),
+    ],
+)
+def test_what_is_no_saved_run_is_refused(tmp_path: Path, content: str, told: str) -> None:
+    path = tmp_path / "some"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(SavedRunsError, match=told):
+        read_runs(path)
+    with pytest.raises(SavedRunsError, match="it cannot be read"):
+        read_runs(tmp_path / "none")
+
+
+def test_json_of_runs_has_all_that_the_command_line_prints() -> None:
+    report = full_report()
+    (saved,) = orjson.loads(runs_json([report]))["runs"]
+    printed = report.as_json()
+    del printed["estimate"]  # which is saved with its path
+    assert {name: saved[name] for name in printed} == orjson.loads(orjson.dumps(printed))
+
+
+def test_curve_of_mistakes_is_saved_in_whole_numbers() -> None:
+    curve = ErrorCurve()
+    for mistake in (True, False, False):
+        curve.add(mistake, mistake)
+    (saved,) = orjson.loads(runs_json([replace(run_report(), errors=curve.summary())]))["runs"]
+    assert saved["curve"] == {"events": [1, 2, 3], "mistakes": [1, 1, 1], "window_mistakes": [1, 0, 0]}

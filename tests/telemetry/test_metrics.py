@@ -1,0 +1,89 @@
+"""The table of metrics: its names, its documentation, and samples made from counts."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from stream.telemetry import metrics
+from stream.telemetry.ledgers import ledger_samples
+from stream.telemetry.metrics import METRICS, Counts, Distribution, Kind
+from stream.telemetry.rewards import RECENT, RewardCounts
+from stream.wire.events import Example, Outcome
+from stream.wire.ledger import IDENTITIES, Ledger
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+UNITS = ("_seconds", "_records", "_ratio", "_events", "_decisions", "_orphans", "_info", "_version")
+
+
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    for metric in METRICS:
+        assert re.fullmatch(r"onebit_[a-z]+(_[a-z]+)*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        states = (metrics.READY, metrics.LEDGER_BALANCED)
+        assert metric.kind is Kind.COUNTER or metric in states or metric.name.endswith(UNITS), metric.name
+        assert bool(metric.bounds) == (metric.kind is Kind.HISTOGRAM), metric.name
+        assert list(metric.bounds) == sorted(set(metric.bounds))
+
+
+def test_the_docs_list_every_metric_as_the_code_has_it() -> None:
+    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `onebit_")]
+    assert rows == [
+        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels) or '–'} | {', '.join(metric.programs)} "
+        f"| {metric.help} |"
+        for metric in METRICS
+    ]
+
+
+def test_a_ledger_is_told_whole() -> None:
+    """With every count another power of two, a sum tells which of them are in it."""
+    ledger = Ledger(*(2**bit for bit in range(len(Ledger._fields))))
+    told = {(sample.metric.name, sample.labels): sample.value for sample in ledger_samples(3, ledger, 5, 7)}
+    assert {labels[0] for _, labels in told} == {"3"}
+
+    def summed(metric: metrics.Metric) -> float:
+        values = [value for (name, _), value in told.items() if name == metric.name]
+        return sum(value for value in values if not isinstance(value, Counts))
+
+    parts = {identity.total: sum(getattr(ledger, part) for part in identity.parts) for identity in IDENTITIES}
+    assert summed(metrics.CONTEXTS) == parts["contexts"]
+    assert summed(metrics.PENDING) + summed(metrics.SETTLED) == parts["decided"]
+    assert summed(metrics.FEEDBACK_RECORDS) + summed(metrics.WAITING_ORPHANS) == parts["feedback"]
+    malformed = ledger.context_malformed + ledger.feedback_malformed
+    assert summed(metrics.DEAD_LETTERS) == malformed + ledger.mismatched + ledger.orphans_dropped
+    assert summed(metrics.MISPLACED) == ledger.contexts_misplaced + ledger.feedback_misplaced
+    assert told[metrics.MODEL_VERSION.name, ("3",)] == 5
+    assert told[metrics.DRIFT_ALARMS.name, ("3",)] == 7
+    assert told[metrics.LEDGER_BALANCED.name, ("3",)] == 0
+
+
+@pytest.mark.parametrize(("ledger", "balanced"), [(Ledger(), 1.0), (Ledger(decided=1), 0.0)])
+def test_a_ledger_that_does_not_add_up_is_told(ledger: Ledger, balanced: float) -> None:
+    assert metrics.LEDGER_BALANCED.at(balanced, "0") in tuple(ledger_samples(0, ledger, 0, 0))
+
+
+def test_a_value_that_is_a_bound_counts_below_it_and_a_negative_one_as_none() -> None:
+    grown = Distribution(metrics.DECISION_LATENCY)
+    grown.add([0.005, 0.0051, -1.0, 301.0])
+    assert grown.sample().value == Counts((2, 1, *[0] * 11, 1), 301.0101)
+
+
+def matched(rewards: Sequence[int]) -> list[Example]:
+    return [Example(str(at), Outcome.MATCHED, 0, 0.5, reward, 200, 0) for at, reward in enumerate(rewards)]
+
+
+def test_rewards_are_those_of_matched_decisions_and_the_ratio_that_of_the_last_ones() -> None:
+    counts = RewardCounts()
+    assert metrics.REWARD_RATIO not in [sample.metric for sample in counts.samples()]
+    counts.add([Example("never answered", Outcome.EXPIRED, 0, 0.5, 0, None, 0), *matched([0, 1])])
+    assert metrics.REWARD_RATIO.at(0.5) in tuple(counts.samples())
+    counts.add(matched([1] * RECENT))
+    told = {sample.metric: sample.value for sample in counts.samples()}
+    assert told[metrics.JUDGED] == RECENT + 2
+    assert told[metrics.REWARDS] == RECENT + 1
+    assert told[metrics.REWARD_RATIO] == 1.0
+    delays = told[metrics.FEEDBACK_DELAY]
+    assert isinstance(delays, Counts)
+    assert sum(delays.buckets) == delays.buckets[2] == RECENT + 2

@@ -1,0 +1,144 @@
+"""How a program is judged from outside, and what it answers by HTTP."""
+
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stream.telemetry import metrics
+from stream.telemetry.metrics import Counts, Sample
+from stream.telemetry.serving import VitalServer
+from stream.telemetry.vital import HANGS_MS, RENEWAL_MS, SLOW_MS, Verdict, Vital
+
+
+class Host:
+    """A program's host, whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+        self.vital = Vital("learner", "1.2.3", lambda: self.ms)
+
+
+def no_samples() -> tuple[Sample, ...]:
+    return ()
+
+
+def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
+    host = Host()
+    told = [host.vital.ready()]
+    host.vital.waits("it waits for Kafka")
+    told.append(host.vital.ready())
+    host.vital.show("partitions that are not recovered yet: 0", no_samples)
+    told.append(host.vital.ready())
+    host.vital.show("", no_samples)
+    host.ms += SLOW_MS
+    told.append(host.vital.ready())
+    host.ms += 1
+    told.append(host.vital.ready())
+    assert told == [
+        Verdict(ok=False, why="it starts"),
+        Verdict(ok=False, why="it waits for Kafka"),
+        Verdict(ok=False, why="partitions that are not recovered yet: 0"),
+        Verdict(ok=True, why="it runs"),
+        Verdict(ok=False, why="its loop has not come round for 10 s"),
+    ]
+
+
+def test_a_loop_that_hangs_is_dead_and_one_that_is_not_begun_or_gives_a_sign_is_not() -> None:
+    host = Host()
+    host.ms += 10 * HANGS_MS  # compiles, say
+    alive = [host.vital.alive().ok]
+    host.vital.show("", no_samples)
+    host.ms += HANGS_MS
+    host.vital.beat()  # a recovery
+    host.ms += HANGS_MS
+    alive.append(host.vital.alive().ok)
+    host.ms += 1
+    alive.append(host.vital.alive().ok)
+    assert alive == [True, True, False]
+
+
+def test_numbers_are_made_anew_when_they_are_old_or_the_state_changes() -> None:
+    host, made = Host(), 0
+
+    def samples() -> list[Sample]:
+        nonlocal made
+        made += 1
+        return [metrics.FEEDBACK_SENT.at(made)]
+
+    counts = []
+    for ms, unready in (
+        (0, ""),
+        (RENEWAL_MS - 1, ""),
+        (RENEWAL_MS, ""),
+        (RENEWAL_MS, "no partition"),
+        (RENEWAL_MS, ""),
+    ):
+        host.ms = ms
+        host.vital.show(unready, samples)
+        counts.append(made)
+    assert counts == [1, 1, 2, 3, 4]
+    assert metrics.FEEDBACK_SENT.at(4) in tuple(host.vital.samples())
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Host, HTTPConnection]]:
+    host = Host()
+    server = VitalServer(host.vital, "127.0.0.1", 0)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    yield host, connection
+    connection.close()
+    server.close()
+
+
+def asked(connection: HTTPConnection, path: str) -> tuple[int, str]:
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def test_health_is_a_status_and_a_reason(served: tuple[Host, HTTPConnection]) -> None:
+    host, connection = served
+    answers = [asked(connection, "/readyz"), asked(connection, "/healthz")]
+    host.vital.show("", no_samples)
+    answers += [asked(connection, "/readyz")]
+    host.ms += HANGS_MS + 1
+    answers += [asked(connection, "/healthz?verbose"), asked(connection, "/")]
+    assert answers == [
+        (503, "it starts\n"),
+        (200, "it starts\n"),
+        (200, "it runs\n"),
+        (503, "its loop has not come round for 60 s\n"),
+        (404, "there are /metrics, /healthz, /readyz\n"),
+    ]
+
+
+def test_a_scrape_is_what_prometheus_reads(served: tuple[Host, HTTPConnection]) -> None:
+    host, connection = served
+    counts = Counts((1, 0, 2, *[0] * 10, 1), 400.5)
+    host.vital.show(
+        "", lambda: [metrics.SETTLED.at(5, "0", "matched"), metrics.DECISION_LATENCY.at(counts),
+                     metrics.SETTLED.at(6, "1", "expired")],
+    )  # fmt: skip
+    host.ms = 250
+    status, text = asked(connection, "/metrics")
+    assert status == 200
+    found = {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    own = {key: value for key, value in found.items() if key[0].startswith("onebit_")}
+    buckets = {key[1]: value for key, value in own.items() if key[0] == "onebit_decision_latency_seconds_bucket"}
+    assert {key: value for key, value in own.items() if "latency" not in key[0]} == {
+        ("onebit_build_info", "learner", "1.2.3"): 1.0,
+        ("onebit_ready",): 1.0,
+        ("onebit_loop_age_seconds",): 0.25,
+        ("onebit_settled_total", "matched", "0"): 5.0,
+        ("onebit_settled_total", "expired", "1"): 6.0,
+    }
+    assert (buckets["0.005"], buckets["0.01"], buckets["0.025"], buckets["300.0"], buckets["+Inf"]) == (1, 1, 3, 3, 4)
+    assert own["onebit_decision_latency_seconds_count",] == 4
+    assert own["onebit_decision_latency_seconds_sum",] == 400.5
+    assert "process_resident_memory_bytes" in text

@@ -1,0 +1,47 @@
+"""Another package of the same name is noticed, and named, before anything fails that nobody understands."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import onebit
+from onebit import CollisionError, check_packages
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_packages_of_this_environment_are_onebits() -> None:
+    check_packages()
+
+
+def test_package_that_is_found_first_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "consumers").mkdir()
+    (tmp_path / "consumers/__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "consumers", raising=False)
+    with pytest.raises(CollisionError) as refused:
+        check_packages()
+    assert str(refused.value).startswith(f"{tmp_path}/consumers is in the way of Onebit's package consumers in {ROOT}:")
+
+
+def test_package_that_another_distribution_has_written_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onebit, "FILES", {"producers": ("gone.py",)})
+    monkeypatch.setattr(onebit, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
+    with pytest.raises(CollisionError) as refused:
+        check_packages()
+    assert "it lacks gone.py. kafka-producers also installs a package of this name; " in str(refused.value)
+
+
+def test_program_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "stream.py").touch()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    done = subprocess.run(
+        [sys.executable, "-c", "import onebit; onebit.main()", "--version"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {tmp_path}/stream.py is in the way of Onebit's package stream in {ROOT}: ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,46 @@
+"""A pipeline in virtual time does what one on a Kafka does, at times that a test chooses."""
+
+from collections.abc import Callable
+
+import pytest
+
+from stream.testing.embedded import EmbeddedPipeline
+
+Make = Callable[..., EmbeddedPipeline]
+SIZES = {"n_classes": 2, "n_features": 2, "learner": "banditron"}
+
+
+def test_feedback_in_time_is_matched_and_after_the_window_it_is_late(onebit_embedded: Make) -> None:
+    pipeline = onebit_embedded(**SIZES, window="10s", partitions=3)
+    for name in ("in-time", "too-late"):
+        pipeline.context(name, [1.0, 0.5])
+        assert pipeline.prediction(name)["model_version"] == 0
+    pipeline.advance("10s")
+    pipeline.feedback("in-time", 1)
+    pipeline.wait_until(lambda ledger: ledger.matched == 1, "one is matched")
+    pipeline.advance("2s")
+    pipeline.feedback("too-late", 1)
+    found = {name: pipeline.example(name) for name in ("in-time", "too-late")}
+    assert {name: (one["outcome"], one["delay_ms"]) for name, one in found.items()} == {
+        "in-time": ("matched", 10_000), "too-late": ("expired", None),
+    }  # fmt: skip
+    pipeline.wait_until(lambda ledger: ledger.late == 1, "one is late")
+
+
+def test_learner_that_is_killed_goes_on_where_it_stood(onebit_embedded: Make) -> None:
+    pipeline = onebit_embedded(**SIZES)
+    pipeline.context("a", {"i": [0]})
+    before = pipeline.prediction("a")
+    pipeline.restart_learner()
+    pipeline.feedback("a", 1, action=before["action"])
+    assert pipeline.example("a")["action"] == before["action"]
+    assert [line.split(" ")[1] for line in pipeline.life("a")] == [
+        "contexts/0@0", "predictions/0@0", "feedback/0@0", "examples/0@0",
+    ]  # fmt: skip
+
+
+def test_variables_of_the_shell_do_not_reach_a_test(onebit_embedded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEBIT_N_CLASSES", "7")
+    pipeline = onebit_embedded(n_features=2, n_classes=2, learner="banditron")
+    pipeline.context("a", [1.0, 0.5])
+    assert len(pipeline.prediction("a")["scores"]) == 2

@@ -1,0 +1,58 @@
+"""The fixtures as a project uses them that has a service to test: what a failed test tells, and what fails one."""
+
+import pytest
+
+pytest_plugins = "pytester"
+
+TESTS = """
+import pytest
+
+SIZES = {"n_classes": 2, "n_features": 2, "learner": "banditron"}
+
+def test_that_fails(onebit_embedded):
+    pipeline = onebit_embedded(**SIZES)
+    pipeline.context("visit-1", [1.0, 0.5])
+    assert pipeline.prediction("visit-1")["action"] == 7
+
+def test_whose_ledger_is_wrong(onebit_embedded):
+    pipeline = onebit_embedded(**SIZES)
+    pipeline.context("visit-1", [1.0, 0.5])
+    pipeline.prediction("visit-1")
+    pipeline.send("examples", "visit-1", b"{}")
+    journal = pipeline.records(pipeline.topics.journal)[-1]
+    pipeline.broker.producer().send(
+        journal.topic, 0, None, journal.value.replace(b'"decided":1', b'"decided":2'), journal.headers
+    )
+
+def test_that_waits_in_vain(onebit_embedded):
+    onebit_embedded(**SIZES, window="1s").prediction("visit-2")
+
+def test_with_a_setting_that_there_is_not(onebit_embedded):
+    onebit_embedded(**SIZES, windw="1s")
+"""
+
+
+@pytest.fixture
+def told(pytester: pytest.Pytester) -> list[str]:
+    """What such a project's tests tell."""
+    pytester.makepyfile(TESTS)
+    return pytester.runpytest_inprocess(
+        "-p", "onebit.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"
+    ).outlines
+
+
+def test_failed_test_tells_the_life_of_its_events_and_a_wrong_ledger_fails_a_test(told: list[str]) -> None:
+    text = "\n".join(told)
+    assert "failed" in told[-1]
+    first = text[text.index("__ test_that_fails __") : text.index("__ test_that_waits_in_vain __")]
+    for expected in (
+        "Onebit's pipeline",
+        "topics onebit.*, Ledger(contexts=1, decided=1",
+        "visit-1:\n  1970-01-01T00:00:01.000Z contexts/0@0 visit-1 x=[1.0,0.5]\n",
+        "predictions/0@0 visit-1 action=",
+    ):
+        assert expected in first
+    assert "this does not hold after 0 ms of virtual time: visit-2 is among the predictions" in text
+    assert "windw" in text
+    assert "_ ERROR at teardown of test_whose_ledger_is_wrong _" in text
+    assert "AssertionError: the ledger does not add up:" in text

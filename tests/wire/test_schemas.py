@@ -1,0 +1,146 @@
+"""The JSON Schemas say what the codec does, as far as JSON Schema can."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from stream.wire import codec
+from stream.wire.codec import LogReading, MalformedError
+from stream.wire.named_features import FeatureEncoder
+from stream.wire.records import Record
+from stream.wire.schemas import EVENTS, schema_of
+from tests.golden import stored
+from tests.wire.test_codec import (
+    BAD_CONTEXTS,
+    BAD_FEEDBACK,
+    BAD_LOGGED,
+    EXAMPLE,
+    N_CLASSES,
+    N_FEATURES,
+    PREDICTION,
+    Bad,
+    record,
+)
+
+VALIDATORS = {topic: Draft202012Validator(schema_of(topic)) for topic in EVENTS}
+GOLDEN = Path(stored.__file__).parent
+
+BEYOND_A_SCHEMA = {
+    "indices are no list",  # i is then the name of a feature
+    "indices fall", "fewer values", "more values", "index is a float",
+    "index too large", "10 million features", "dense too short", "dense too long",
+    "label 4", "label 3.0", "action 4", "action 3.0",
+}  # fmt: skip
+"""What makes a value bad that no schema can say, or that depends on the learner."""
+
+
+def is_accepted(topic: str, value: bytes | None) -> bool:
+    return VALIDATORS[topic].is_valid(orjson.loads(value or b"null"))
+
+
+@pytest.mark.parametrize("topic", EVENTS)
+def test_each_schema_is_one(topic: str) -> None:
+    Draft202012Validator.check_schema(schema_of(topic))
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.name)
+def test_golden_event_is_accepted(path: Path) -> None:
+    assert is_accepted(path.name.partition(".")[0], path.read_bytes())
+
+
+@pytest.mark.parametrize("name", stored.names())
+def test_events_that_an_earlier_version_wrote_or_could_read_are_accepted(name: str) -> None:
+    golden = stored.read(name)
+    opening = json.loads(golden.expected["partitions"][0]["opening"])["settings"]
+    decoders: dict[str, Any] = {
+        "contexts": lambda one: codec.decode_context(one, opening["n_features"]),
+        "feedback": lambda one: codec.decode_feedback(one, opening["n_classes"], rules=codec.FEEDBACK_RULES_1),
+    }
+    for topic in EVENTS:
+        read = [one for one in golden.of(topic, 0)[:60] if can_be_read(decoders.get(topic), Record(*one))]
+        assert read
+        assert [one for one in read if not is_accepted(topic, one.value)] == []
+
+
+def can_be_read(decode: Any, given_record: Record) -> bool:
+    try:
+        if decode is not None:
+            decode(given_record)
+    except MalformedError:
+        return False
+    return True
+
+
+SMALL_BAD = [bad for bad in (*BAD_CONTEXTS, *BAD_FEEDBACK) if len(bad.value or b"") < codec.VALUE_BYTES_MAX]
+
+
+@pytest.mark.parametrize("bad", SMALL_BAD, ids=lambda bad: bad.name)
+def test_bad_value_is_refused_where_a_schema_can_say_why(bad: Bad) -> None:
+    topic = "contexts" if bad in BAD_CONTEXTS else "feedback"
+    assert is_accepted(topic, bad.value) == (bad.name in BEYOND_A_SCHEMA)
+
+
+@pytest.mark.parametrize("bad", [value for _, value, _ in BAD_LOGGED if b'"action":1' not in value or b":0}" in value])
+def test_bad_decision_of_a_log_is_refused(bad: bytes) -> None:
+    of_the_learner = b'"action":4' in bad or b'"logged"' not in bad  # so many classes; a log is wanted
+    assert is_accepted("contexts", bad) == of_the_learner
+
+
+@pytest.mark.parametrize(
+    ("topic", "good", "field", "value"),
+    [
+        *[("predictions", PREDICTION, "action", value) for value in (-1, True, None, "1")],
+        *[("predictions", PREDICTION, "propensity", value) for value in (0, -0.5, 1.5, True, None, "0.5", [0.5])],
+        *[("predictions", PREDICTION, "scores", value) for value in ([], [1.0], None, [1.0, None], "ab")],
+        *[("predictions", PREDICTION, "target", value) for value in ([0, 0.5], {"action": 0}, {"propensity": 0.5})],
+        *[("examples", EXAMPLE, "outcome", value) for value in ("late", None, 1, ["matched"])],
+        *[("examples", EXAMPLE, "reward", value) for value in (2, True, "1")],
+        *[("examples", EXAMPLE, "drift", value) for value in ("class", -1, True)],
+    ],
+)
+def test_event_with_one_bad_field_is_refused(topic: str, good: dict[str, Any], field: str, value: object) -> None:
+    assert VALIDATORS[topic].is_valid({**good, "a_later_version": 1})
+    assert not VALIDATORS[topic].is_valid({**good, field: value})
+
+
+NUMBERS = st.integers(-2, 12) | st.floats(-1.0, 2.0) | st.booleans() | st.none()
+OTHERS = NUMBERS | st.sampled_from(["", "a", [], [1], {}, {"i": [1]}])
+CONTEXTS = st.fixed_dictionaries(
+    {"id": st.sampled_from(["a", "", 1])},
+    optional={
+        "x": st.lists(NUMBERS, min_size=N_FEATURES, max_size=N_FEATURES)
+        | st.dictionaries(st.sampled_from(["i", "v", "price"]), OTHERS | st.lists(NUMBERS, max_size=3)),
+        "logged": OTHERS | st.dictionaries(st.sampled_from(["action", "propensity"]), NUMBERS),
+    },
+)
+FEEDBACK = st.fixed_dictionaries(
+    {"id": st.sampled_from(["a", "", 1])}, optional=dict.fromkeys(("reward", "label", "action"), OTHERS)
+)
+HASHED = FeatureEncoder({}, 0, 10)
+
+
+@given(CONTEXTS)
+def test_context_that_can_be_read_is_accepted(fields: dict[str, Any]) -> None:
+    readings: list[Any] = [
+        lambda one: codec.decode_context(one, N_FEATURES),
+        lambda one: codec.decode_context(one, N_FEATURES, LogReading(N_CLASSES)),
+        lambda one: codec.decode_context(one, N_FEATURES, encoder=HASHED),
+    ]
+    value = orjson.dumps(fields)
+    if "logged" in fields:  # what is not looked at may be anything
+        readings = readings[1:2]
+    if any(can_be_read(decode, record(value)) for decode in readings):
+        assert is_accepted("contexts", value)
+
+
+@given(FEEDBACK)
+def test_feedback_that_can_be_read_is_accepted(fields: dict[str, Any]) -> None:
+    value = orjson.dumps(fields)
+    if can_be_read(lambda one: codec.decode_feedback(one, N_CLASSES), record(value)):
+        assert is_accepted("feedback", value)

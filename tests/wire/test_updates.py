@@ -1,0 +1,135 @@
+"""The records of the log of updates."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from stream.wire.events import Decision, Features
+from stream.wire.records import Record
+from stream.wire.sections import Section, encode_section
+from stream.wire.updates import (
+    CORRECTED,
+    DECIDED,
+    HEADERS,
+    SETTLED,
+    Entries,
+    Entry,
+    Update,
+    UpdatesError,
+    columns_of,
+    decode_update,
+    encode_updates,
+    entry_bytes,
+    joined,
+)
+
+
+def decoded(value: bytes) -> Update:
+    update = decode_update(Record("u", 0, 7, 0, None, value, HEADERS))
+    assert update is not None
+    return update
+
+
+def assert_same(one: tuple[NDArray[Any], ...], other: tuple[NDArray[Any], ...]) -> None:
+    for name, column, expected in zip(Entries._fields, one, other, strict=True):
+        assert column.dtype == expected.dtype, name
+        np.testing.assert_array_equal(column, expected, err_msg=name)
+
+
+def entry(kind: int, x: Features, numbers: Any, bit: int, assumed: int, v: float, label: int) -> Entry:
+    decision = Decision(2, 1, 0.25, numbers[:3], numbers[3:])
+    return Entry(kind, x, decision, bit, assumed, v, label)
+
+
+floats = st.floats(allow_nan=False)
+xs = st.lists(st.tuples(st.integers(0, 2**31 - 1), floats), max_size=4).map(
+    lambda pairs: Features(np.array([i for i, _ in pairs], np.int32), np.array([v for _, v in pairs], np.float64))
+)
+entries = st.builds(
+    entry,
+    st.sampled_from((DECIDED, SETTLED, CORRECTED)),
+    xs,
+    arrays.arrays(np.float64, 5, elements=floats),
+    st.integers(-1, 1),
+    st.integers(-1, 1),
+    st.floats(0.0, 1.0, exclude_max=True),
+    st.integers(-1, 9),
+)
+
+
+@settings(max_examples=30)
+@given(st.lists(entries, min_size=1, max_size=8), st.integers(1, 500))
+def test_what_is_written_is_read_in_as_many_parts_as_it_takes(made: list[Entry], bytes_max: int) -> None:
+    updates = [decoded(value) for value in encode_updates(3, 41, 39, made, bytes_max)]
+    assert [update[:4] for update in updates] == [(3, 41, part, 39) for part in range(len(updates))]
+    assert_same(joined([update.entries for update in updates]), columns_of(made))
+    for update in updates:
+        sizes = [entry_bytes(int(nnz), 5) for nnz in update.entries.sizes]
+        assert len(sizes) == 1 or sum(sizes) <= bytes_max
+
+
+def test_a_record_is_no_larger_than_its_entries_and_a_head_of_a_kilobyte() -> None:
+    x = Features(np.arange(30, dtype=np.int32), np.full(30, 0.5))
+    made = [entry(CORRECTED, x, np.ones(5), 1, 0, 0.5, 2)] * 100
+    (value,) = encode_updates(0, 1, 0, made)
+    assert len(value) - 100 * entry_bytes(30, 5) < 1_000
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+X = Features(np.array([0, 3, 9], np.int32), np.array([1.0, 0.5, -1e300]))
+EMPTY = Features(np.zeros(0, np.int32), np.zeros(0))
+SCORES = np.array([0.0, 1.5, -0.1, 1 / 3, 0.5])
+GOLDEN_STEPS = {
+    "updates.format1": (2, 41, 39, [
+        entry(DECIDED, X, SCORES, -1, -1, 0.0, -1),
+        entry(SETTLED, EMPTY, SCORES, 1, -1, 0.75, 3),
+        entry(CORRECTED, X, SCORES, 1, 0, 0.125, -1),
+    ]),
+    "updates.format1.bare": (0, 1, 0, [entry(SETTLED, X._replace(values=np.ones(3)), SCORES, 0, -1, 0.0, -1)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN_STEPS)
+def test_bytes_of_the_log_are_those_of_format_1(name: str) -> None:
+    # A difference here is a change of the format: logs that exist can no longer be read, or not by those that run.
+    partition, step, follows, made = GOLDEN_STEPS[name]
+    assert encode_updates(partition, step, follows, made) == [(GOLDEN / name).read_bytes()]
+    update = decoded((GOLDEN / name).read_bytes())
+    assert update[:4] == (partition, step, 0, follows)
+    assert_same(update.entries, columns_of(made))
+
+
+def test_a_record_without_a_version_is_of_another_program() -> None:
+    assert decode_update(Record("u", 0, 7, 0, None, b"{}", ())) is None
+
+
+ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0])), np.ones(3), 1, -1, 0.0, -1)])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"newer": np.zeros(1)}, "u/0 offset 7 has the column 'newer', which this version of Onebit does not know"),
+        ({"nnz": np.array([2], np.int32)}, r"offset 7: .* cannot be read: .*nnz: expected 1 in all; got 2"),
+        ({"action": np.array([2], np.int64)}, "actions: expected 1 of int32; got"),
+        ({"greedy": np.array([2, 1], np.int32)}, "greedy: expected 1 of int32; got"),
+        ({"reward": None}, "KeyError.*reward"),
+    ],
+)
+def test_a_record_that_is_not_as_the_format_says_is_refused_with_its_place(
+    changed: dict[str, Any], message: str
+) -> None:
+    columns: dict[str, Any] = {
+        "kind": ONE.kinds, "action": ONE.actions, "greedy": ONE.greedy, "propensity": ONE.propensities,
+        "scores": ONE.scores, "reward": ONE.rewards, "nnz": ONE.sizes, "x.indices": ONE.indices,
+    } | changed  # fmt: skip
+    columns = {name: column for name, column in columns.items() if column is not None}
+    section = Section("updates", {"partition": 0, "step": 1, "part": 0, "follows": 0}, columns)
+    with pytest.raises(UpdatesError, match=message):
+        decoded(b"".join(encode_section(section)))
