@@ -88,9 +88,7 @@ class Admin:
         needs = (Acl("topic", tp.topic, "Describe"),)
         try:
             return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask, needs)
-        except (
-            BrokerUnavailableError
-        ):  # one that was made while a broker stood still may never find out that it is back
+        except BrokerUnavailableError:  # a client that was made while a broker stood still may not hear that it is back
             _release(self._asking.pop(level))
             raise
 
