@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from consumers.following import Following
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask, TaskSnapshots
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
@@ -19,15 +20,19 @@ from stream.brokers.port import (
     StaleMemberError,
     TransactionalProducer,
 )
-from stream.joining.task import Reading, Task, TaskSettings, merge
+from stream.joining.task import Effects, Reading, Task, TaskSettings, merge
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
-from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit
+from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit, predictions_digest
 from stream.recovery.inputs import check_partitions
-from stream.recovery.journal import JournalStep, Opening, SettingsChange
+from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
+from stream.recovery.model_snapshot import PARTITION
 from stream.recovery.recover import Recovered, recover
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot_chunks import CHUNK_BYTES
 from stream.recovery.stored_settings import by_name
+from stream.sharing.replica import Replica
+from stream.sharing.view import View
+from stream.wire.codec import encode_prediction
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -112,16 +117,17 @@ class LearnerProgram:
         self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
+        self._last_ends: dict[TopicPartition, Ends] = {}
         work_ms = min(tolerated_ms, 2 * options.step_max_ms)
         self._portion = Portion(options.records_max, None if options.dates_by_contexts else work_ms)
-        self._last_ends: dict[TopicPartition, Ends] = {}
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
         self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time
         self._has_asked = False  # whether the one before was
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
-        self._snapshots = SnapshotWriting(broker, topics.journal, options.snapshots, self._time)
+        self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
+        self._following: Following | None = None  # the log of a shared model; None: none has been seen yet
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
         )
@@ -174,6 +180,16 @@ class LearnerProgram:
         """Decisions that stand although they are dated too long before their predictions: the broker is slow."""
         return self._time.outdated
 
+    @property
+    def replica(self) -> Replica | None:
+        """The shared model, as far as this process has read its log; None: tasks have models of their own."""
+        return None if self._following is None else self._following.replica
+
+    def read_log(self) -> None:
+        """Read the log of a shared model to where it ends now; decisions are made on what was read."""
+        if self._following is not None:
+            self._following.read_on()
+
     def next_due_ms(self) -> int | None:
         """The broker's time at which something will be due although no record comes."""
         deadlines = [running.task.join.next_deadline_ms() for running in self._running.values()]
@@ -203,6 +219,7 @@ class LearnerProgram:
         self._read(0 if self._has_asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
+        self.read_log()
         self._last_ends = ends = self._ends()
         self._began_ms, self._most_records = self._host_ms(), 0
         commits = []
@@ -338,7 +355,10 @@ class LearnerProgram:
             running.settings_from,
             running.reading,
             running.task.alarms,
+            _log_step(running, effects),
         )
+        if step.log is not None:
+            running.wrote = step.log.wrote(step.number)
         contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
         return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
 
@@ -410,7 +430,7 @@ class LearnerProgram:
                 given=self._given, change_settings=self._change_settings, pulse=recovering.pulse,
             )  # fmt: skip
             recovered_count += 1
-            if self._revocations == revocations:
+            if self._revocations == revocations and self._has_read_its_log(partition, recovered):
                 self._start(partition, recovered, snapshots_end)
         return recovered_count
 
@@ -428,6 +448,23 @@ class LearnerProgram:
             self._held_up.add(partition)
             self._announce(f"partition {partition} waits for a transaction of the learner that had it before")
         return True
+
+    def _has_read_its_log(self, partition: int, recovered: Recovered) -> bool:
+        """Whether a shared model has all that the task had for it; if not, it is recovered again later."""
+        if recovered.settings.model == "own":
+            return True
+        if self._following is None:
+            self._following = Following(self._broker, self._topics, recovered.settings)
+        self._following.read_on()
+        if self._following.replica.place_of(partition).step >= recovered.wrote:
+            return True
+        if partition not in self._held_up:
+            self._held_up.add(partition)
+            self._announce(
+                f"partition {partition} waits until {self._topics.updates} can be read up to what its step "
+                f"{recovered.wrote} wrote: a transaction is open before it"
+            )
+        return False
 
     def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
         described = self._broker.describe_topics([self._topics.contexts])[self._topics.contexts]
@@ -452,7 +489,12 @@ class LearnerProgram:
             recovered.settings.resolved(),
             recovered.settings_from,
             reading,
+            recovered.wrote,
         )
+        if self._following is not None:
+            recovered.task.see(View(self._following.replica, partition))
+            if partition == PARTITION:
+                self._snapshots.begin_model(self._following)
         self._snapshots.make_room(recovered.task)
         self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
@@ -479,3 +521,15 @@ class LearnerProgram:
             self._producer.close()
         finally:
             self._consumer.close()
+            if self._following is not None:
+                self._following.close()
+
+
+def _log_step(running: RunningTask, effects: Effects) -> LogStep | None:
+    """What the journal says of a step on a shared model."""
+    if not isinstance(running.task.view, View):
+        return None
+    values = [encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
+    return LogStep(
+        running.task.view.offset, running.wrote, len(effects.updates), len(values), predictions_digest(values)
+    )

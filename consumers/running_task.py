@@ -45,6 +45,7 @@ class RunningTask:
     settings: TaskSettings  # those of its next step; where the task has others, its journal is told
     settings_from: int  # the first step under the settings that the task has; 0: they open its journal
     reading: Reading  # how its inputs are read
+    wrote: int = 0  # its last step that wrote to the log of a shared model; 0: none did
     context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)

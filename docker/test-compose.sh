@@ -2,7 +2,7 @@
 # Run docker/compose.test.yaml to its end, and kill the learner three times on the way: it must come back, decide every
 # event exactly once, and leave topics whose ledger adds up.
 # Then run docker/compose.yaml as users do: as it stands, whose last line must be the verdict, and Kafka's log not among
-# the lines; and without the simulated environment, for examples/own_service.py.
+# the lines; and without the simulated environment, for examples/own_service.py, watched by the monitor and by Prometheus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-compose
@@ -14,8 +14,10 @@ events=${ONEBIT_TEST_EVENTS:-6000}
 image=${ONEBIT_IMAGE:-onebit}
 kafka_image=${ONEBIT_KAFKA_IMAGE:-apache/kafka:4.1.1}
 port=${ONEBIT_KAFKA_PORT:-19192} # so that this can run beside another Kafka
+prometheus_image=${ONEBIT_PROMETHEUS_IMAGE:-prom/prometheus:v2.42.0}
 unset "${!ONEBIT_@}" # so that this run is always the same
 export ONEBIT_TEST_EVENTS=$events ONEBIT_IMAGE=$image ONEBIT_KAFKA_IMAGE=$kafka_image ONEBIT_KAFKA_PORT=$port
+export ONEBIT_PROMETHEUS_IMAGE=$prometheus_image
 
 begin
 say "building the image"
@@ -80,9 +82,15 @@ if grep -q '^kafka-1 ' "$log"; then fail "Kafka's log is shown"; fi
 rm "$log"
 remove
 
+say "the alert rules"
+rules() { docker run --rm --volume "$PWD/docker/prometheus:/etc/prometheus:ro" --entrypoint promtool "$prometheus_image" "$@"; }
+rules test rules /etc/prometheus/alerts.test.yml
+rules check config /etc/prometheus/prometheus.yml >/dev/null
+
 export ONEBIT_TOPIC_PREFIX=own. ONEBIT_N_CLASSES=3 ONEBIT_N_FEATURES=4 ONEBIT_LEARNER=banditron ONEBIT_WINDOW=5s
-say "Kafka, topics and a learner for examples/own_service.py"
-compose up --no-build --detach --wait --wait-timeout 120 kafka topics learner
+export COMPOSE_PROFILES=monitoring ONEBIT_MONITOR_PORT=$((port + 1)) ONEBIT_PROMETHEUS_PORT=$((port + 2))
+say "Kafka, topics and a learner for examples/own_service.py, with what watches them"
+compose up --no-build --detach --wait --wait-timeout 120 kafka topics learner monitor prometheus
 [[ $(state "$(compose ps --quiet learner)" Health.Status) == healthy ]] || fail "--wait came back before the learner was healthy"
 own_service() { # DOCKER-RUN-ARGUMENTS...
   docker run --rm --env ONEBIT_TOPIC_PREFIX --volume "$PWD/examples:/examples:ro" --entrypoint python "$@" "$ONEBIT_IMAGE" /examples/own_service.py
@@ -91,4 +99,28 @@ say "own_service.py as another container, and as a program of this machine"
 own_service --network "${COMPOSE_PROJECT_NAME}_default" --env ONEBIT_BOOTSTRAP=kafka:19092
 own_service --network host --env ONEBIT_BOOTSTRAP="localhost:$port"
 compose run --rm --no-deps -T verify verify --wait-events 600 --timeout 1m 2>/dev/null | tail -1
+
+ask() { # PROMQL: the value that Prometheus answers
+  python3 -c 'import json, sys, urllib.parse, urllib.request as r
+found = json.load(r.urlopen(sys.argv[1] + urllib.parse.quote(sys.argv[2]), timeout=10))["data"]["result"]
+print(found[0]["value"][1] if found else "nothing")' "http://127.0.0.1:$ONEBIT_PROMETHEUS_PORT/api/v1/query?query=" "$1"
+}
+expect() { # PROMQL VALUE, within some scrapes
+  local found
+  for _ in $(seq 20); do
+    found=$(ask "$1")
+    if [[ $found == "$2" ]]; then return; fi
+    sleep 1
+  done
+  fail "Prometheus answers $found for $1, not $2"
+}
+say "asking Prometheus"
+for job in learner monitor; do
+  expect "sum(onebit_decisions_total{job=\"$job\"})" 600
+  expect "sum(onebit_settled_total{job=\"$job\",outcome=\"matched\"})" 600
+  expect "min(onebit_ledger_balanced{job=\"$job\"})" 1
+done
+expect "sum(onebit_ready)" 2
+expect "max(onebit_stuck)" 0
+expect "count(ALERTS) or vector(0)" 0
 say "passed"

@@ -139,7 +139,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self.broker = EmbeddedBroker(self.clock)
-        self.broker.create_topics(TOPICS.specs(self.partitions))
+        self.broker.create_topics(TOPICS.specs(self.partitions, shares_model=self.settings.model == "shared"))
 
     def now_ms(self) -> int:
         return self.clock.now_ms

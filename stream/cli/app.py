@@ -21,6 +21,7 @@ from stream.cli import (
     learn,
     learners,
     model,
+    monitor,
     replay,
     report,
     run,
@@ -43,6 +44,7 @@ from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError, UnrecoverableError
 from stream.reporting.saved_runs import SavedRunsError
 from stream.verifying.model_files import ModelError
+from stream.wire.updates import UpdatesError
 
 app = typer.Typer(
     help="Online multiclass learning from one late bit of feedback: right or wrong.",
@@ -52,7 +54,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, report, replay, learn, feedback, verify, tail, estimate, simulate, learners, settings_table):
+for group in (
+    run,
+    report,
+    replay,
+    learn,
+    feedback,
+    monitor,
+    verify,
+    tail,
+    estimate,
+    simulate,
+    learners,
+    settings_table,
+):
     app.add_typer(group.app)
 app.add_typer(topics.app, name="topics")
 app.add_typer(config.app, name="config")
@@ -90,6 +105,7 @@ USAGE_ERRORS = (
     LocalKafkaError,
     ModelError,
     SavedRunsError,
+    UpdatesError,
 )
 
 

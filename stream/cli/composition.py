@@ -224,6 +224,7 @@ def task_settings(
         propensity_min=settings.propensity_min,
         features=named_features(settings),
         class_names=class_names,
+        model=settings.model,
     )
 
 

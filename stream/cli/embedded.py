@@ -40,7 +40,7 @@ from stream.reporting.delayed import Settlements
 from stream.reporting.errors import ErrorCurve, constant_error_rate, exploration
 from stream.reporting.histograms import histogram
 from stream.reporting.latency import NO_LATENCIES, LatencyCounts, decision_counts, quantiles
-from stream.reporting.run_report import RunReport, summarise_delays
+from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
 from stream.reporting.tables import percent
 from stream.reporting.versions import versions
 from stream.verifying.audit import audit_partition, latencies_of
@@ -135,7 +135,7 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
     topics = topics_of(settings)
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)
-    broker.create_topics(topics.specs(settings.partitions))
+    broker.create_topics(topics.specs(settings.partitions, shares_model=task.model == "shared"))
     judge = Judge(dataset.n_classes)
 
     def now_ms() -> int:
@@ -195,12 +195,25 @@ def _report(
             wall_s, latency = _run(pipeline, shown)
     except KeyboardInterrupt as error:
         raise BrokenOffError(f"{learner}: the run was broken off {_reached(pipeline, dataset)}") from error
-    tasks = pipeline.learner.tasks
+    end = _end_of(pipeline, wall_s, latency)
+    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
+
+
+def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
+    """What the models are in the end; a shared one after all of its log."""
+    learner, virtual_s = pipeline.learner, pipeline.clock.now_ms / 1_000
+    learner.read_log()
+    replica = learner.replica
+    if replica is not None:
+        digest = state_digest([replica.learner.state()])
+        found = ReplicaReport(LearnerOptions().instance, replica.version, digest)
+        alarms = int(replica.learner.alarms.sum())
+        return RunEnd(replica.updates, alarms, digest, virtual_s, wall_s, latency, "shared", (found,))
+    tasks = learner.tasks
     digest = state_digest(tasks[partition].learner.state() for partition in sorted(tasks))
     updates = sum(task.updates for task in tasks.values())
     alarms = sum(task.alarms for task in tasks.values())
-    end = RunEnd(updates, alarms, digest, pipeline.clock.now_ms / 1_000, wall_s, latency)
-    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
+    return RunEnd(updates, alarms, digest, virtual_s, wall_s, latency)
 
 
 def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> tuple[float, LatencyCounts | None]:
@@ -259,6 +272,8 @@ class RunEnd(NamedTuple):
     virtual_s: float
     wall_s: float
     latency_counts: LatencyCounts | None
+    model: str = "own"
+    replicas: tuple[ReplicaReport, ...] = ()
 
 
 def report_of(

@@ -61,6 +61,7 @@ class Program(StrEnum):
     REPLAY = "replay"
     LEARN = "learn"
     FEEDBACK = "feedback"
+    MONITOR = "monitor"
     CREATE = "topics create"
     DESCRIBE = "topics describe"
     VERIFY = "verify"
@@ -75,6 +76,7 @@ _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _CONNECTED = frozenset(Program) - {Program.RUN}
 _ACCESS = frozenset(Program)
 _WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
+_MONITOR = frozenset((Program.MONITOR,))
 _NO_FLAG: frozenset[Program] = frozenset()  # of secrets: everybody on a machine can read command lines
 
 
@@ -434,6 +436,14 @@ class Settings(BaseSettings):
             "own counts where the log has the same.",
         ),
     ] = "own"
+    model: Annotated[
+        Literal["own", "shared"],
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.RUN,)),
+            "Whose model decides: that of each partition, or one of all partitions, in embedded runs only.",
+        ),
+    ] = "own"
     reward: Annotated[
         Literal["exclusive", "any"],
         Setting(
@@ -482,7 +492,7 @@ class Settings(BaseSettings):
         Field(pattern=r"^[A-Za-z0-9._-]{1,100}$"),
         Setting(
             Panel.KAFKA,
-            frozenset((Program.LEARN, Program.FEEDBACK)),
+            frozenset((Program.LEARN, Program.FEEDBACK, Program.MONITOR)),
             "The name of this process across restarts; of several that run at once each needs its own.",
             "NAME",
         ),
@@ -657,12 +667,22 @@ class Settings(BaseSettings):
             "PORT",
         ),
     ] = 0
+    page_port: Annotated[
+        int,
+        Field(ge=1, le=65_535),
+        Setting(
+            Panel.WATCHING,
+            _MONITOR,
+            "Where the monitor has its page, and /metrics, /healthz and /readyz beside it.",
+            "PORT",
+        ),
+    ] = 9470
     metrics_host: Annotated[
         str,
         Field(min_length=1),
         Setting(
             Panel.WATCHING,
-            _WATCHED,
+            _WATCHED | _MONITOR,
             "The address of this machine at which it does so; 0.0.0.0: at all of them.",
             "ADDRESS",
         ),

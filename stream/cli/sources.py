@@ -14,8 +14,9 @@ from stream.cli.settings import CONFIG_VARIABLE, PREFIX, Settings, SettingsError
 from stream.near_names import close_matches
 
 OTHER_VARIABLES = frozenset(
-    (CONFIG_VARIABLE, "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP")
-)
+    (CONFIG_VARIABLE, "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP",
+     "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
+)  # fmt: skip
 """Variables that are no settings: the file's path, and those of the compose files."""
 
 OTHER_PREFIXES = ("ONEBIT_TEST_",)

@@ -24,9 +24,10 @@ from stream.durations import parse_duration
 from stream.recovery.journal import JournalError
 from stream.recovery.journal_reading import JournalFollower
 from stream.reporting.errors import MatchedError, matched_error
+from stream.reporting.latency import quantiles
 from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.tables import percent
-from stream.verifying.audit import Finding, audit_partition, latency_of
+from stream.verifying.audit import Finding, audit_partition, latencies_of
 from stream.wire import codec
 from stream.wire.events import Example
 from stream.wire.ledger import Ledger
@@ -77,7 +78,7 @@ def verify(
             "matched": error.matched,
             "error": error.error_rate,
             "error_last_fifth": error.error_rate_last_fifth,
-            "latency": latency._asdict() if (latency := latency_of(findings)) else None,
+            "latency": latency._asdict() if (latency := quantiles(latencies_of(findings))) else None,
             "partitions": [finding.as_json() for finding in findings],
         }
         if replay:
@@ -162,7 +163,7 @@ def print_findings(findings: list[Finding], error: MatchedError) -> None:
             out.print(f"  not applied yet: {finding.contexts_behind:,} contexts, {finding.feedback_behind:,} feedback")
     gone = [finding for finding in findings if finding.gone]
     wrong = [finding for finding in findings if not finding.ok and not finding.gone]
-    if latency := latency_of(findings):
+    if latency := quantiles(latencies_of(findings)):
         out.print(
             f"decisions came {latency.median_ms:,} ms after their contexts (the median; the 99th percentile: "
             f"{latency.p99_ms:,} ms)",

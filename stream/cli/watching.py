@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from stream import __version__
 from stream.cli.console import monotonic_ms
-from stream.cli.settings import Settings, SettingsError
+from stream.cli.settings import Settings, SettingsError, flag_of
 from stream.telemetry.metrics import Sample
 from stream.telemetry.vital import Vital
+
+if TYPE_CHECKING:
+    from stream.telemetry.serving import Site
 
 
 class Watched:
@@ -40,23 +44,30 @@ class Watched:
 
 
 @contextmanager
-def watched(settings: Settings, program: str) -> Iterator[Watched]:
+def watched(settings: Settings, program: str, site: "Site | None" = None) -> Iterator[Watched]:
     """A program, and whoever may watch it by these settings.
 
+    Args:
+        settings: they name the address.
+        program: what it is called.
+        site: its pages; a program that has some has a port for them.
+
     Raises:
-        SettingsError: it cannot listen at the address that they name.
+        SettingsError: it cannot listen at that address.
     """
-    if settings.metrics_port == 0:
+    field = "metrics_port" if site is None else "page_port"
+    port: int = getattr(settings, field)
+    if port == 0:
         yield Watched(None)
         return
     from stream.telemetry.serving import VitalServer  # here: most programs are not watched, and need no HTTP
 
     vital = Vital(program, __version__, monotonic_ms)
     try:
-        server = VitalServer(vital, settings.metrics_host, settings.metrics_port)
+        server = VitalServer(vital, settings.metrics_host, port, site)
     except OSError as error:
         raise SettingsError(
-            f"--metrics-port {settings.metrics_port}: cannot listen at {settings.metrics_host}: "
+            f"{flag_of(field)} {port}: cannot listen at {settings.metrics_host}: "
             f"{error.strerror or error}; give each program of this machine a port of its own"
         ) from error
     try:

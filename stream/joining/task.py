@@ -5,7 +5,7 @@ it is comes with the records and with the step, so that the same steps give the 
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, Literal, NamedTuple
@@ -27,7 +27,9 @@ from stream.joining.join import (
 from stream.joining.placement import count_misplaced
 from stream.joining.play import Play, Played, Reward, play_logged, play_match
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
+from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
+from stream.sharing.view import Recall, View, check_room
 from stream.wire.codec import (
     DEAD_LETTER_MALFORMED,
     DEAD_LETTER_MISMATCHED,
@@ -52,9 +54,11 @@ from stream.wire.events import (
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
 from stream.wire.records import Record, make
+from stream.wire.updates import Entry
 
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
+Sharing = Literal["own", "shared"]
 
 
 class Unsuitable(Enum):
@@ -122,6 +126,7 @@ class TaskSettings:
     propensity_min: float = 0.0  # the least propensity of a log that is learned from; 0: there is none
     features: Mapping[str, Any] | None = None  # which index each named feature has, as `to_plain` writes it
     class_names: tuple[str, ...] | None = None  # class k is called class_names[k]; None: by its number alone
+    model: Sharing = "own"  # whose model it is that the task decides on: its own, or that of all tasks
 
     def resolved(self) -> "TaskSettings":
         """The same with all the learner's parameters: those that are not given at their defaults of today.
@@ -145,6 +150,11 @@ class TaskSettings:
         learner = create(self.learner, self.n_classes, self.n_features, **parameters)
         self.check_policies(learner)
         self.feature_encoder()
+        if self.model == "shared" and self.play != "own":
+            raise ParameterError(
+                f"model shared: expected play own; got {self.play}: a log's decisions are learned from by models of "
+                "their own"
+            )
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
@@ -231,6 +241,7 @@ class Effects(NamedTuple):
     predictions: list[tuple[Prediction, int]]  # with the offset of the context
     examples: list[tuple[Example, int | None]]  # with the offset of the feedback
     dead_letters: list[DeadLetter]
+    updates: Sequence[Entry] = ()  # for the log of a shared model
 
 
 def merge(
@@ -268,11 +279,15 @@ class Task:
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
-        self.learner = settings.make_learner()
+        self.learner: Learner = settings.make_learner()
+        self.view: View | Recall | None = None  # of a shared model; None: the model is the task's own
+        if settings.model == "shared":
+            assert isinstance(self.learner, KernelLearner)
+            self.view = Recall(self.learner)
         self.join = Join(
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
-        self.updates = 0  # updates that changed the model: its version
+        self.updates = 0  # updates that changed the model; of a shared one its version at the last step
         self.decided_at_ms = 0  # of the latest decision; the next is not dated before it, as the join's order needs
         self._contexts_topic = contexts_topic
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
@@ -295,10 +310,15 @@ class Task:
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
 
+    def see(self, view: View) -> None:
+        """Decide on a shared model from the next step on; until then steps can only be applied again."""
+        self.view = view
+        self.learner = view.learner
+
     @property
     def alarms(self) -> int:
-        """How often drift has reset the model, or a class of it."""
-        return int(self.learner.alarms.sum())
+        """How often drift has reset the model, or a class of it; of a shared one the log alone tells."""
+        return int(self.learner.alarms.sum()) if self.view is None else 0
 
     def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading = READING) -> Effects:
         """Apply records in their order.
@@ -310,6 +330,14 @@ class Task:
                 when it was not.
             reading: how they are read.
         """
+        if self.view is None:
+            return self._step(records, now_ms, feedback_end_ms, reading)
+        with self.view.step() as entries:
+            self.updates = self.view.version
+            effects = self._step(records, now_ms, feedback_end_ms, reading)
+        return effects._replace(updates=entries)
+
+    def _step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading) -> Effects:
         effects = Effects([], [], [])
         self._act_on(self.join.settle_changed(), effects)
         counts_places = reading.partitions > 1
@@ -338,6 +366,8 @@ class Task:
         """Apply a context; its id, if it can be read."""
         try:
             context = decode_context(record, self.settings.n_features, self._log, self._encoder)
+            if self.view is not None:
+                check_room(self.view.learner, context.x)
         except MalformedError as error:
             self.join.receive_malformed(Input.CONTEXT)
             effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
@@ -346,18 +376,19 @@ class Task:
         event_id, x, logged = context
 
         def decide() -> Pending | Aside:
-            decision, target, counts = self.learner.predict(x, self._draw_action(event_id)), None, True
+            decision, target, counts = self._decide(event_id, x), None, True
             if logged is not None:
                 decision, target, counts, is_floored = self._play(context, decision)
                 if is_floored:
                     self.join.count_floored()
             if counts:
-                self.learner.observe(x, decision if logged is None else self._taught(decision))
+                self._observer.observe(x, decision if logged is None else self._taught(decision))
             decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
             self.decided_at_ms = decided_at_ms
             names = self.settings.class_names
             name = None if names is None else names[decision.action]
-            prediction = make(Prediction, (event_id, decision, decided_at_ms, self.updates, target, name))
+            carried = decision.logged if self.view is not None and decision.logged.size else None
+            prediction = make(Prediction, (event_id, decision, decided_at_ms, self.updates, target, name, carried))
             effects.predictions.append((prediction, record.offset))
             pending = make(Pending, (x, decision, decided_at_ms))
             return pending if counts else Aside(pending)
@@ -366,6 +397,15 @@ class Task:
         if events:
             self._act_on(events, effects)
         return event_id
+
+    @property
+    def _observer(self) -> Learner | View | Recall:
+        return self.learner if self.view is None else self.view
+
+    def _decide(self, event_id: str, x: Features) -> Decision:
+        if isinstance(self.view, Recall):
+            return self.view.decision(event_id)
+        return self.learner.predict(x, self._draw_action(event_id))
 
     def _play(self, context: Context, own: Decision) -> Played:
         """What becomes of a decision where a log has one."""
@@ -425,11 +465,14 @@ class Task:
             delay_ms = record.append_ms - pending.decided_at_ms
         if reward is not None:
             learner, v = self.learner, self._update_draw(event_id)
-            before = learner.alarms.tobytes()
             taught = decision if self._log is None else self._taught(decision)
-            self.updates += learner.update(pending.x, taught, reward, v, label)
-            if before and before != learner.alarms.tobytes():
-                drift = _gone_off(before, learner.alarms)
+            if self.view is None:
+                before = learner.alarms.tobytes()
+                self.updates += learner.update(pending.x, taught, reward, v, label)
+                if before and before != learner.alarms.tobytes():
+                    drift = _gone_off(before, learner.alarms)
+            else:
+                self.view.settle(pending.x, taught, reward, v, label)
         settled_at_ms = self.join.watermark_ms
         example = make(
             Example, (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift)
@@ -444,7 +487,10 @@ class Task:
         if outcome is Outcome.EXPIRED and assumed is not None:
             v = self._update_draw(feedback.id)  # the one that the assumed update was made with
             decision = self._taught(pending.decision)
-            self.updates += self.learner.retract(pending.x, decision, assumed, feedback.reward, v)
+            if self.view is None:
+                self.updates += self.learner.retract(pending.x, decision, assumed, feedback.reward, v)
+            else:
+                self.view.correct(pending.x, decision, assumed, feedback.reward, v)
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
         feedback, record, action = mismatched

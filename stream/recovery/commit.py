@@ -1,6 +1,7 @@
 """The numbered commit: one step's outputs, journal record and offsets, in one transaction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 from stream.brokers.port import Consumer, TransactionalProducer
@@ -8,9 +9,10 @@ from stream.joining.task import Effects
 from stream.recovery import journal
 from stream.recovery.journal import JournalStep, Opening, SettingsChange, encode_entry
 from stream.recovery.snapshot_chunks import Message
-from stream.wire import codec
+from stream.wire import codec, updates
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
+from stream.wire.updates import encode_updates
 
 
 class Commit(NamedTuple):
@@ -65,6 +67,8 @@ def commit(
         producer.send(topics.journal, partition, None, encode_entry(step), journal.HEADERS)
         for key, value in chunks:
             producer.send(topics.snapshots, partition, key, value, codec.HEADERS)
+    for part in commits:
+        _send_updates(producer, topics, part)
     after(3)
     appended_ms = producer.flush()
     after(4)
@@ -79,6 +83,14 @@ def commit(
     append_ms = producer.commit()
     after(7)
     return append_ms
+
+
+def predictions_digest(values: Iterable[bytes]) -> str:
+    """SHA-256 of the predictions of a step, by which they are known again."""
+    digest = sha256()
+    for value in values:
+        digest.update(value)
+    return digest.hexdigest()
 
 
 COMMIT_STEPS = range(1, 8)
@@ -104,6 +116,14 @@ def _judge_dates(
         raise OutdatedError(
             f"decisions are dated too long before their predictions were appended: {'; '.join(outdated)}"
         )
+
+
+def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
+    """Send what the log of a shared model gets: last, so that what is read of it was written a short time before."""
+    if part.effects.updates:
+        assert part.step.log is not None
+        for value in encode_updates(part.partition, part.step.number, part.step.log.follows, part.effects.updates):
+            producer.send(topics.updates, 0, None, value, updates.HEADERS)
 
 
 def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:

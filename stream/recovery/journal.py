@@ -9,6 +9,8 @@ stands before the first step that was made under its settings, in the same trans
     {"n": 8, "settings": {...}}
     {"n": 8, "contexts": [150, 150], ..., "settings_from": 8}       (0 is left out: the settings are the opening's)
     {"n": 9, "contexts": [150, 170], ..., "settings_from": 8, "alarms": 1}            (0 is left out)
+    {"n": 9, ..., "log": {"offset": 6, "follows": 7, "entries": 40, "predictions": 20, "sha256": "5eb6..."}}
+                                                                                         (with a shared model only)
 
 `stream.recovery.stored_settings` names the settings. The header `onebit-version` holds the format, 2. Format 1 had the
 ledger as a list of the counts in FORMAT_1_LEDGER, the window and the limits in an object of their own, and neither
@@ -60,6 +62,20 @@ class Opening(NamedTuple):
     imported: str | None = None  # the name of the model that it began with, see `Generation.whole`
 
 
+class LogStep(NamedTuple):
+    """What a step has to do with the log of a shared model. It was decided on the version that is its `updates`."""
+
+    offset: int  # up to here the log was read
+    follows: int  # the task's step before that wrote to the log; 0: none did
+    entries: int  # that the step wrote
+    predictions: int  # that it published
+    sha256: str  # of their values, one after the other
+
+    def wrote(self, number: int) -> int:
+        """The last step that wrote to the log, after the step of this number."""
+        return number if self.entries else self.follows
+
+
 class JournalStep(NamedTuple):
     """What one step applied, and where it left the task."""
 
@@ -73,6 +89,7 @@ class JournalStep(NamedTuple):
     settings_from: int = 0  # the first step that was made under the same settings; 0: they are the opening's
     reading: Reading = Reading()
     alarms: int = 0  # drift alarms of the model so far; 0 also where the version that wrote it did not tell them
+    log: LogStep | None = None  # None: the model is the task's own
 
 
 class SettingsChange(NamedTuple):
@@ -103,8 +120,9 @@ def encode_entry(entry: Entry) -> bytes:
         "rules": entry.reading.rules,
         "partitions": entry.reading.partitions,
     }
-    optional = {"settings_from": entry.settings_from, "alarms": entry.alarms}
-    return orjson.dumps(fields | {name: number for name, number in optional.items() if number})
+    log = None if entry.log is None else entry.log._asdict()
+    optional = {"settings_from": entry.settings_from, "alarms": entry.alarms, "log": log}
+    return orjson.dumps(fields | {name: value for name, value in optional.items() if value})
 
 
 def decode_step(record: Record) -> Entry:
@@ -196,4 +214,5 @@ def _step(fields: Mapping[str, Any], counts: Mapping[str, int], reading: Reading
         fields.get("settings_from", 0),
         reading,
         fields.get("alarms", 0),
+        LogStep(**{name: fields["log"][name] for name in LogStep._fields}) if "log" in fields else None,
     )

@@ -85,9 +85,16 @@ def settings_entry(broker: Broker, journal: TopicPartition, number: int) -> Open
 class JournalFollower:
     """Follows the journals of a pipeline: where each of its tasks stands."""
 
-    def __init__(self, broker: Broker, topics: Topics, partitions: int) -> None:
-        self._consumer = broker.reader([TopicPartition(topics.journal, partition) for partition in range(partitions)])
+    def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
+        """Begin with the first records; or, from the end, with the last step of each task, whatever was before it."""
+        journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
         self.steps: dict[int, JournalStep] = {}  # the last step of each task that has made one
+        self._consumer = broker.reader(journals)
+        if from_end:
+            for journal, ends in broker.ends(journals).items():
+                self._consumer.seek(journal, ends.stable)
+                if (step := last_step(broker, journal)) is not None:
+                    self.steps[journal.partition] = step
 
     def read(self, timeout_ms: int) -> Ledger:
         """Read what has come, and return the sum of the tasks' ledgers."""

@@ -1,6 +1,6 @@
 """Recovery: a task as its last commit, or any step before, left it, from snapshots, journal and inputs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from stream.brokers.port import Broker
@@ -8,6 +8,7 @@ from stream.joining.task import Effects, Reading, Task, TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError, place_of
 from stream.recovery.journal_reading import last_step, read_journal
+from stream.recovery.published import Published
 from stream.recovery.resolve import Given, resolve
 from stream.recovery.settings_reading import settings_by_name, settings_in_force
 from stream.recovery.snapshot import restore
@@ -15,6 +16,7 @@ from stream.recovery.snapshot_chunks import Generation, Stored
 from stream.recovery.snapshot_format import Pulse, Snapshot, SnapshotError
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
 from stream.recovery.stored_settings import ABSENT, by_name, task_settings
+from stream.sharing.view import Recall, RecallError
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -45,6 +47,7 @@ class Recovered(NamedTuple):
     settings: TaskSettings  # those of its next step; the task itself still has those of its last one
     settings_from: int = 0  # the first step under the settings of its last one; 0: they are the opening's
     reading: Reading | None = None  # how the journal's last step read its records; None: it has none
+    wrote: int = 0  # its last step that wrote to the log of a shared model; 0: none did
     foreign: Foreign = Foreign()  # what stands in the part of the journal that was read, and is not Onebit's
 
 
@@ -139,6 +142,11 @@ def rebuild(
         JournalError: it has other settings, has made no step, or records that are needed are gone.
     """
     recovered = _rebuild(broker, topics, partition, settings, progress, until, snapshots=snapshots, observe=observe)
+    if recovered.task.settings.model == "shared":
+        raise JournalError(
+            f"{topics.journal}/{partition}: its task decides on a model that it shares with others, which cannot be "
+            "made from one journal; only models of their own can"
+        )
     if settings is not None:
         resolve(by_name(recovered.task.settings), settings, place=f"{topics.journal}/{partition}")
     return recovered
@@ -166,7 +174,8 @@ def _rebuild(
     else:
         return _untouched(broker, topics, partition, stored, settings, pulse)
     recovered = _apply_again(broker, topics, partition, start, last, until, progress, observe)
-    return recovered._replace(reading=None if last is None else last.reading)
+    wrote = 0 if last is None or last.log is None else last.log.wrote(last.number)
+    return recovered._replace(reading=None if last is None else last.reading, wrote=wrote)
 
 
 class _Start(NamedTuple):
@@ -174,6 +183,7 @@ class _Start(NamedTuple):
 
     recovered: Recovered
     journal_offset: int
+    predictions_offset: int = 0  # those of later steps stand here or later
 
 
 def _restored(found: Snapshot, settings: TaskSettings, topics: Topics, journal: TopicPartition) -> Task:
@@ -209,7 +219,7 @@ def _from_snapshot(
         task, at.number, at.contexts_offset, at.feedback_offset, stored, at.taken_ms, found.ledger, None, settings,
         at.settings_from,
     )  # fmt: skip
-    return _Start(recovered, at.journal_offset)
+    return _Start(recovered, at.journal_offset, at.predictions_offset)
 
 
 def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: TopicPartition, pulse: Pulse) -> _Start:
@@ -260,6 +270,11 @@ def _untouched(
     starts = broker.beginnings([TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)])
     imported = None if stored.imported is None else stored.imported.whole
     task = Task(settings, topics.contexts)
+    if imported is not None and settings.model == "shared":
+        raise JournalError(
+            f"{topics.snapshots}/{partition} holds an imported model: one that tasks share begins with nothing; "
+            "begin a new pipeline, or give each task its own"
+        )
     if imported is not None:
         task = _imported(topics, journal, stored, imported, settings, pulse)
     contexts_offset, feedback_offset = starts.values()
@@ -296,7 +311,7 @@ def _apply_again(
     observe: Observer,
 ) -> Recovered:
     """Apply what the journal holds after the start, up to some step."""
-    recovered, journal_offset = start
+    recovered, journal_offset, predictions_offset = start
     journal = TopicPartition(topics.journal, partition)
     task, first = recovered.task, recovered.number + 1
     final = recovered.number if last is None else last.number if until is None else min(until, last.number)
@@ -308,6 +323,7 @@ def _apply_again(
         foreign = foreign.and_also(record)
 
     inputs: Inputs | None = None
+    published: Published | None = None
     try:
         for step, change in _steps_after(broker, journal, recovered.number, journal_offset, until, pass_over):
             settings_from = recovered.settings_from
@@ -319,7 +335,10 @@ def _apply_again(
                 inputs = Inputs(broker, topics, partition, step, last or step)
                 progress(Progress(recovered.number, first, final, 0))
             batch = inputs.of(step)
-            effects = task.step(batch, step.now_ms, step.feedback_end_ms, step.reading)
+            if isinstance(task.view, Recall):
+                published = published or Published(broker, topics, partition, predictions_offset)
+                task.view.expect(step.updates, published.decisions(step))
+            effects = _step_again(task, step, batch, journal)
             observe(step.number, _without_drift(effects) if task.alarms and not step.alarms else effects)
             _check_same(task, step, journal)
             records += len(batch)
@@ -335,6 +354,16 @@ def _apply_again(
         if inputs is not None:
             inputs.close()
     return recovered._replace(foreign=foreign)
+
+
+def _step_again(task: Task, step: JournalStep, batch: Sequence[Record], journal: TopicPartition) -> Effects:
+    try:
+        return task.step(batch, step.now_ms, step.feedback_end_ms, step.reading)
+    except RecallError as error:
+        raise UnrecoverableError(
+            f"step {step.number} of {journal.topic}/{journal.partition}: {error}: the inputs have changed since they "
+            "were applied"
+        ) from error
 
 
 def _steps_after(

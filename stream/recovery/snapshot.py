@@ -27,7 +27,7 @@ def take(task: Task, position: Position, spare: State | None = None) -> Snapshot
         join.watermark_ms,
         join.ledger(),
         join.overflows(),
-        task.learner.state() if spare is None else task.learner.state_into(spare),
+        _model(task, spare),
         _entries(join.pending),
         _entries(join.orphans),
         _entries(join.retained),
@@ -42,7 +42,8 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str) -> 
     """
     task = Task(settings, contexts_topic)
     try:
-        task.learner.load(snapshot.learner)
+        if task.view is None:
+            task.learner.load(snapshot.learner)
     except (ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"the state in the snapshot does not fit {settings.learner}: {error}") from error
     task.updates = snapshot.updates
@@ -54,6 +55,13 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str) -> 
     join.retained.update(zip(*snapshot.retained, strict=True))
     join.restore_counts(snapshot.ledger, snapshot.overflows)
     return task
+
+
+def _model(task: Task, spare: State | None) -> State:
+    """The state of a task's own model; a shared one is no part of it."""
+    if task.view is not None:
+        return {}
+    return task.learner.state() if spare is None else task.learner.state_into(spare)
 
 
 def _entries(kept: Mapping[str, Any]) -> tuple[list[str], list[Any]]:

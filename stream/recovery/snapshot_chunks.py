@@ -38,21 +38,17 @@ class Message(NamedTuple):
     value: bytes | None  # None: a chunk of an earlier, longer generation is taken away
 
 
-class Writer:
-    """Writes one generation, a portion at a time. What it holds is as it was when the snapshot was taken."""
+class ChunkWriter:
+    """Writes the chunks of one generation, a portion at a time."""
 
-    def __init__(
-        self, snapshot: Snapshot, partition: int, slot: str, chunks_before: int = 0, chunk_bytes: int = CHUNK_BYTES
-    ) -> None:
-        """Write a snapshot over what a slot holds, `chunks_before` chunks of an earlier generation."""
-        self.position = snapshot.position
-        self.ledger = snapshot.ledger
+    def __init__(self, chunks: Iterator[bytes], place: str, slot: str, chunks_before: int = 0) -> None:
+        """Write chunks over what a slot of a place holds, `chunks_before` of an earlier generation."""
         self.slot = slot
         self.count = 0  # chunks given out so far
         self.done = False  # whether all have been
-        self._partition = partition
+        self._place = place
         self._chunks_before = chunks_before
-        self._chunks = encode(snapshot, chunk_bytes)
+        self._chunks = chunks
 
     def portion(self, bytes_max: int) -> list[Message]:
         """The next messages, about so many bytes; at the end all that is left to do."""
@@ -63,11 +59,23 @@ class Writer:
             if chunk is None:
                 gone = range(self.count, self._chunks_before)
                 self.done = True
-                return messages + [Message(message_key(self._partition, self.slot, index), None) for index in gone]
-            messages.append(Message(message_key(self._partition, self.slot, self.count), chunk))
+                return messages + [Message(message_key(self._place, self.slot, index), None) for index in gone]
+            messages.append(Message(message_key(self._place, self.slot, self.count), chunk))
             self.count += 1
             size += len(chunk)
         return messages
+
+
+class Writer(ChunkWriter):
+    """Writes the snapshot of a task. What it holds is as it was when the snapshot was taken."""
+
+    def __init__(
+        self, snapshot: Snapshot, partition: int, slot: str, chunks_before: int = 0, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        """Write a snapshot over what a slot holds, `chunks_before` chunks of an earlier generation."""
+        super().__init__(encode(snapshot, chunk_bytes), str(partition), slot, chunks_before)
+        self.position = snapshot.position
+        self.ledger = snapshot.ledger
 
 
 def other_slot(slot: str) -> str:
@@ -75,23 +83,28 @@ def other_slot(slot: str) -> str:
     return ROTATING_SLOTS[1 - ROTATING_SLOTS.index(slot)]
 
 
-def message_key(partition: int, slot: str, index: int) -> bytes:
-    """The key of a chunk's record."""
-    return f"{partition}/{slot}/{index}".encode()
+def message_key(place: str, slot: str, index: int) -> bytes:
+    """The key of a chunk's record; the place is the task's partition, or that of a shared model."""
+    return f"{place}/{slot}/{index}".encode()
 
 
 def encode(snapshot: Snapshot, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The chunks of a snapshot, each made when it is asked for."""
+    """The chunks of a snapshot of a task, each made when it is asked for."""
+    return chunks_of(snapshot.position.number, encode_state(snapshot), chunk_bytes)
+
+
+def chunks_of(number: int, parts: Iterable[bytes | memoryview], chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The chunks of a generation of this number, each made when it is asked for."""
     digests = []
-    payloads = _cut(encode_state(snapshot), chunk_bytes)
+    payloads = _cut(parts, chunk_bytes)
     payload = next(payloads)
     for following in payloads:
         digests.append(sha256(payload).digest())
-        yield _chunk(snapshot.position.number, len(digests) - 1, digests[-1], payload, {})
+        yield _chunk(number, len(digests) - 1, digests[-1], payload, {})
         payload = following
     digests.append(sha256(payload).digest())
     last = {"count": len(digests), "whole": sha256(b"".join(digests)).hexdigest()}
-    yield _chunk(snapshot.position.number, len(digests) - 1, digests[-1], payload, last)
+    yield _chunk(number, len(digests) - 1, digests[-1], payload, last)
 
 
 def _chunk(generation: int, index: int, digest: bytes, payload: bytes, last: Mapping[str, Any]) -> bytes:

@@ -60,6 +60,7 @@ class Position(NamedTuple):
     feedback_offset: int
     taken_ms: int  # the broker's time when the snapshot was taken
     settings_from: int = 0  # the first step that was made under the task's settings, as its journal says
+    predictions_offset: int = 0  # with a shared model: predictions of the next step stand here or later
 
 
 class Snapshot(NamedTuple):
@@ -123,7 +124,16 @@ def _counts(values: Mapping[str, int], known: Sequence[str]) -> Mapping[str, int
 
 def _sections(snapshot: Snapshot) -> Iterator[Section]:
     yield Section("state", _state_values(snapshot))
-    for name, value in snapshot.learner.items():
+    yield from learner_sections(snapshot.learner)
+    yield from _blocks("pending", snapshot.pending, pending_block)
+    yield from _blocks("orphans", snapshot.orphans, orphan_block)
+    yield from _blocks("retained", snapshot.retained, retained_block)
+    yield Section("end")
+
+
+def learner_sections(state: State) -> Iterator[Section]:
+    """The state of a learner, a section for each of its parts."""
+    for name, value in state.items():
         if isinstance(value, np.ndarray | np.generic):
             shaped = value.reshape(1) if value.ndim == 0 else value
             yield Section("learner", {"scalar": value.ndim == 0}, {name: shaped})
@@ -131,10 +141,17 @@ def _sections(snapshot: Snapshot) -> Iterator[Section]:
             yield Section("learner", {"scalar": True, "python": True}, {name: np.array([value])})
         else:
             yield Section("learner", {"values": {name: value}})
-    yield from _blocks("pending", snapshot.pending, pending_block)
-    yield from _blocks("orphans", snapshot.orphans, orphan_block)
-    yield from _blocks("retained", snapshot.retained, retained_block)
-    yield Section("end")
+
+
+def learner_part(section: Section) -> State:
+    """The part of a learner's state in a section; the inverse of `learner_sections`."""
+    part: State = dict(section.values.get("values", {}))
+    for name, array in section.arrays.items():
+        if section.values.get("python"):
+            part[name] = float(array[0])
+        else:
+            part[name] = array.reshape(()) if section.values["scalar"] else array
+    return part
 
 
 def _blocks(
@@ -153,6 +170,7 @@ def _state_values(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "settings": snapshot.settings,
         "settings_from": position.settings_from,
+        **({"predictions_offset": position.predictions_offset} if position.predictions_offset else {}),
         "number": position.number,
         "journal_offset": position.journal_offset,
         "contexts_offset": position.contexts_offset,
@@ -198,19 +216,14 @@ def _decode(reader: SectionReader, written_format: int, pulse: Pulse) -> Snapsho
     while (section := reader.section()).name != "end":
         pulse()
         if section.name == "learner":
-            learner |= section.values.get("values", {})
-            for name, array in section.arrays.items():
-                if section.values.get("python"):
-                    learner[name] = float(array[0])
-                else:
-                    learner[name] = array.reshape(()) if section.values["scalar"] else array
+            learner |= learner_part(section)
             continue
         block_ids, block = _READERS[section.name](section.arrays)
         ids[section.name] += block_ids
         entries[section.name] += block
     return Snapshot(
         values["settings"],
-        Position(*(values[name] for name in Position._fields)),
+        Position(**{name: values[name] for name in Position._fields if name in values or name != "predictions_offset"}),
         values["updates"],
         values["decided_at_ms"],
         values["watermark_ms"],

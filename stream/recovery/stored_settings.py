@@ -7,7 +7,8 @@ They are *stored* as one JSON object, in which a learner's parameters are an obj
      "retained_max": 5000000, "on_expiry": "drop", "late": "ignore", "play": "own", "reward": "exclusive",
      "propensity_min": 0.0}
 
-`features` is there only where contexts have named ones, `class_names` (a list) where classes have names.
+`features` is there only where contexts have named ones, `class_names` (a list) where classes have names, `model` where
+it is not each task's own.
 
 *By name* they are a flat mapping, `parameters.gamma` beside `window_ms`: so they are compared, and named to people.
 """
@@ -42,6 +43,7 @@ ABSENT: Mapping[str, Any] = MappingProxyType(
         "propensity_min": 0.0,
         "features": None,
         "class_names": None,
+        "model": "own",
     }
 )
 """What a journal means that lacks a setting: what the version did that wrote it, whatever today's default is.
@@ -83,7 +85,8 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
     }
     names = None if settings.class_names is None else list(settings.class_names)
     optional = {"features": settings.features, "class_names": names}
-    return stored | {name: value for name, value in optional.items() if value is not None}
+    shared = {} if settings.model == "own" else {"model": settings.model}
+    return stored | shared | {name: value for name, value in optional.items() if value is not None}
 
 
 def from_format_1(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +115,7 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
     flat |= {PARAMETER + name: value for name, value in parameters.items()}
     flat |= {name: stored[name] for name in ABSENT if name in stored}
     # Without names none are written; of a model alone, nothing is known about them.
-    return {"features": None, "class_names": None, **flat} if "seed" in flat else flat
+    return {"features": None, "class_names": None, "model": "own", **flat} if "seed" in flat else flat
 
 
 def by_name(settings: TaskSettings) -> dict[str, Any]:
@@ -137,4 +140,5 @@ def task_settings(flat: Mapping[str, Any]) -> TaskSettings:
         values["propensity_min"],
         values["features"],
         None if values["class_names"] is None else tuple(values["class_names"]),
+        values["model"],
     )

@@ -65,6 +65,7 @@ class Chart(NamedTuple):
     is_stepped: bool = False  # a value holds up to the next abscissa
     hides_start: bool = False  # on a linear abscissa, where the noise of the first points would be one high spike
     compares: bool = False  # lines may be shown less one of them
+    y_limits: tuple[float, float] | None = None  # of a linear ordinate at first; None: from 0 to above all lines
 
 
 START_SHARE = 1 / 200

@@ -9,6 +9,7 @@ import numpy as np
 from stream.estimating.intervals import Interval
 from stream.estimating.judge import WEIGHT_EDGES, Judged
 from stream.estimating.live import LiveEstimates
+from stream.reporting.charts import Axis, Chart, Line
 from stream.reporting.drawings import Drawing
 from stream.reporting.figures import (
     CHAR_PX,
@@ -19,7 +20,7 @@ from stream.reporting.figures import (
     Figure,
     Margins,
     Size,
-    compact,
+    chart_figures,
     cut,
     draw,
 )
@@ -70,16 +71,17 @@ def estimate_figures(policies: Sequence[Judged]) -> list[Figure]:
         for policy in policies
     ]  # fmt: skip
     if any(path.n for path in paths):
+        chart = _chart(
+            "path",
+            "The estimate over the log",
+            "The doubly robust estimate with the running reward model after each number of decisions, and the "
+            "interval that holds at every moment at once.",
+            f"Line chart of the doubly robust estimate over the log. At the end: {said}.",
+            paths,
+            _far(policies),
+        )
+        figures += chart_figures([chart])
         figures += [
-            _figure(
-                "path",
-                "The estimate over the log",
-                "The doubly robust estimate with the running reward model after each number of decisions, and the "
-                "interval that holds at every moment at once.",
-                f"Line chart of the doubly robust estimate over the log. At the end: {said}.",
-                partial(_paint_paths, paths=paths, limits=_far(policies)),
-                names,
-            ),
             _figure(
                 "weights",
                 "Weights",
@@ -93,8 +95,8 @@ def estimate_figures(policies: Sequence[Judged]) -> list[Figure]:
     return figures
 
 
-def live_figures(names: Sequence[str], found: Sequence[LiveEstimates]) -> list[Figure]:
-    """The figure of what learners would have earned while they played a log; none where nothing was settled."""
+def live_charts(names: Sequence[str], found: Sequence[LiveEstimates]) -> list[Chart]:
+    """The chart of what learners would have earned while they played a log; none where nothing was settled."""
     paths = [
         _Path(name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
         for name, one in zip(names, found, strict=True)
@@ -108,16 +110,26 @@ def live_figures(names: Sequence[str], found: Sequence[LiveEstimates]) -> list[F
     late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
     ends = [path.intervals[-1].high for path in paths if path.intervals]
     return [
-        _figure(
+        _chart(
             "live",
             "The estimate over the decisions",
             "The mean reward that each learner's own policy would have had after each number of settled decisions, and "
             "the interval that holds at every moment at once; and that of what the log played.",
             f"Line chart of the estimate over the settled decisions. At the end: {said}.",
-            partial(_paint_paths, paths=paths, limits=_room([*late, *ends])),
-            [path.name for path in paths],
+            paths,
+            _room([*late, *ends]),
         )
     ]
+
+
+def _chart(key: str, title: str, caption: str, alt: str, paths: Sequence[_Path], limits: tuple[float, float]) -> Chart:
+    lines = [
+        Line(number, path.name, path.n, path.values, *(zip(*path.intervals, strict=True) if path.intervals else ()))
+        for number, path in enumerate(paths)
+        if path.n
+    ]
+    x, y = Axis("decisions", "count"), Axis("mean reward", "share")
+    return Chart(key, title, caption, alt, x, y, lines, y_limits=limits)
 
 
 def _figure(key: str, title: str, caption: str, alt: str, paint: _Paint, names: Sequence[str]) -> Figure:
@@ -185,24 +197,6 @@ def _rates(axes: "Axes", size: Size, limits: tuple[float, float], axis: str) -> 
     (axes.set_xlim if axis == "x" else axes.set_ylim)(*limits)
 
 
-def _paint_paths(size: Size, axes: "Axes", *, paths: Sequence[_Path], limits: tuple[float, float]) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    for number, path in enumerate(paths):
-        color, dashes = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
-        if path.intervals:
-            lows, highs = zip(*path.intervals, strict=True)
-            axes.fill_between(path.n, lows, highs, color=color, alpha=0.12, linewidth=0)
-        axes.plot(path.n, path.values, color=color, linestyle=dashes, linewidth=2.0)
-    axes.set_xlim(0, max(path.n[-1] for path in paths if path.n))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
-    axes.set_xlabel("decisions")
-    _rates(axes, size, limits, axis="y")
-    axes.grid(True, axis="y", linewidth=0.8)
-    axes.tick_params(length=0, pad=6)
-    _legend(axes, size, [path.name for path in paths], [path.values[-1] if path.n else None for path in paths])
-
-
 def _paint_weights(size: Size, axes: "Axes", *, policies: Sequence[Judged]) -> None:
     last = max(int(np.flatnonzero(policy.weight_counts).max(initial=7)) for policy in policies)
     for number, policy in enumerate(policies):
@@ -218,17 +212,16 @@ def _paint_weights(size: Size, axes: "Axes", *, policies: Sequence[Judged]) -> N
     _rates(axes, size, (0.0, 1.0), axis="y")
     axes.grid(True, axis="y", linewidth=0.8)
     axes.tick_params(length=0, pad=6)
-    _legend(axes, size, [policy.policy for policy in policies], [None] * len(policies))
+    _legend(axes, size, [policy.policy for policy in policies])
 
 
-def _legend(axes: "Axes", size: Size, names: Sequence[str], ends: Sequence[float | None]) -> None:
-    """Name the lines at the right, in the order in which they end, or one below the other."""
-    order = sorted(range(len(names)), key=lambda number: -(ends[number] or 0.0))
-    for place, number in enumerate(order):
+def _legend(axes: "Axes", size: Size, names: Sequence[str]) -> None:
+    """Name the lines at the right, one below the other."""
+    for number, name in enumerate(names):
         axes.text(
             1.02,
-            0.96 - 0.08 * place,
-            cut(names[number], size.label_chars_max),
+            0.96 - 0.08 * number,
+            cut(name, size.label_chars_max),
             transform=axes.transAxes,
             color=SERIES[number % len(SERIES)],
             va="center",

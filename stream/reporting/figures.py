@@ -143,6 +143,8 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
         floor = 10 ** math.floor(math.log10(min((y for line in lines for y in line.y if y > 0), default=0.1)))
         axes.set_yscale("log")
         axes.set_ylim(floor, min(1.0, top * 1.3) if chart.y.form == "share" else top * 1.3)
+    elif chart.y_limits is not None:
+        axes.set_ylim(*chart.y_limits)
     else:
         axes.set_ylim(0, (min(1.0, top * 1.05) if chart.y.form == "share" else top * 1.05) or 1.0)
     if chart.x.names:
@@ -187,7 +189,7 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
 FEW_POINTS = 20
 """A line of fewer points has a dot at each."""
 
-_POINT_PX = 3.0
+_POINT_PX = 4.0
 """Points of a line that are closer than this are left out: they make the page large, and nobody sees them."""
 
 
@@ -291,7 +293,7 @@ def _label_ends(
 
 
 def _end(value: float, form: Form) -> str:
-    return percent(value) if form == "share" else written(value, form)
+    return percent(value) if form == "share" else f"{value:,.0f}" if form == "count" else written(value, form)
 
 
 def _spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:

@@ -6,13 +6,17 @@ when its transaction is committed: no record tells that time.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from stream.reporting.histograms import Histogram, histogram
 
 EXACT_MS_MAX = 1_000
 """Longer ones are kept to three digits, so that a backlog of hours has few thousand different ones."""
 
 
-class Quantiles(NamedTuple):
+class Latency(NamedTuple):
     """How long decisions took, in ms."""
 
     median_ms: int
@@ -40,11 +44,11 @@ def counted(latencies_ms: Iterable[tuple[int, int]]) -> Latencies:
     return kept
 
 
-def quantiles(latencies: Latencies) -> Quantiles | None:
+def quantiles(latencies: Latencies) -> Latency | None:
     """The least latency that each share of the decisions did not exceed; None without decisions.
 
     >>> quantiles(Counter({5: 98, 20: 1, 70: 1}))
-    Quantiles(median_ms=5, p90_ms=5, p99_ms=20, max_ms=70)
+    Latency(median_ms=5, p90_ms=5, p99_ms=20, max_ms=70)
     """
     decisions = latencies.total()
     if not decisions:
@@ -57,4 +61,17 @@ def quantiles(latencies: Latencies) -> Quantiles | None:
             latency_ms, more = next(ordered)
             passed += more
         found.append(latency_ms)
-    return Quantiles(*found)
+    return Latency(*found)
+
+
+class LatencyCounts(NamedTuple):
+    """How long the learner took, in real time, and how often."""
+
+    of: Literal["decision", "step"]  # from a context in its topic to its prediction; or, embedded, for a whole step
+    counts: Histogram
+
+
+def decision_counts(latencies: Latencies) -> LatencyCounts | None:
+    """The same as a histogram; None without decisions."""
+    counts = histogram(np.repeat(list(latencies), list(latencies.values())))
+    return None if counts is None else LatencyCounts("decision", counts)

@@ -27,11 +27,12 @@ class _Size(NamedTuple):
     width: int
     decided_at: int  # of the bars' left edges
     settled_at: int
+    raised: int  # the name of the feedback, above that of the matched, where they would meet
 
 
-SIZES = (_Size("wide", 860, 250, 520), _Size("narrow", 350, 112, 214))
+SIZES = (_Size("wide", 860, 250, 520, 0), _Size("narrow", 350, 112, 214, 16))
 
-_BAR, _GAP, _FULL, _TOP = 10, 26, 150, 22
+_BAR, _GAP, _FULL, _TOP = 10, 26, 150, 38
 _THIN = 2.0
 """The least height of a band that there is."""
 
@@ -112,7 +113,7 @@ def _drawn(ledger: Ledger, size: _Size, key: str) -> str:
     parts.append(_bar(0, _TOP, height(contexts.number), contexts, "contexts", "start"))
     if feedback.number:
         tall = max(height(feedback.number), leaves_feedback - _TOP)
-        parts.append(_bar(right, _TOP, tall, feedback, "feedback", "end"))
+        parts.append(_bar(right, _TOP, tall, feedback, "feedback", "end", size.raised))
     bottom = max(bottom, y, _TOP + _FULL + _GAP) - _GAP + 4
     words = escape(flow_words(ledger))
     return (
@@ -131,10 +132,9 @@ def _band(x0: float, y0: float, x1: float, y1: float, height: float, side: str, 
     )
 
 
-def _bar(x: float, y: float, height: float, node: _Node, side: str, anchor: str) -> str:
-    text_x = x if anchor == "start" else x + _BAR
+def _bar(x: float, y: float, height: float, node: _Node, side: str, anchor: str, raised: int = 0) -> str:
+    at = f'x="{x if anchor == "start" else x + _BAR:g}" y="{y - 6 - raised:.1f}" text-anchor="{anchor}"'
     return (
         f'<rect class="{side}" x="{x:g}" y="{y:.1f}" width="{_BAR}" height="{height:.1f}"/>'
-        f'<text x="{text_x:g}" y="{y - 6:.1f}" text-anchor="{anchor}"><tspan class="n">{node.number:,}</tspan> '
-        f"{escape(node.name)}</text>"
+        f'<text {at}><tspan class="n">{node.number:,}</tspan> {escape(node.name)}</text>'
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from stream.reporting.charts import chart_json
+from stream.reporting.charts import Chart, chart_json
 from stream.reporting.drawings import Drawing
 from stream.reporting.ledger_flow import ledger_flow
 from stream.reporting.remedies import MISPLACED_REMEDY
@@ -25,8 +25,6 @@ from stream.wire.ledger import IDENTITIES, Identity, Ledger
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-    from stream.reporting.figures import Figure
 
 
 def page(reports: Sequence[RunReport], entry: str = "") -> str:
@@ -48,6 +46,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
     run_names, runs = zip(*_named_runs(names, found), strict=True)
     errors, times = error_charts(names, found), time_charts(names, found)
     changed, defaults = _settings(names, found)
+    earned = _earned(run_names, runs)
     return (
         environment()
         .get_template("page.html")
@@ -64,7 +63,8 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             warnings=list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
             error_figures=chart_figures(errors),
             time_figures=chart_figures(times),
-            earned=_earned(run_names, runs),
+            earned=earned,
+            earned_figures=[] if earned is None else chart_figures(earned.charts),
             accounts=_accounts(run_names, runs),
             runs=_runs(run_names, runs),
             changed=changed,
@@ -73,7 +73,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             versions=_versions(names, found),
             glossary=_GLOSSARY,
             script=script(),
-            charts=chart_json([*errors, *times]),
+            charts=chart_json([*errors, *times, *([] if earned is None else earned.charts)]),
             runs_packed=packed_runs(reports),
         )
     )
@@ -271,7 +271,7 @@ def _settings(names: Sequence[str], found: Sequence[Series]) -> tuple[Table, Tab
 class _Earned(NamedTuple):
     """What the learners' own policies would have earned while they played a log."""
 
-    figures: "list[Figure]"
+    charts: list[Chart]
     table: Table
     notes: list[str]
     flags: list[tuple[str, str]]
@@ -282,7 +282,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
     asked = {name: report.estimate for name, report in zip(names, reports, strict=True) if report.estimate is not None}
     if not asked:
         return None
-    from stream.reporting.estimate_figures import live_figures
+    from stream.reporting.estimate_figures import live_charts
 
     columns = ("learner", "estimator", "n", "value", "95\N{NO-BREAK SPACE}% normal", "95\N{NO-BREAK SPACE}% anytime")
     rows = tuple(
@@ -291,7 +291,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
         for one in found.estimates
     )
     return _Earned(
-        figures=live_figures(list(asked), list(asked.values())),
+        charts=live_charts(list(asked), list(asked.values())),
         table=Table(columns, rows),
         notes=[
             f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}; what the log "

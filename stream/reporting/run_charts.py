@@ -186,7 +186,8 @@ _LATENCIES = {
 
 
 def _latency(run: RunReport, of: str) -> Histogram | None:
-    return run.latency.counts if run.latency is not None and run.latency.of == of else None
+    found = run.latency_counts
+    return found.counts if found is not None and found.of == of else None
 
 
 def _charts(curves: Sequence[_Curve], names: Sequence[str], found: Sequence[Series]) -> list[Chart]:

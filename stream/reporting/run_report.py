@@ -38,6 +38,14 @@ def summarise_delays(delays_ms: Sequence[float] | NDArray[Any]) -> Delays | None
     return Delays(*np.quantile(np.asarray(delays_ms, dtype=np.float64), (0.5, 0.9, 0.99, 1.0)).tolist())
 
 
+class ReplicaReport(NamedTuple):
+    """A replica of a shared model, when it has read the whole log."""
+
+    instance: str  # the learner process that has it
+    version: int  # entries of the log
+    sha256: str  # of its state
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """One learner's run over one stream. What follows from the ledger or from the errors is never given twice."""
@@ -65,6 +73,8 @@ class RunReport:
     warnings: tuple[str, ...] = ()  # what people should know before they trust the figures
     drift_alarms: int = 0  # how often drift has reset the model, or a class of it
     estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
+    model: str = "own"  # whose decides: `own`, of each partition, or `shared`, of all
+    replicas: tuple[ReplicaReport, ...] = ()  # of a shared one
     first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
     delay_counts: Histogram | None = None  # of the matched feedback, as `delays`
     exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
@@ -144,7 +154,11 @@ class RunReport:
             "first_feedback": self.first_feedback,
             "changed": list(self.changed),
             "versions": self.versions,
+            "model": self.model,
         }
+        if self.replicas:
+            fields["model_version"] = max(replica.version for replica in self.replicas)
+            fields["replicas"] = [replica._asdict() for replica in self.replicas]
         return {key: plain(value) for key, value in fields.items()}
 
 

@@ -17,7 +17,8 @@ import orjson
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import CurvePoint, Errors, SharePoint
 from stream.reporting.histograms import Histogram
-from stream.reporting.run_report import Delays, Latency, RunReport, plain
+from stream.reporting.latency import Latency, LatencyCounts
+from stream.reporting.run_report import Delays, ReplicaReport, RunReport, plain
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def read_runs(path: Path) -> list[RunReport]:
 
 
 def _saved(report: RunReport) -> dict[str, object]:
-    errors, latency = report.errors, report.latency
+    errors, latency_counts = report.errors, report.latency_counts
     more: dict[str, object] = {
         "audit_ok": report.audit_ok,
         "window_events": errors.window_events,
@@ -88,7 +89,9 @@ def _saved(report: RunReport) -> dict[str, object]:
             name: [getattr(point, name) for point in report.exploration] for name in SharePoint._fields
         },
         "delay_counts": None if report.delay_counts is None else report.delay_counts._asdict(),
-        "latency": None if latency is None else {"of": latency.of, **latency.counts._asdict()},
+        "latency_counts": (
+            None if latency_counts is None else {"of": latency_counts.of, **latency_counts.counts._asdict()}
+        ),
         "estimate": None if report.estimate is None else _saved_estimate(report.estimate),
     }  # fmt: skip
     saved = plain(report.as_json() | more)
@@ -98,7 +101,7 @@ def _saved(report: RunReport) -> dict[str, object]:
 
 def _loaded(run: Mapping[str, Any]) -> RunReport:
     ledger, delays = Ledger(**run["ledger"]), run["delays"]
-    counts, latency = run["delay_counts"], run["latency"]
+    counts, latency, latency_counts = run["delay_counts"], run["latency"], run["latency_counts"]
     return RunReport(
         **{name: run[name] for name in _AS_THEY_ARE},
         constant_error_rate=_float(run["constant_error_rate"]),
@@ -111,8 +114,13 @@ def _loaded(run: Mapping[str, Any]) -> RunReport:
         changed=tuple(run["changed"]),
         exploration=tuple(map(SharePoint, *(run["exploration"][name] for name in SharePoint._fields))),
         delay_counts=None if counts is None else _histogram(counts),
-        latency=None if latency is None else Latency(latency["of"], _histogram(latency)),
+        latency=None if latency is None else Latency(**latency),
+        latency_counts=(
+            None if latency_counts is None else LatencyCounts(latency_counts["of"], _histogram(latency_counts))
+        ),
         estimate=None if run["estimate"] is None else _estimate(run["estimate"]),
+        model=run["model"],
+        replicas=tuple(ReplicaReport(**replica) for replica in run.get("replicas", ())),
     )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ class Table(NamedTuple):
 def comparison(reports: Sequence[RunReport]) -> Table:
     """The runs side by side, those that differ in their seed alone as one row with the means.
 
-    A rate has its standard deviation over the seeds. Decisions that a log gave no bit for have a column where there are
-    any.
+    A rate has its standard deviation over the seeds, and what that leaves no room for stands in the ledgers. Decisions
+    that a log gave no bit for have a column where there are any.
     """
     found = series_of(reports)
     has_unmatched = any(report.ledger.unmatched for report in reports)
@@ -28,7 +28,8 @@ def comparison(reports: Sequence[RunReport]) -> Table:
     return Table(
         (
             "learner", *(("seeds",) if has_seeds else ()), "error", "last fifth", "greedy", "matched",
-            *(("unmatched",) if has_unmatched else ()), "expired", "late", "duplicate", "wall time",
+            *(("unmatched",) if has_unmatched else ()), "expired", *(() if has_seeds else ("late", "duplicate")),
+            "wall time",
         ),
         tuple(
             (
@@ -40,8 +41,7 @@ def comparison(reports: Sequence[RunReport]) -> Table:
                 f"{series.mean(lambda run: run.ledger.matched):,.0f}",
                 *((f"{series.mean(lambda run: run.ledger.unmatched):,.0f}",) if has_unmatched else ()),
                 f"{series.mean(lambda run: run.ledger.expired):,.0f}",
-                f"{series.mean(lambda run: run.ledger.late):,.0f}",
-                f"{series.mean(lambda run: run.duplicates):,.0f}",
+                *(() if has_seeds else (f"{series.first.ledger.late:,}", f"{series.first.duplicates:,}")),
                 duration(series.mean(lambda run: run.wall_s)),
             )
             for label, series in zip(labels([series.first for series in found]), found, strict=True)

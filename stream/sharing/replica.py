@@ -187,7 +187,7 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
 
 def _correct(learner: KernelLearner, entries: Entries, place: int, end: int) -> bool:
     part = slice(end - int(entries.sizes[place]), end)
-    row, K = entries.scores[place], learner.n_classes
+    row, K = entries.scores[place].copy(), learner.n_classes  # a learner knows by its base what belongs together
     decision = Decision(
         int(entries.actions[place]), int(entries.greedy[place]), float(entries.propensities[place]), row[:K], row[K:]
     )

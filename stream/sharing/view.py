@@ -16,8 +16,18 @@ from numpy.typing import NDArray
 
 from stream.learners.base import Extent, KernelLearner
 from stream.sharing.replica import Replica
+from stream.wire.codec import MalformedError
 from stream.wire.events import Decision, Features
-from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry
+from stream.wire.updates import (
+    CORRECTED,
+    DECIDED,
+    NO_BIT,
+    NO_LABEL,
+    RECORD_BYTES_MAX,
+    SETTLED,
+    Entry,
+    entry_bytes,
+)
 
 
 class Overlay:
@@ -54,6 +64,20 @@ class Overlay:
 
     def _keep(self, array: NDArray[Any], index: Any) -> None:
         self._was.append((array, index, array[index].copy()))
+
+
+def check_room(learner: KernelLearner, x: Features) -> None:
+    """See that what becomes of a context fits a record of the log.
+
+    Raises:
+        MalformedError: it does not.
+    """
+    width = learner.n_classes + learner.logged_size
+    if (needed := entry_bytes(x.indices.size, width)) > RECORD_BYTES_MAX:
+        raise MalformedError(
+            f"x: with a shared model an entry of its log has at most {RECORD_BYTES_MAX} bytes; got {needed}, for "
+            f"{x.indices.size} features and {width} numbers of a decision"
+        )
 
 
 class View:
@@ -112,8 +136,70 @@ class View:
         """Have the log replace an assumed bit by the real one."""
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 
+    @property
+    def last_step(self) -> int:
+        """The last step of the task that wrote to the log, as far as the log is read; 0: none did."""
+        return self._replica.place_of(self._partition).step
+
+    @property
+    def offset(self) -> int:
+        """Up to here the log is read."""
+        return self._replica.offset
+
     def _forget_those_in_the_log(self) -> None:
         decided = self._replica.place_of(self._partition).decided
         while self._first < decided:
             self._own.popleft()
             self._first += 1
+
+
+class Recall:
+    """What stands in for the view of a task whose steps are applied again: the decisions are those that were published.
+
+    So a task is recovered without the model that it decided on, and what it had for the log is there already.
+    """
+
+    def __init__(self, learner: KernelLearner) -> None:
+        """Recall nothing yet; of the learner only its kind matters."""
+        self.learner = learner
+        self.version = 0
+        self._decisions: dict[str, Decision] = {}
+
+    def expect(self, version: int, decisions: dict[str, Decision]) -> None:
+        """Have the decisions of the next step, which was made on this version of the model, by event id."""
+        self.version = version
+        self._decisions = decisions
+
+    @contextmanager
+    def step(self) -> Iterator[list[Entry]]:
+        """Apply a step again within this.
+
+        Raises:
+            RecallError: it has not decided all that is expected.
+        """
+        yield []
+        if self._decisions:
+            raise RecallError(f"{next(iter(self._decisions))!r} was decided, and is not any more")
+
+    def decision(self, event_id: str) -> Decision:
+        """The decision of an event.
+
+        Raises:
+            RecallError: there was none.
+        """
+        if event_id not in self._decisions:
+            raise RecallError(f"{event_id!r} is decided, and was not")
+        return self._decisions.pop(event_id)
+
+    def observe(self, x: Features, decision: Decision) -> None:
+        """The log has it."""
+
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> None:
+        """The log has it."""
+
+    def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
+        """The log has it."""
+
+
+class RecallError(Exception):
+    """A step that is applied again does not decide what it decided."""

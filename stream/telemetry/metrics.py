@@ -139,15 +139,15 @@ INPUT_LAG = Metric(
     ("topic", "partition"),
 )  # fmt: skip
 REWARDS = Metric(
-    "onebit_rewards_total", Kind.COUNTER, _PIPELINE, "Bits that were 1, of the decisions matched since the start."
+    "onebit_rewards_total", Kind.COUNTER, (LEARNER,), "Bits that were 1, of the decisions matched since the start."
 )
-JUDGED = Metric("onebit_judged_total", Kind.COUNTER, _PIPELINE, "Decisions matched since the start.")
+JUDGED = Metric("onebit_judged_total", Kind.COUNTER, (LEARNER,), "Decisions matched since the start.")
 REWARD_RATIO = Metric(
-    "onebit_reward_ratio", Kind.GAUGE, _PIPELINE,
+    "onebit_reward_ratio", Kind.GAUGE, (LEARNER,),
     "The share of bits that were 1, of the last 1,000 matched since the start; not there before the first.",
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
-    "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
+    "onebit_feedback_delay_seconds", Kind.HISTOGRAM, (LEARNER,),
     "From a decision to its feedback, by the broker's time; since the start.",
     bounds=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0),
 )  # fmt: skip
@@ -171,5 +171,11 @@ SLIPPED = Metric("onebit_replay_slipped_total", Kind.COUNTER, (REPLAY,), "Contex
 SLIP_WORST = Metric(
     "onebit_replay_slip_seconds", Kind.GAUGE, (REPLAY,), "How late the latest of them was; 0 while none was."
 )
+
+STUCK = Metric("onebit_stuck", Kind.GAUGE, (MONITOR,), "1 while something waits and no step is made for 2 s, else 0.")
+MONITOR_BEHIND = Metric(
+    "onebit_monitor_behind_records", Kind.GAUGE, (MONITOR,), "Offsets of a topic that the monitor has not read.",
+    ("topic",),
+)  # fmt: skip
 
 METRICS: Sequence[Metric] = tuple(value for value in globals().values() if isinstance(value, Metric))

@@ -21,7 +21,7 @@ from stream.joining.task import TaskSettings
 from stream.learners import registered
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
 from stream.recovery.journal_reading import read_journal
-from stream.reporting.latency import NO_LATENCIES, Latencies, Quantiles, counted, quantiles
+from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
@@ -69,9 +69,9 @@ class Finding(NamedTuple):
         }
 
 
-def latency_of(findings: Iterable[Finding]) -> Quantiles | None:
-    """How long the decisions of all partitions took; None without decisions."""
-    return quantiles(sum((finding.latencies for finding in findings), NO_LATENCIES))
+def latencies_of(findings: Iterable[Finding]) -> Latencies:
+    """How long the decisions of all partitions took."""
+    return sum((finding.latencies for finding in findings), NO_LATENCIES)
 
 
 FAULTS_SHOWN_MAX = 20
@@ -286,7 +286,7 @@ class _Audit:
             except MalformedError as error:
                 self._cannot_read("prediction", record, step, error)
                 continue
-            event_id, (action, _, propensity, *_), decided_at_ms, _, target, _ = prediction
+            event_id, (action, _, propensity, *_), decided_at_ms, _, target, *_ = prediction
             seen = PredictionSeen(
                 event_id, record.offset, context_offset, action, propensity, decided_at_ms, record.append_ms, target
             )

@@ -217,6 +217,8 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
         fields["target"] = prediction.target._asdict()
     if prediction.class_name is not None:
         fields["class"] = prediction.class_name
+    if prediction.logged is not None:
+        fields["logged"] = prediction.logged
     return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -243,7 +245,10 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
     class_name = fields.get("class")
     if class_name is not None and type(class_name) is not str:
         raise MalformedError(f"class: expected what the action is called; got {_shown(class_name)}")
-    prediction = Prediction(event_id, decision, decided_at_ms, model_version, target, class_name)
+    logged = _finite(fields["logged"], "logged") if type(fields.get("logged")) is list else None
+    if logged is not None:
+        decision = decision._replace(logged=logged)
+    prediction = Prediction(event_id, decision, decided_at_ms, model_version, target, class_name, logged)
     return prediction, _integer(fields, "context_offset")
 
 

@@ -65,6 +65,7 @@ class Prediction(NamedTuple):
     model_version: int  # updates the model had seen
     target: Target | None = None  # None: it was no decision of a log
     class_name: str | None = None  # what the action is called; None: by its number alone
+    logged: FloatArray | None = None  # what the decision logs, where it is read back: with a shared model; else None
 
 
 class Answer(NamedTuple):

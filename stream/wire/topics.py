@@ -49,17 +49,26 @@ class Topics(NamedTuple):
         names = ("contexts", "predictions", "feedback", "examples", "dead-letter", "journal", "snapshots")
         return cls(*(prefix + name for name in names))
 
+    @property
+    def updates(self) -> str:
+        """The log of a model that all tasks share; a pipeline of which each task has its own has none."""
+        return self.journal.removesuffix("journal") + "updates"
+
     def of_events(self) -> tuple[str, ...]:
         """The topics whose records are events, and not what recovery needs of the learner."""
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
 
-    def specs(self, partitions: int, replication: int = 1, retention_ms: int = -1) -> list[TopicSpec]:
+    def specs(
+        self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
+    ) -> list[TopicSpec]:
         """What every topic must be: equal partition numbers, so that an event lives in one of them throughout.
 
         A retention is that of the topics of events. The journal, a small record for each step, is kept for ever: a task
-        that was idle for longer would lose the step that its newest snapshot is of, and could not be recovered.
+        that was idle for longer would lose the step that its newest snapshot is of, and could not be recovered. So is
+        the log of a shared model, whose one partition is its order.
         """
-        return [
+        log = [TopicSpec(self.updates, 1, replication=replication)] if shares_model else []
+        return log + [
             TopicSpec(
                 name,
                 partitions,

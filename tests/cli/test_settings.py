@@ -22,6 +22,7 @@ COMMANDS = {
     Program.REPLAY: ("replay",),
     Program.LEARN: ("learn",),
     Program.FEEDBACK: ("feedback",),
+    Program.MONITOR: ("monitor",),
     Program.CREATE: ("topics", "create"),
     Program.DESCRIBE: ("topics", "describe"),
     Program.VERIFY: ("verify",),
@@ -165,10 +166,9 @@ def test_settings_are_shown_with_where_they_come_from(onebit: Onebit, monkeypatc
     assert ["window", "90s", "variable", "ONEBIT_WINDOW"] in rows
 
 
-def test_settings_are_listed_with_their_defaults(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    rows = [line.split() for line in onebit("settings").out.splitlines()]
-    assert {row[0]: row[1] for row in rows if row}["--window"] == "5m"
+def test_settings_are_listed_with_their_defaults(onebit: Onebit) -> None:
+    rows = [line.split()[:2] for line in onebit("settings").out.splitlines()]
+    assert ["--window", "5m"] in rows
 
 
 SECRET = "correct-horse"  # noqa: S105  # looked for everywhere

@@ -5,8 +5,11 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 from stream.cli.described import described
 from stream.learners import registered
+from stream.telemetry.metrics import METRICS, Kind
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -29,8 +32,9 @@ def _name(requirement: str) -> str:
 def test_compose_passes_every_setting_on_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
     # One learner in one place: what tells several apart, and copies on several brokers, have no place there. The health
-    # checks ask by HTTP, and need no file; a profile is of one process.
-    elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE"}
+    # checks ask by HTTP, and need no file; a profile is of one process. Only embedded
+    # runs share a model.
+    elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE", "MODEL"}
 
     assert passed == {one.name.upper() for one in described()} - elsewhere
 
@@ -41,3 +45,29 @@ def test_the_docs_list_every_learner() -> None:
     )
 
     assert sorted(listed) == sorted(registered())
+
+
+def test_the_service_in_the_docs_is_the_one_whose_tests_are_run() -> None:
+    folder = ROOT / "examples/tested_service"
+    sources = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
+    parts = [part for block in blocks for part in block.rstrip().split("\n\n\n")]
+
+    assert len(parts) == 4
+    assert [part for part in parts if part not in sources] == []
+
+
+@pytest.mark.parametrize("path", ["prometheus/alerts.yml", "grafana/onebit.json"])
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are(path: str) -> None:
+    asked = set(re.findall(r"\bonebit_[a-z_]+", (ROOT / "docker" / path).read_text()))
+    there = {metric.name for metric in METRICS}
+    there |= {f"{metric.name}_bucket" for metric in METRICS if metric.kind is Kind.HISTOGRAM}
+    assert asked
+    assert sorted(asked - there) == []
+
+
+def test_every_alert_is_tested() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (ROOT / "docker/prometheus/alerts.yml").read_text())
+    tested = (ROOT / "docker/prometheus/alerts.test.yml").read_text()
+    assert alerts
+    assert [alert for alert in alerts if f'alertname="{alert}"' not in tested] == []

@@ -46,6 +46,7 @@ SETTINGS: Mapping[str, Any] = {
     "propensity_min": 0.0,
     "features": None,
     "class_names": None,
+    "model": "own",
 }
 """The settings of a task."""
 
@@ -264,13 +265,17 @@ def headed(data: bytes, start: int = 0) -> tuple[dict[str, Any], int]:
     return json.loads(data[start + 4 : start + 4 + length]), start + 4 + length
 
 
-def whole_generations(records: Iterable[tuple[bytes | None, bytes | None]]) -> Iterator[Generation]:
-    """The whole generations in keys and values of the snapshots topic, as they are finished."""
+def whole_generations(
+    records: Iterable[tuple[bytes | None, bytes | None]], *, of_model: bool = False
+) -> Iterator[Generation]:
+    """The whole generations in keys and values of the snapshots topic, as they are finished: a task's, or a model's."""
     begun: dict[str, list[tuple[dict[str, Any], bytes]]] = {}
     for key, value in records:
         if key is None or value is None:
             continue
-        _, slot, index = key.decode().split("/")
+        *place, slot, index = key.decode().split("/")
+        if place[1:] != (["model"] if of_model else []):
+            continue
         head, end = headed(value)
         chunk = (head, value[end:])
         if int(index) == 0:

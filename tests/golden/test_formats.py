@@ -128,6 +128,7 @@ def test_journal_opens_with_the_settings_and_then_counts_the_steps(golden: Golde
             "propensity_min": 0.0,
             "features": None,
             "class_names": None,
+            "model": "own",
         }
         assert found.settings == came_later | {
             name: value for name, value in {**opening["settings"], **opening["settings"]["join"]}.items()

@@ -73,7 +73,8 @@ def same_journal(loaded: Loaded, partition: int) -> None:
     ] == [(step.number, *(getattr(step, name) for name in same), step.ledger._asdict(), step.reading) for step in steps]
     (change,) = [entry for entry in entries if isinstance(entry, SettingsChange)]
     # Names are written only where there are some; to the reader there are none otherwise.
-    assert found.steps[-1].settings == {"features": None, "class_names": None, **stored_settings(change.settings)}
+    unwritten = {"features": None, "class_names": None, "model": "own"}
+    assert found.steps[-1].settings == {**unwritten, **stored_settings(change.settings)}
     assert found.steps[-1].settings_from == change.number
     assert {step.rules for step in found.steps} == {1, 2}, "begun by 0.1.0, gone on with now"
 

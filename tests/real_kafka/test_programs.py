@@ -18,6 +18,7 @@ from stream.brokers import local_kafka
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
+from stream.reporting.saved_runs import read_runs
 from stream.testing.processes import wait_for
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
@@ -93,8 +94,9 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2)
-    flags = "--events 1500 --rate 500 --delay exponential:100ms --window 2s --loss 0.02 --duplicates 0.02 --no-report"
-    run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", *flags.split())
+    flags = "--events 1500 --rate 500 --delay exponential:100ms --window 2s --loss 0.02 --duplicates 0.02"
+    page = tmp_path / "page.html"
+    run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", "--report", str(page), *flags.split())
     assert run.wait() == 0, run.said()
     report = json.loads(run.said().splitlines()[-1])
     settled = {"decided": 1_500, "pending": 0, "malformed": 0, "ledger_ok": True, "data": "optdigits"}
@@ -103,6 +105,10 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     assert report["expired"] > 0
     assert report["duplicates"] > 0
     assert 0 < report["mistakes"] < 1_500
+    (saved,) = read_runs(page)
+    assert saved.latency is not None
+    assert saved.latency_counts is not None
+    assert (saved.latency_counts.of, saved.latency_counts.counts.total) == ("decision", 1_500)
     pipeline.assert_every_context_is_decided_and_settled_once(1_500)
 
 

@@ -27,6 +27,7 @@ from stream.cli.exits import ExitCode
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
+from tests.monitored import decided_in_windows, free_port, told
 from tests.processes import CLIENTS, Pipeline
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
 
@@ -265,13 +266,15 @@ def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str 
 def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
     begun: Secured, said: list[str], tmp_path: Path
 ) -> None:
-    pipelines = {user: pipeline_of(user, begun, tmp_path) for user in COMMANDS}
-    programs = [pipelines[user].start(*COMMANDS[user]) for user in ("learner", "feedback")]
+    commands = COMMANDS | {"monitor": ("monitor", "--page-port", str(port := free_port()))}
+    pipelines = {user: pipeline_of(user, begun, tmp_path) for user in commands}
+    programs = [pipelines[user].start(*commands[user]) for user in ("learner", "feedback", "monitor")]
     try:
         programs[0].wait_until_it_says("started as instance")
         found = pipelines["auditor"].verify("--wait-events", str(EVENTS), "--timeout", "60s")
+        wait_for(lambda: decided_in_windows(told(port)) == EVENTS, "the monitor has read what was decided")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
-        assert [program.stop() for program in programs] == [ExitCode.OK, ExitCode.OK]
+        assert [program.stop() for program in programs] == 3 * [ExitCode.OK]
     finally:
         for pipeline in pipelines.values():
             pipeline.close()

@@ -11,10 +11,11 @@ from stream.reporting.charts import Axis, Chart, Level, Line, Mark, chart_json
 from stream.reporting.errors import SharePoint
 from stream.reporting.figures import chart_figures
 from stream.reporting.histograms import Histogram
+from stream.reporting.latency import LatencyCounts
 from stream.reporting.ledger_flow import flow_words, ledger_flow
 from stream.reporting.page import page
 from stream.reporting.run_charts import error_charts, time_charts
-from stream.reporting.run_report import Latency, RunReport
+from stream.reporting.run_report import RunReport
 from stream.reporting.series import series_of
 from stream.reporting.tables import comparison, labels
 from stream.wire.ledger import Ledger
@@ -58,6 +59,7 @@ def test_table_of_several_seeds_has_their_means() -> None:
     table = comparison([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7), of_seed(1, 0.5, "soba-diag")])
     assert table.columns[:3] == ("learner", "seeds", "error")
     assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±26.5 %"), ("soba-diag", "1", "50.0 %")]
+    assert all(len(row) == len(table.columns) for row in table.rows)
     assert "seeds" not in comparison([of_seed(1)]).columns
 
 
@@ -118,7 +120,7 @@ def test_exploration_and_latency_have_charts_where_they_are_known() -> None:
     known = replace(
         of_seed(1),
         exploration=(SharePoint(50, 0.5), SharePoint(1000, 0.0)),
-        latency=Latency("decision", Histogram(0, (3, 1))),
+        latency_counts=LatencyCounts("decision", Histogram(0, (3, 1))),
     )
     found = charts([known])
     assert found["exploration"].lines[0][2:4] == ([50, 1000], [0.5, 0.0])

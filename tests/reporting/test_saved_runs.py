@@ -15,9 +15,10 @@ from stream.estimating.survey import Flag
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import ErrorCurve, SharePoint
 from stream.reporting.histograms import Histogram
+from stream.reporting.latency import Latency, LatencyCounts
 from stream.reporting.page import page
 from stream.reporting.pages import write_page
-from stream.reporting.run_report import Latency, RunReport
+from stream.reporting.run_report import ReplicaReport, RunReport
 from stream.reporting.saved_runs import SavedRunsError, read_runs, runs_json
 from stream.wire.ledger import Ledger
 from tests.reporting.test_page import run_report
@@ -41,7 +42,8 @@ def full_report(**changes: Any) -> RunReport:
         "first_feedback": 7,
         "delay_counts": Histogram(30, (5, 20, 5)),
         "exploration": (SharePoint(2, 0.5), SharePoint(40, 1 / 3)),
-        "latency": Latency("step", Histogram(-12, (1, 3))),
+        "latency": Latency(5, 8, 13, 40),
+        "latency_counts": LatencyCounts("step", Histogram(-12, (1, 3))),
         "changed": ("loss", "delay"),
         "versions": {"onebit": "0.1.0", "python": "3.11.7"},
         "constant_error_rate": 0.9,
@@ -58,9 +60,9 @@ def test_reports_are_read_from_their_page_as_they_were_and_make_the_same_page(tm
     read = read_runs(write_page(tmp_path / "page.html", reports, AT))
     assert runs_json(read) == runs_json(reports)
     assert page(read) == page(reports)
-    assert (read[0].estimate, read[0].latency, read[0].delayed, read[0].errors.points[-1]) == (
-        reports[0].estimate, reports[0].latency, reports[0].delayed, reports[0].errors.points[-1]
-    )  # fmt: skip
+    for name in ("estimate", "latency", "latency_counts", "delayed"):
+        assert getattr(read[0], name) == getattr(reports[0], name)
+    assert read[0].errors.points[-1] == reports[0].errors.points[-1]
     assert math.isnan(read[2].errors.error_rate)
 
 
@@ -69,6 +71,7 @@ def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
     assert runs_json([read]) == GOLDEN.read_bytes()
     assert (read.learner, read.first_feedback, read.delay_counts) == ("banditron", 7, Histogram(30, (5, 20, 5)))
     assert read.errors.points[-1] == (40, read.errors.mistakes / 40, 0.0)
+    assert (read.model, read.replicas) == ("shared", (ReplicaReport("learner-1", 90, "cd" * 32),))
 
 
 @pytest.mark.parametrize(

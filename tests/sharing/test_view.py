@@ -38,6 +38,7 @@ CASES = {
     "soba-adaptive": Case("soba-adaptive"),
     "late-ucb": Case("late-ucb"),
     "late-ucb, corrected": Case("late-ucb", {"drift": "off"}, corrects=True),
+    "late-ucb, projected": Case("late-ucb", {"drift": "off", "project": 5}, corrects=True),
     "stack-igw": Case("stack-igw"),
     "confidit, projected": Case("confidit", {"projection": True}),
     "perceptron": Case("perceptron"),

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.telemetry import metrics
 from stream.telemetry.metrics import Counts, Sample
-from stream.telemetry.serving import VitalServer
+from stream.telemetry.serving import Page, Site, VitalServer
 from stream.telemetry.vital import HANGS_MS, RENEWAL_MS, SLOW_MS, Verdict, Vital
 
 
@@ -142,3 +142,20 @@ def test_a_scrape_is_what_prometheus_reads(served: tuple[Host, HTTPConnection]) 
     assert own["onebit_decision_latency_seconds_count",] == 4
     assert own["onebit_decision_latency_seconds_sum",] == 400.5
     assert "process_resident_memory_bytes" in text
+
+
+def test_events_are_told_as_long_as_somebody_listens_and_pages_need_nothing_from_elsewhere() -> None:
+    told = iter((b'{"n": 1}', b'{"n": 2}'))
+    site = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: next(told))
+    server = VitalServer(Host().vital, "127.0.0.1", 0, site)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    assert (response.status, response.read()) == (200, b"<!doctype html>")
+    assert response.headers["Content-Security-Policy"].startswith("default-src 'none';")
+    connection.request("GET", "/events")
+    events = connection.getresponse()
+    lines = [events.readline() for _ in range(2)]
+    server.close()
+    assert (events.headers["Content-Type"], lines) == ("text/event-stream; charset=utf-8", [b'data: {"n": 1}\n', b"\n"])
+    connection.close()

@@ -10,9 +10,9 @@ import pytest
 
 from stream.joining.join import DroppedOrphan, Join, JoinSettings, Settled
 from stream.recovery.journal import JournalError
-from stream.reporting.latency import Quantiles
+from stream.reporting.latency import Latency, quantiles
 from stream.verifying import audit
-from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition, latency_of
+from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition, latencies_of
 from stream.wire.codec import DEAD_LETTER_ORPHAN, dead_letter_headers, decode_example
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
@@ -656,4 +656,4 @@ def test_decisions_are_timed_from_their_contexts_to_their_predictions() -> None:
             pass
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.latencies == {0: 1, 5: 1, 40: 1}
-    assert latency_of([finding, finding]) == Quantiles(median_ms=5, p90_ms=40, p99_ms=40, max_ms=40)
+    assert quantiles(latencies_of([finding, finding])) == Latency(median_ms=5, p90_ms=40, p99_ms=40, max_ms=40)

@@ -254,6 +254,7 @@
         const { min, max } = u.scales.x;
         const isZoomed = min !== null && (min > this.data[0][0] || max < this.data[0].at(-1));
         if (isZoomed) return [low - (high - low || 1) * 0.05, high + (high - low || 1) * 0.05];
+        if (this.chart.y_limits) return this.chart.y_limits;
         const bottom = Math.min(0, low);
         const level = Math.max(0, ...this.chart.levels.filter((each) => !each.is_slope).map((each) => each.y));
         const top = level > high && level < high * LEVEL_FACTOR ? level : high;

@@ -1,0 +1,186 @@
+"""The monitor's Faust application: committed records into the states of partitions; alone imports Faust.
+
+A partition's state holds its counts and the offsets at which reading goes on, as one value of a table. It is written to
+the table before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits
+offsets. So after a crash records are read again, never left out, and the state knows which it has.
+
+Faust's driver reads uncommitted records unless it works in transactions itself, in which it loses sends. Here it reads
+committed ones (`_CommittedThread`), at least once.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import faust
+from aiokafka import AIOKafkaConsumer
+from aiokafka.abc import AbstractTokenProvider
+from faust.auth import Credentials, OAuthCredentials, SASLCredentials, SSLCredentials
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
+
+from stream.brokers.client_config import BY_TOKEN, ClientConfig
+from stream.brokers.tls import context_of
+from stream.brokers.token_command import TokenCommand
+from stream.monitoring.picture import Picture
+from stream.monitoring.state import FORMAT
+from stream.wire.records import Record
+from stream.wire.topics import Topics
+
+BATCH_MAX = 2_000
+BATCH_S = 0.2
+"""A batch is taken in when it is full, or this old: what the page shows is not much older."""
+
+_ROUND_S = 0.1
+
+
+class MonitorEndedError(Exception):
+    """The application broke off; it is to be made anew, and reads on where it stood."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorOptions:
+    """How the monitor runs."""
+
+    group: str  # each monitor reads all partitions, under a name of its own
+    bootstrap: str
+    directory: str  # for Faust, which wants one and writes nothing there
+    session_timeout_ms: int = 10_000
+
+
+class MonitorProgram:
+    """One monitor."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        partitions: int,
+        options: MonitorOptions,
+        config: ClientConfig,
+        picture: Picture,
+        goes_on: Callable[[str], bool],
+    ) -> None:
+        """Make the application; nothing is read before it runs.
+
+        Args:
+            topics: the pipeline's topics.
+            partitions: of each of them.
+            options: how it runs.
+            config: how it comes in at Kafka.
+            picture: takes in what is read.
+            goes_on: is told, several times a second, why the program is not ready (empty: it is); False: it is to stop.
+        """
+        self._picture = picture
+        self._goes_on = goes_on
+        self._app = faust.App(
+            options.group,
+            version=FORMAT,
+            broker=[f"kafka://{address.strip()}" for address in options.bootstrap.split(",")],
+            broker_credentials=_credentials(config),
+            broker_session_timeout=options.session_timeout_ms / 1_000,
+            broker_heartbeat_interval=options.session_timeout_ms / 4_000,
+            broker_commit_interval=1.0,
+            consumer_auto_offset_reset="earliest",
+            consumer_group_instance_id=options.group,  # one that is started again takes its place at once
+            processing_guarantee="at_least_once",
+            key_serializer="raw",
+            value_serializer="raw",
+            store="memory://",
+            datadir=options.directory,
+            topic_partitions=partitions,
+            topic_disable_leader=True,
+            web_enabled=False,
+        )
+        self._app.transport = _CommittedTransport(self._app.conf.broker_consumer, self._app)
+        self._table = self._app.Table(
+            "partitions", partitions=partitions, key_type=bytes, value_type=bytes,
+            on_recover=self._recovered,
+        )  # fmt: skip
+        topic = self._app.topic(topics.predictions, topics.examples, topics.dead_letter)
+        self._app.agent(topic, name="distributions")(self._take)
+
+    def run(self) -> None:
+        """Read until it is to stop.
+
+        Raises:
+            MonitorEndedError: the application broke off.
+        """
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        app = self._app
+        app.finalize()
+        await app.start()
+        try:
+            while self._goes_on("" if self._reads() else "it is about to read"):
+                if app.should_stop:
+                    raise MonitorEndedError(repr(app.crash_reason))
+                await asyncio.sleep(_ROUND_S)
+        finally:
+            await app.stop()
+
+    def _reads(self) -> bool:
+        return self._app.tables.actives_ready and not self._app.rebalancing
+
+    async def _take(self, stream: Any) -> None:
+        """Take in batches, and write what each has changed to the table; the batch is acknowledged after that."""
+        async for events in stream.take_events(BATCH_MAX, within=BATCH_S):
+            for partition, state in self._picture.take(_record(event.message) for event in events).items():
+                # Where its records stand, so that whoever gets the partition gets the state.
+                self._table.send_changelog(partition, b"%d" % partition, state)
+
+    async def _recovered(self) -> None:
+        """Begin with what the table holds."""
+        for key, value in self._table.items():
+            self._picture.restore(int(key), value)
+
+
+def _record(message: Any) -> Record:
+    headers = tuple((name, value or b"") for name, value in message.headers or ())
+    append_ms = round(message.timestamp * 1_000)
+    return Record(message.topic, message.partition, message.offset, append_ms, message.key, message.value, headers)
+
+
+class _CommittedThread(AIOKafkaConsumerThread):
+    def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._isolation_level = "read_committed"
+        return consumer
+
+
+class _CommittedConsumer(Consumer):
+    def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
+        return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
+
+
+class _CommittedTransport(Transport):
+    Consumer = _CommittedConsumer
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types
+    """Tokens by a command, which is run beside the application."""
+
+    def __init__(self, command: TokenCommand) -> None:
+        self._command = command
+
+    async def token(self) -> str:
+        """See AbstractTokenProvider."""
+        token = await asyncio.get_running_loop().run_in_executor(None, self._command.token)
+        return token.value
+
+
+def _credentials(config: ClientConfig) -> Credentials | None:
+    """The same way in as that of the other programs, in Faust's words."""
+    tls = context_of(config) if config.uses_tls else None
+    if not config.uses_sasl:
+        return SSLCredentials(tls) if tls is not None else None
+    if config.sasl_mechanism == BY_TOKEN:
+        assert config.sasl_oauthbearer_token_command is not None
+        return OAuthCredentials(oauth_cb=_Tokens(TokenCommand(config.sasl_oauthbearer_token_command)), ssl_context=tls)
+    password = config.sasl_password
+    return SASLCredentials(
+        username=config.sasl_username,
+        password=None if password is None else password.get_secret_value(),
+        mechanism=config.sasl_mechanism,
+        ssl_context=tls,
+    )

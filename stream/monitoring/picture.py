@@ -1,0 +1,264 @@
+"""What the page shows: the states of all partitions, and where Kafka's topics end, as one JSON value.
+
+The counts are those of the last steps in the journals, and the verdict rests on them alone: they are exact and on time,
+however far behind the reading of all other records is. One thread takes in records, one the steps and the ends of the
+topics, and each browser has one: a lock keeps them apart.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import RLock
+from typing import Any, NamedTuple
+
+import orjson
+
+from stream.brokers.port import Ends
+from stream.monitoring.delays import total_sketch
+from stream.monitoring.state import PartitionState, decode, encode
+from stream.monitoring.verdict import Condition, Seen, Verdict, judge
+from stream.monitoring.windows import Counts, Share, total_windows
+from stream.recovery.journal import JournalStep
+from stream.telemetry import metrics
+from stream.telemetry.ledgers import ledger_samples
+from stream.telemetry.metrics import Sample
+from stream.wire.ledger import IDENTITIES, Ledger, total_ledger
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+RATE_MS = 5_000
+"""Rates are those of so long a time."""
+
+DOUBT_MS = 1_000
+DOUBTFUL_MAX = 10
+"""Offsets: fewer that wait may be markers of transactions; whoever asks reads them."""
+
+CLASSES_SHOWN = 20
+LETTERS_SHOWN = 10
+RECENT_WINDOWS = 6
+"""A minute: the error now."""
+
+
+class _Moment(NamedTuple):
+    at_ms: int
+    decided: int
+    settled: int
+
+
+class Picture:
+    """All that is known of a pipeline at some moment. Times are those of a monotonic clock of this host."""
+
+    def __init__(self, topics: Topics, partitions: int, now_ms: Callable[[], int]) -> None:
+        self._lock = RLock()
+        self._states: dict[int, PartitionState] = {}
+        self._topics = topics
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._ends: Mapping[TopicPartition, Ends] = {}
+        self._last: dict[int, JournalStep] = {}  # step of each task
+        self._answered_ms = self._stepped_ms = now_ms()
+        self._steps = 0
+        self._moments: deque[_Moment] = deque()
+        self._read_out: dict[TopicPartition, tuple[int, int]] = {}  # offsets between which there is no record
+
+    def take(self, records: Iterable[Record]) -> dict[int, bytes]:
+        """Take in committed records; the states of the partitions that have changed, to be kept."""
+        with self._lock:
+            changed = {
+                record.partition
+                for record in records
+                if self._states.setdefault(record.partition, PartitionState()).take(self._topics, record)
+            }
+            return {partition: encode(self._states[partition]) for partition in sorted(changed)}
+
+    def restore(self, partition: int, state: bytes) -> None:
+        """Take over a state that was kept: reading goes on where it stood then."""
+        with self._lock:
+            self._states[partition] = decode(state)
+
+    def hears(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
+        """Take in where the topics end, and each task's last step, as Kafka has just said."""
+        with self._lock:
+            self._ends, self._last = ends, dict(last)
+            self._answered_ms = self._now_ms()
+            self._look()
+
+    def doubtful(self) -> list[tuple[TopicPartition, int]]:
+        """Inputs whose few last offsets, from one on, may be markers of transactions, for which no learner makes steps.
+
+        Only when a learner would be called stuck for them.
+        """
+        with self._lock:
+            if self._now_ms() - self._stepped_ms < DOUBT_MS:
+                return []
+            return [
+                (TopicPartition(topic, partition), applied)
+                for partition in range(self._partitions)
+                for topic, applied in self._applied(partition).items()
+                if 0 < self._lag(partition)[topic] <= DOUBTFUL_MAX
+            ]
+
+    def hears_nothing_stands(self, tp: TopicPartition, start: int) -> None:
+        """Take note that from an offset to the end of a partition there is no record."""
+        with self._lock:
+            self._read_out[tp] = (start, self._ends[tp].high_watermark)
+
+    def verdict(self) -> Verdict:
+        """How the pipeline is."""
+        with self._lock:
+            return self._verdict()
+
+    def as_json(self) -> bytes:
+        """The picture for the page."""
+        with self._lock:
+            return orjson.dumps(self._shown(), default=list)  # of named tuples
+
+    def _shown(self) -> dict[str, Any]:
+        states = self._states.values()
+        windows, ledger = total_windows(state.windows for state in states), self._ledger()
+        delays = total_sketch(state.delays for state in states)
+        verdict, recent = self._verdict(), windows.total(RECENT_WINDOWS)
+        outputs = (self._topics.predictions, self._topics.examples)
+        return {
+            "topics": self._topics.contexts.removesuffix("contexts"),
+            "condition": verdict.condition,
+            "why": verdict.why,
+            "behind": sum(map(self._behind, outputs)),
+            "ledger": ledger._asdict(),
+            "books": [_book(ledger, identity.total, identity.parts) for identity in IDENTITIES],
+            "balanced": all(step.ledger.balances for step in self._last.values()),
+            "windows": [
+                [start_ms, counts.decided, counts.error] for start_ms, counts in sorted(windows.counts.items())
+            ],
+            "error": recent.error,
+            "exploration": recent.exploration,
+            "classes": self._classes(),
+            "delays": {
+                "n": delays.size,
+                "bins": delays.bins(),
+                "quantiles_s": [delays.quantile_s(share) for share in (0.5, 0.9, 0.99)],
+            },
+            "partitions": [self._partition(partition) for partition in range(self._partitions)],
+            "letters": self._letters(),
+            "unreadable": sum(state.unreadable for state in states),
+        }
+
+    def samples(self) -> Sequence[Sample]:
+        """The numbers for Prometheus."""
+        with self._lock:
+            samples: list[Sample] = []
+            for partition, step in sorted(self._last.items()):
+                samples += ledger_samples(partition, step.ledger, step.updates, step.alarms)
+            for partition in range(self._partitions):
+                samples += [
+                    metrics.INPUT_LAG.at(records, topic, str(partition))
+                    for topic, records in self._lag(partition).items()
+                ]
+            for topic in (self._topics.predictions, self._topics.examples):
+                samples.append(metrics.MONITOR_BEHIND.at(self._behind(topic), topic))
+            samples.append(metrics.STUCK.at(float(self._verdict().condition is Condition.STUCK)))
+            return samples
+
+    def _look(self) -> None:
+        """Take note of what has happened since the last look."""
+        now_ms, ledger = self._now_ms(), self._ledger()
+        steps = sum(step.number for step in self._last.values())
+        if steps != self._steps:
+            self._steps, self._stepped_ms = steps, now_ms
+        self._moments.append(_Moment(now_ms, ledger.decided, ledger.matched + ledger.expired + ledger.unmatched))
+        while now_ms - self._moments[0].at_ms > RATE_MS and len(self._moments) > 2:
+            self._moments.popleft()
+
+    def _verdict(self) -> Verdict:
+        now_ms, ledger = self._now_ms(), self._ledger()
+        first, last = (self._moments[0], self._moments[-1]) if self._moments else (_Moment(0, 0, 0),) * 2
+        seconds = max(last.at_ms - first.at_ms, 1) / 1_000
+        lags = [self._lag(partition) for partition in range(self._partitions)]
+        return judge(
+            Seen(
+                answered_ms=now_ms - self._answered_ms,
+                stepped_ms=now_ms - self._stepped_ms,
+                steps=self._steps,
+                contexts=sum(lag[self._topics.contexts] for lag in lags),
+                feedback=sum(lag[self._topics.feedback] for lag in lags),
+                pending=ledger.pending,
+                decided_per_s=(last.decided - first.decided) / seconds,
+                settled_per_s=(last.settled - first.settled) / seconds,
+            )
+        )
+
+    def _ledger(self) -> Ledger:
+        return total_ledger(step.ledger for step in self._last.values())
+
+    def _applied(self, partition: int) -> dict[str, int]:
+        """The offsets up to which the inputs of a task are applied, by topic."""
+        step = self._last.get(partition)
+        contexts, feedback = (0, 0) if step is None else (step.contexts[1], step.feedback[1])
+        return {self._topics.contexts: contexts, self._topics.feedback: feedback}
+
+    def _lag(self, partition: int) -> dict[str, int]:
+        """How many records of each input no step has applied."""
+        lags = {}
+        for topic, applied in self._applied(partition).items():
+            tp = TopicPartition(topic, partition)
+            end = self._ends.get(tp, Ends(0, 0)).high_watermark
+            lags[topic] = 0 if self._read_out.get(tp) == (applied, end) else max(0, end - applied)
+        return lags
+
+    def _behind(self, topic: str) -> int:
+        """How many offsets of a topic the monitor has not read, beyond the markers of the last transactions."""
+        behind = 0
+        for partition in range(self._partitions):
+            state, end = self._states.get(partition), self._ends.get(TopicPartition(topic, partition))
+            if end is not None:
+                behind += max(0, end.stable - 1 - (state.next_offset.get(topic, 0) if state is not None else 0))
+        return behind
+
+    def _classes(self) -> list[dict[str, Any]]:
+        together: dict[int, Counts] = {}
+        for state in self._states.values():
+            for action, counts in state.classes.items():
+                together[action] = together.get(action, Counts()) + counts
+        decided = sum(counts.decided for counts in together.values())
+        shown = sorted(together.items(), key=lambda item: (-item[1].decided, item[0]))[:CLASSES_SHOWN]
+        return [
+            {
+                "action": action,
+                "decided": counts.decided,
+                "share": counts.decided / decided if decided else 0.0,
+                "error": counts.error,
+            }
+            for action, counts in shown
+        ]
+
+    def _partition(self, partition: int) -> dict[str, Any]:
+        state, step = self._states.get(partition), self._last.get(partition)
+        lag = self._lag(partition)
+        error: Share | None = None if state is None else state.windows.total(RECENT_WINDOWS).error
+        ledger = Ledger() if step is None else step.ledger
+        return {
+            "partition": partition,
+            "steps": 0 if step is None else step.number,
+            "decided": ledger.decided,
+            "pending": ledger.pending,
+            "contexts": lag[self._topics.contexts],
+            "feedback": lag[self._topics.feedback],
+            "updates": 0 if step is None else step.updates,
+            "alarms": 0 if step is None else step.alarms,
+            "misplaced": ledger.contexts_misplaced + ledger.feedback_misplaced,
+            "balanced": ledger.balances,
+            "error": error,
+        }
+
+    def _letters(self) -> list[dict[str, Any]]:
+        letters = [
+            {"partition": partition, **letter._asdict()}
+            for partition, state in self._states.items()
+            for letter in state.letters
+        ]
+        return sorted(letters, key=lambda letter: -letter["append_ms"])[:LETTERS_SHOWN]
+
+
+def _book(ledger: Ledger, total: str, parts: tuple[str, ...]) -> dict[str, Any]:
+    counts = [(part, getattr(ledger, part)) for part in parts]
+    value = getattr(ledger, total)
+    return {"total": total, "value": value, "parts": counts, "holds": value == sum(count for _, count in counts)}

@@ -1,0 +1,121 @@
+"""What the monitor knows of one partition, and the offsets at which it reads on, as one value.
+
+Counts and offsets are stored together: a record that is read again, since a monitor was killed, is below its offset and
+counts for nothing. What is counted here, record by record, is what the ledgers in the journals do not have: windows,
+delays, classes, the last dead letters.
+
+As bytes, the value is JSON of format 1, see `encode`. A later format is another group, which reads the topics anew.
+"""
+
+from typing import NamedTuple
+
+import orjson
+
+from stream.monitoring.delays import DelaySketch
+from stream.monitoring.windows import Counts, Windows, as_lists, from_lists
+from stream.wire.codec import MalformedError, decode_example, decode_prediction
+from stream.wire.events import Outcome
+from stream.wire.records import Record
+from stream.wire.topics import Topics
+
+FORMAT = 1
+
+LETTERS_MAX = 10
+"""The last dead letters of each partition that are kept to be shown."""
+
+CLASSES_MAX = 500
+"""Classes that are counted on their own; more would make the value too large to be written again and again."""
+
+REASON_MAX = 300
+"""Characters of a reason that are kept."""
+
+
+class Letter(NamedTuple):
+    """A dead letter: where the record stood that went there, and why."""
+
+    append_ms: int
+    offset: int  # of the letter
+    source: str  # topic/partition offset n
+    reason: str
+
+
+class PartitionState:
+    """One partition, as far as it was read."""
+
+    def __init__(self) -> None:
+        self.next_offset: dict[str, int] = {}  # by topic
+        self.windows = Windows()
+        self.classes: dict[int, Counts] = {}
+        self.delays = DelaySketch()
+        self.letters: list[Letter] = []
+        self.unreadable = 0  # records that no learner wrote, among its outputs
+
+    def take(self, topics: Topics, record: Record) -> bool:
+        """Take in a committed record; whether it was new."""
+        if record.offset < self.next_offset.get(record.topic, 0):
+            return False
+        self.next_offset[record.topic] = record.offset + 1
+        try:
+            if record.topic == topics.predictions:
+                self._take_prediction(record)
+            elif record.topic == topics.examples:
+                self._take_example(record)
+            elif record.topic == topics.dead_letter:
+                self._take_letter(record)
+        except MalformedError:
+            self.unreadable += 1
+        return True
+
+    def _take_prediction(self, record: Record) -> None:
+        decision = decode_prediction(record)[0].decision
+        self._count(record, decision.action, Counts(decided=1, explored=int(decision.action != decision.greedy)))
+
+    def _take_example(self, record: Record) -> None:
+        example = decode_example(record)[0]
+        if example.outcome is Outcome.MATCHED:
+            self._count(record, example.action, Counts(matched=1, rewards=int(example.reward or 0)))
+            if example.delay_ms is not None:
+                self.delays.add(example.delay_ms)
+        elif example.outcome is Outcome.EXPIRED:
+            self._count(record, example.action, Counts(expired=1))
+
+    def _count(self, record: Record, action: int, counts: Counts) -> None:
+        self.windows.add(record.append_ms, counts)
+        if action in self.classes or len(self.classes) < CLASSES_MAX:
+            self.classes[action] = self.classes.get(action, Counts()) + counts
+
+    def _take_letter(self, record: Record) -> None:
+        headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
+        place = f"{headers.get('onebit-topic', '?')}/{headers.get('onebit-partition', '?')}"
+        source = f"{place} offset {headers.get('onebit-offset', '?')}"
+        letter = Letter(record.append_ms, record.offset, source, headers.get("onebit-reason", "?")[:REASON_MAX])
+        self.letters = [*self.letters, letter][-LETTERS_MAX:]
+
+
+def encode(state: PartitionState) -> bytes:
+    """The value of a partition in the monitor's table."""
+    return orjson.dumps(
+        {
+            "format": FORMAT,
+            "next": state.next_offset,
+            "windows": as_lists(state.windows.counts),
+            "classes": as_lists(state.classes),
+            "delays": sorted(state.delays.counts.items()),
+            "letters": state.letters,
+            "unreadable": state.unreadable,
+        },
+        default=list,  # of named tuples
+    )
+
+
+def decode(value: bytes) -> PartitionState:
+    """Read a value that this version wrote."""
+    fields = orjson.loads(value)
+    state = PartitionState()
+    state.next_offset = fields["next"]
+    state.windows = Windows(from_lists(fields["windows"]))
+    state.classes = from_lists(fields["classes"])
+    state.delays = DelaySketch(dict(fields["delays"]))
+    state.letters = [Letter(*letter) for letter in fields["letters"]]
+    state.unreadable = fields["unreadable"]
+    return state

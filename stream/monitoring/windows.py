@@ -1,0 +1,98 @@
+"""Counts by window of time, and shares with their intervals."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import sqrt
+from typing import NamedTuple
+
+WINDOW_MS = 10_000
+WINDOWS_MAX = 180
+"""Half an hour: what a page shows. For longer there is Prometheus."""
+
+Z = 1.959964
+"""Of a normal distribution: 95 % lie within so many standard deviations."""
+
+
+class Counts(NamedTuple):
+    """What happened in a window, or to a class."""
+
+    decided: int = 0
+    explored: int = 0  # of those, whose action was not the greedy one
+    matched: int = 0
+    rewards: int = 0  # of those, with bit 1
+    expired: int = 0
+
+    def __add__(self, other: object) -> "Counts":
+        """Both together."""
+        if not isinstance(other, Counts):
+            return NotImplemented
+        return Counts(*(mine + others for mine, others in zip(self, other, strict=True)))
+
+    @property
+    def error(self) -> "Share | None":
+        """The share of wrong actions among the matched; None without any."""
+        return share(self.matched - self.rewards, self.matched)
+
+    @property
+    def exploration(self) -> "Share | None":
+        """The share of decisions that were not the greedy ones."""
+        return share(self.explored, self.decided)
+
+
+class Share(NamedTuple):
+    """A share, with the interval by Wilson (1927) that holds the probability behind it in 95 % of cases."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def share(count: int, n: int) -> Share | None:
+    """The share of some among n; None of none.
+
+    >>> share(10, 100)
+    Share(value=0.1, low=0.0552, high=0.1744, n=100)
+    """
+    if n == 0:
+        return None
+    p = count / n
+    middle, spread = p + Z * Z / (2 * n), Z * sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
+    low, high = ((middle + sign * spread) / (1 + Z * Z / n) for sign in (-1, 1))
+    return Share(round(p, 4), round(max(low, 0.0), 4), round(min(high, 1.0), 4), n)
+
+
+class Windows:
+    """Counts by window: those of the newest ones are kept."""
+
+    def __init__(self, counts: Mapping[int, Counts] | None = None) -> None:
+        self.counts: dict[int, Counts] = dict(counts or {})  # by the time in ms at which a window begins
+
+    def add(self, append_ms: int, counts: Counts) -> None:
+        """Take in what a record, appended at a time of the broker, says."""
+        start_ms = append_ms - append_ms % WINDOW_MS
+        self.counts[start_ms] = self.counts.get(start_ms, Counts()) + counts
+        if len(self.counts) > WINDOWS_MAX:
+            del self.counts[min(self.counts)]
+
+    def total(self, last: int = WINDOWS_MAX) -> Counts:
+        """All of the last windows together."""
+        return sum((self.counts[start_ms] for start_ms in sorted(self.counts)[-last:]), start=Counts())
+
+
+def total_windows(parts: Iterable[Windows]) -> Windows:
+    """The windows of all partitions together."""
+    together: dict[int, Counts] = {}
+    for part in parts:
+        for start_ms, counts in part.counts.items():
+            together[start_ms] = together.get(start_ms, Counts()) + counts
+    return Windows({start_ms: together[start_ms] for start_ms in sorted(together)[-WINDOWS_MAX:]})
+
+
+def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[int]]:
+    """Counts by number as a list of lists, for JSON."""
+    return [[number, *values] for number, values in sorted(counts.items())]
+
+
+def from_lists(rows: Iterable[Sequence[int]]) -> dict[int, Counts]:
+    """Their inverse."""
+    return {row[0]: Counts(*row[1:]) for row in rows}

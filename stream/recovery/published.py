@@ -1,0 +1,68 @@
+"""The decisions of a task on a shared model, read back from its predictions."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
+
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
+from stream.recovery.commit import predictions_digest
+from stream.recovery.journal import JournalStep, UnrecoverableError
+from stream.wire.codec import decode_prediction, step_of
+from stream.wire.events import Decision
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+
+class Published:
+    """The predictions of a task from some offset on, by the step that published them.
+
+    What a journal says of a step, how many and their digest, tells them from what other programs have written there
+    under the step's number; of those some may stand before, behind, or in a row between them.
+    """
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, start: int) -> None:
+        """Read all of them."""
+        self._place = f"{topics.predictions}/{partition}"
+        self._journal = f"{topics.journal}/{partition}"
+        self._by_step: dict[int, list[Record]] = defaultdict(list)
+        tp = TopicPartition(topics.predictions, partition)
+        for record in read_partition(broker, tp, start=max(start, broker.beginnings([tp])[tp])):
+            number = step_of(record)
+            if number is not None:
+                self._by_step[number].append(record)
+
+    def decisions(self, step: JournalStep) -> dict[str, Decision]:
+        """The decisions of a step by event id; each step is asked for once, in their order.
+
+        Raises:
+            UnrecoverableError: they are not there any more.
+        """
+        found = self._by_step.pop(step.number, [])
+        expected = step.log
+        if expected is None:
+            raise UnrecoverableError(
+                f"step {step.number} of {self._journal}: expected what it says of the log of a shared model; got "
+                "nothing: another program has written it"
+            )
+        for candidates in _candidates(found, expected.predictions):
+            if predictions_digest(record.value or b"" for record in candidates) == expected.sha256:
+                made = (decode_prediction(record)[0] for record in candidates)
+                return {prediction.id: prediction.decision for prediction in made}
+        raise UnrecoverableError(
+            f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in {self._place}, "
+            f"with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of which none are "
+            "these: the topic was cut or made anew; set its retention.ms to -1"
+        )
+
+
+def _candidates(found: Sequence[Record], count: int) -> list[Sequence[Record]]:
+    """What the predictions of a step may be: all in a row, or a beginning and an end."""
+    extra = len(found) - count
+    if extra < 0:
+        return []
+    rows = (found[first : first + count] for first in range(extra + 1))
+    if extra == 0:
+        return list(rows)
+    split = ([*found[:first], *found[first + extra :]] for first in range(1, count))
+    return list(chain(rows, split))

@@ -1,0 +1,28 @@
+"""What the tests of the monitor as a process share: its port, and what it tells its page."""
+
+import json
+import socket
+from contextlib import suppress
+from http.client import HTTPException
+from typing import Any
+from urllib.request import urlopen
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def told(port: int) -> dict[str, Any]:
+    """The next that the monitor tells its page; nothing while it cannot be asked."""
+    with suppress(OSError, HTTPException), urlopen(f"http://127.0.0.1:{port}/events", timeout=5) as events:
+        line = events.readline()
+        found: dict[str, Any] = json.loads(line.removeprefix(b"data:") or b"{}")
+        return found
+    return {}
+
+
+def decided_in_windows(picture: dict[str, Any]) -> int:
+    return sum(decided for _, decided, _ in picture.get("windows", ()))

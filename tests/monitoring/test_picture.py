@@ -1,0 +1,137 @@
+"""What the page is told: alive, idle or stuck, the ledger, what waits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from stream.brokers.port import Ends
+from stream.monitoring.picture import Picture
+from stream.monitoring.verdict import Condition
+from stream.recovery.journal import JournalStep
+from stream.telemetry import metrics
+from stream.telemetry.metrics import METRICS
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
+from tests.monitoring.test_state import RECORDS
+from tests.pipeline import TOPICS
+
+
+class Monitored:
+    """A pipeline of one partition as a monitor sees it, with a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+        self.picture = Picture(TOPICS, 1, lambda: self.ms)
+
+    def hear(self, after_ms: int, contexts: int, step: JournalStep | None, feedback: int = 0) -> tuple[str, str]:
+        """Kafka tells where the inputs end, and the last step; the verdict."""
+        self.ms += after_ms
+        tps = {TopicPartition(TOPICS.contexts, 0): contexts, TopicPartition(TOPICS.feedback, 0): feedback}
+        ends = {tp: Ends(end, end) for tp, end in tps.items()}
+        self.picture.hears(ends, {} if step is None else {0: step})
+        verdict = self.picture.verdict()
+        return verdict.condition, verdict.why
+
+    def shown(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = orjson.loads(self.picture.as_json())
+        return found
+
+
+def step(number: int, contexts: int, **ledger: int) -> JournalStep:
+    return JournalStep(
+        number, (0, contexts), (0, ledger.get("feedback", 0)), 0, 0, 0, Ledger(contexts=contexts, **ledger)
+    )
+
+
+def test_a_pipeline_that_nothing_comes_to_is_idle() -> None:
+    monitored = Monitored()
+    assert monitored.hear(60_000, 0, None)[0] == Condition.IDLE
+    done = step(1, 5, decided=5, matched=5, feedback=5)
+    monitored.hear(500, 5, done, feedback=5)
+    assert monitored.hear(60_000, 5, done, feedback=5) == ("idle", "nothing waits, and nothing comes")
+
+
+def test_a_learner_that_makes_steps_is_alive_and_one_that_makes_none_for_what_waits_is_stuck() -> None:
+    monitored = Monitored()
+    monitored.hear(0, 10, step(1, 10, decided=10, pending=10))
+    assert monitored.hear(1_000, 30, step(2, 30, decided=30, pending=30)) == (
+        "alive",
+        "20.0 decisions/s, 0.0 settled/s",
+    )
+    assert monitored.hear(2_000, 4_130, step(2, 30, decided=30, pending=30))[0] == "alive"
+    told = monitored.hear(1, 4_130, step(2, 30, decided=30, pending=30))
+    assert told == ("stuck", "no step for 2.0 s while 4,100 contexts wait")
+    assert monitored.hear(100, 4_130, step(3, 530, decided=530, pending=530))[0] == "alive"
+
+
+def test_the_time_since_the_last_step_is_told_as_it_passes_and_not_only_when_kafka_answers() -> None:
+    monitored = Monitored()
+    monitored.hear(0, 11, step(1, 10, decided=10, pending=10))
+    monitored.ms += 2_600
+    assert monitored.picture.verdict() == ("stuck", "no step for 2.6 s while 1 context waits")
+    monitored.ms += 400
+    assert monitored.picture.verdict().condition == "stuck"
+    monitored.ms += 1
+    assert monitored.picture.verdict() == ("unknown", "Kafka has not answered the monitor for 3 s")
+
+
+def test_decisions_that_are_pending_need_a_step_a_second() -> None:
+    monitored = Monitored()
+    pending = step(1, 1, decided=1, pending=1)
+    monitored.hear(0, 1, pending)
+    conditions = [monitored.hear(3_000, 1, pending), monitored.hear(1, 1, pending)]
+    assert conditions == [
+        ("alive", "1 decision is pending, and the learner makes steps"),
+        ("stuck", "no step for 3.0 s while 1 decision is pending"),
+    ]
+
+
+def test_markers_of_transactions_at_an_end_are_no_records_that_wait() -> None:
+    monitored = Monitored()
+    done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
+    monitored.hear(0, 11, done, feedback=11)
+    assert monitored.picture.doubtful() == []  # nobody would call it stuck yet
+    monitored.ms += 1_000
+    assert monitored.picture.doubtful() == [
+        (TopicPartition(TOPICS.contexts, 0), 10), (TopicPartition(TOPICS.feedback, 0), 10)
+    ]  # fmt: skip
+    for tp, start in monitored.picture.doubtful():
+        monitored.picture.hears_nothing_stands(tp, start)
+    assert monitored.hear(9_000, 11, done, feedback=11)[0] == "idle"
+    assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 2 contexts wait")
+
+
+@pytest.mark.parametrize(("ledger", "balanced"), [({"decided": 3, "pending": 3}, True), ({"decided": 2}, False)])
+def test_the_ledger_is_shown_as_books_that_add_up_or_do_not(ledger: dict[str, int], balanced: bool) -> None:
+    monitored = Monitored()
+    monitored.hear(0, 3, step(1, 3, **ledger))
+    shown = monitored.shown()
+    assert shown["balanced"] is balanced
+    assert [book["holds"] for book in shown["books"]] == [balanced, balanced, True]
+    assert shown["partitions"][0]["balanced"] is balanced
+
+
+def test_a_state_that_was_kept_is_gone_on_with() -> None:
+    first, second = Monitored(), Monitored()
+    kept: dict[int, bytes] = {}
+    for record in RECORDS[:4]:
+        kept |= first.picture.take([record])
+    second.picture.restore(0, kept[0])
+    assert second.picture.take(RECORDS[:4]) == {}
+    assert second.picture.take(RECORDS) == first.picture.take(RECORDS)
+    assert second.shown() == first.shown()
+    assert [one["reason"] for one in second.shown()["letters"]] == ["x: expected numbers"]
+
+
+def test_the_monitor_tells_its_metrics_and_no_other() -> None:
+    monitored = Monitored()
+    monitored.hear(0, 3, step(1, 3, decided=3, pending=3))
+    everywhere = {metrics.BUILD_INFO, metrics.READY, metrics.LOOP_AGE}
+    expected = {metric.name for metric in METRICS if metrics.MONITOR in metric.programs and metric not in everywhere}
+    assert {sample.metric.name for sample in monitored.picture.samples()} == expected
+    monitored.ms += 3_000
+    assert metrics.STUCK.at(0.0) in monitored.picture.samples()
+    monitored.hear(1, 3, step(1, 3, decided=3, pending=3))
+    assert metrics.STUCK.at(1.0) in monitored.picture.samples()

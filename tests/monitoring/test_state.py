@@ -1,0 +1,124 @@
+"""What the monitor knows of a partition: from records, once each, through any number of restarts."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from stream.monitoring.delays import Bin, DelaySketch
+from stream.monitoring.state import CLASSES_MAX, LETTERS_MAX, Letter, PartitionState, decode, encode
+from stream.monitoring.windows import WINDOW_MS, WINDOWS_MAX, Counts, Windows, share, total_windows
+from stream.wire import codec
+from stream.wire.codec import encode_dead_letter, encode_example, encode_prediction
+from stream.wire.events import Decision, Example, Outcome, Prediction
+from stream.wire.records import Record
+from tests.pipeline import TOPICS
+
+
+def prediction(offset: int, action: int = 1, greedy: int = 1, append_ms: int = 0) -> Record:
+    decision = Decision(action, greedy, 0.5, np.zeros(3))
+    value = encode_prediction(Prediction(f"event-{offset}", decision, append_ms, 0), offset)
+    return Record(TOPICS.predictions, 0, offset, append_ms, None, value, codec.HEADERS)
+
+
+def example(
+    offset: int, reward: int | None = 1, outcome: Outcome = Outcome.MATCHED, delay_ms: int | None = 200
+) -> Record:
+    value = encode_example(Example(f"event-{offset}", outcome, 1, 0.5, reward, delay_ms, 0), None)
+    return Record(TOPICS.examples, 0, offset, 0, None, value, codec.HEADERS)
+
+
+def letter(offset: int, reason: str = "x: expected numbers") -> Record:
+    refused = Record(TOPICS.contexts, 0, 40 + offset, 5, None, b"?", ())
+    key, value, headers = encode_dead_letter(refused, codec.DEAD_LETTER_MALFORMED, reason)
+    return Record(TOPICS.dead_letter, 0, offset, 7, key, value, headers)
+
+
+RECORDS = [
+    prediction(0), prediction(1, action=2), example(0), prediction(3, append_ms=WINDOW_MS), letter(0),
+    example(2, reward=0, delay_ms=-5), example(3, None, Outcome.EXPIRED, None),
+    example(4, None, Outcome.UNMATCHED, None),
+]  # fmt: skip
+
+
+def test_records_are_counted_by_window_and_class_and_letters_are_kept() -> None:
+    state = PartitionState()
+    assert all(state.take(TOPICS, record) for record in RECORDS)
+    assert state.windows.counts == {0: Counts(2, 1, 2, 1, 1), WINDOW_MS: Counts(1)}
+    assert state.classes == {1: Counts(2, 0, 2, 1, 1), 2: Counts(1, 1)}
+    assert state.delays.size == 2
+    assert state.letters == [Letter(7, 0, "test.contexts/0 offset 40", "x: expected numbers")]
+    assert state.next_offset == {TOPICS.predictions: 4, TOPICS.examples: 5, TOPICS.dead_letter: 1}
+
+
+@pytest.mark.parametrize("killed_after", range(len(RECORDS) + 1))
+def test_what_is_read_again_after_a_restart_counts_for_nothing(killed_after: int) -> None:
+    whole, state = PartitionState(), PartitionState()
+    for record in RECORDS:
+        whole.take(TOPICS, record)
+    for record in RECORDS[:killed_after]:
+        state.take(TOPICS, record)
+    state = decode(encode(state))
+    assert [state.take(TOPICS, record) for record in RECORDS] == [at >= killed_after for at in range(len(RECORDS))]
+    assert encode(state) == encode(whole)
+
+
+@pytest.mark.parametrize("make", [prediction, example])
+def test_a_record_that_no_learner_wrote_is_counted_and_stops_nothing(make: Callable[[int], Record]) -> None:
+    state = PartitionState()
+    state.take(TOPICS, make(0)._replace(value=b"hello"))
+    state.take(TOPICS, make(1))
+    assert state.unreadable == 1
+    assert sum(state.windows.total()) == len([count for count in state.windows.total() if count])
+
+
+def test_what_is_kept_is_bounded() -> None:
+    state = PartitionState()
+    for number in range(CLASSES_MAX + 10):
+        state.take(TOPICS, prediction(number, action=number % 3, append_ms=number * WINDOW_MS))
+    for number in range(LETTERS_MAX + 2):
+        state.take(TOPICS, letter(number, reason="long " * 1_000))
+    state.classes = {number: Counts(1) for number in range(CLASSES_MAX)}
+    state.take(TOPICS, prediction(9_000, action=CLASSES_MAX + 1))
+    assert len(state.classes) == CLASSES_MAX
+    assert len(state.windows.counts) == WINDOWS_MAX
+    assert [kept.offset for kept in state.letters] == list(range(2, LETTERS_MAX + 2))
+    assert len(encode(state)) < 100_000
+
+
+def test_windows_of_partitions_are_added_by_their_time() -> None:
+    first, second = (
+        Windows({0: Counts(1), WINDOW_MS: Counts(2)}),
+        Windows({WINDOW_MS: Counts(3), 2 * WINDOW_MS: Counts(4)}),
+    )
+    both = total_windows([first, second])
+    assert both.counts == {0: Counts(1), WINDOW_MS: Counts(5), 2 * WINDOW_MS: Counts(4)}
+    assert (both.total(), both.total(last=1)) == (Counts(10), Counts(4))
+
+
+def test_a_share_is_none_of_none_and_its_interval_stays_between_0_and_1() -> None:
+    assert share(0, 0) is None
+    assert [found and (found.low, found.value, found.high) for found in (share(0, 10), share(10, 10))] == [
+        (0.0, 0.0, 0.2775),
+        (0.7225, 1.0, 1.0),
+    ]
+
+
+def test_quantiles_of_delays_are_those_of_all_within_5_percent() -> None:
+    delays_ms = np.random.Generator(np.random.PCG64(3)).lognormal(7.0, 1.5, 5_000).astype(int)
+    halves = DelaySketch(), DelaySketch()
+    for number, delay_ms in enumerate(delays_ms):
+        halves[number % 2].add(int(delay_ms))
+    both = halves[0] + halves[1]
+    for share_below in (0.01, 0.5, 0.9, 0.99):
+        found = both.quantile_s(share_below)
+        assert found == pytest.approx(np.quantile(delays_ms, share_below) / 1_000, rel=0.06)
+    assert sum(count for _, _, count in both.bins()) == both.size == 5_000
+
+
+def test_feedback_that_was_there_before_its_decision_is_a_delay_of_0() -> None:
+    sketch = DelaySketch()
+    sketch.add(-40)
+    assert (sketch.quantile_s(0.5), sketch.bins()) == (0.0, [Bin(0.0, 0.001, 1)])
+    assert DelaySketch().quantile_s(0.5) is None
+    assert DelaySketch().bins() == []

@@ -1,0 +1,79 @@
+"""`onebit monitor` as a process on a real Kafka: killed again and again, among aborted transactions; a learner dies."""
+
+import time
+from pathlib import Path
+
+from stream.brokers.local_kafka import LocalKafka
+from stream.brokers.port import Broker
+from stream.testing.processes import Program, wait_for
+from stream.wire.codec import HEADERS
+from stream.wire.topics import Topics
+from tests.monitored import decided_in_windows, free_port, told
+from tests.monitoring.test_state import example, prediction
+from tests.pipeline import context_value, feedback_value
+from tests.processes import Pipeline
+
+KILLS = 5
+EVENTS = 40
+"""Contexts between two kills."""
+
+
+def write(broker: Broker, topics: Topics, first: int, events: int) -> None:
+    """Contexts and their feedback; and, in a transaction that is aborted, what would be counted if it were not."""
+    producer = broker.producer()
+    for number in range(first, first + events):
+        event_id = f"event-{number}"
+        producer.send(topics.contexts, 0, event_id.encode(), context_value(event_id, number % 4), HEADERS)
+        producer.send(topics.feedback, 0, event_id.encode(), feedback_value(event_id, number % 2), HEADERS)
+    producer.close()
+    aborted = broker.transactional_producer("somebody else")
+    aborted.begin()
+    for number in range(events):
+        for topic, record in ((topics.predictions, prediction(number)), (topics.examples, example(number))):
+            aborted.send(topic, 0, b"aborted", record.value, HEADERS)
+    aborted.flush()
+    aborted.abort()
+    aborted.close()
+
+
+def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_a_learner_die(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    pipeline = Pipeline(
+        kafka.bootstrap, prefix, tmp_path, learner="banditron", n_classes=3, n_features=4, page_port=port
+    )
+    try:
+        pipeline.create_topics()
+        broker = pipeline.broker()
+        learner = pipeline.start("learn")
+        monitor: Program | None = None
+        for kill in range(KILLS + 1):
+            write(broker, pipeline.topics, kill * EVENTS, EVENTS)
+            monitor = pipeline.start("monitor")
+            wait_for(lambda: decided_in_windows(told(port)) > kill * EVENTS, "it takes in what is new")  # noqa: B023
+            if kill < KILLS:
+                monitor.kill()
+        events = (KILLS + 1) * EVENTS
+        wait_for(lambda: told(port).get("delays", {}).get("n") == events, "it has read all examples")
+        picture = told(port)
+        found = pipeline.verify("--wait-events", str(events))
+        assert found["ok"]
+        assert (picture["ledger"]["decided"], picture["ledger"]["matched"]) == (events, events)
+        assert decided_in_windows(picture) == events
+        assert sum(one["decided"] for one in picture["classes"]) == events
+        assert picture["unreadable"] == 0
+        assert picture["ledger"] == found["partitions"][0]["audited"]
+        wait_for(lambda: told(port)["condition"] == "idle", "nothing waits")
+
+        learner.kill()
+        write(broker, pipeline.topics, events, 1)
+        began_s = time.monotonic()
+        wait_for(lambda: told(port)["condition"] == "stuck", "the learner's death is seen")
+        assert time.monotonic() - began_s < 10.0  # 3 s on a machine with nothing else to do
+        assert told(port)["why"].endswith("s while 1 context and 1 feedback wait")
+        assert monitor is not None
+        assert monitor.stop() == 0
+        broker.close()
+    finally:
+        pipeline.close()

@@ -1,0 +1,69 @@
+"""The bytes of a snapshot of a shared model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stream.recovery.journal import JournalError
+from stream.recovery.model_snapshot import ModelSnapshot, decode_model, model_writer
+from stream.recovery.snapshot_chunks import ChunkWriter, Stored
+from stream.sharing.replica import Place
+from tests.golden import format_reader
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot.format3.model"
+SNAPSHOT = ModelSnapshot(
+    {"learner": "banditron", "n_classes": 2, "n_features": 3, "parameters": {"gamma": 0.25, "margin": "feedback"}},
+    version=41,
+    updates=17,
+    offset=12,
+    places={0: Place(7, 1, 20), 2: Place(5, 2, 0)},
+    learner={"W": np.array([[0.0, 1.5, -0.1], [1 / 3, 0.0, -1e300]]), "note": "text", "rate": 0.5},
+)
+
+
+def read_back(writer: ChunkWriter) -> Stored:
+    stored = Stored()
+    for key, value in writer.portion(10**9):
+        stored.add(b"0/" + key.removeprefix(b"0/model/"), value)
+    return stored
+
+
+def test_bytes_of_a_snapshot_of_a_model_are_those_of_format_3() -> None:
+    # A difference here is a change of the format: snapshots that exist can no longer be read.
+    (message,) = model_writer(SNAPSHOT, "b", 0).portion(10**9)
+    assert message == (b"0/model/b/0", GOLDEN.read_bytes())
+
+
+def test_what_is_written_is_read_back_from_any_number_of_chunks() -> None:
+    for chunk_bytes in (10, 100, 10_000):
+        newest = read_back(model_writer(SNAPSHOT, "a", 0, chunk_bytes)).newest
+        assert newest is not None
+        found = decode_model(newest)
+        assert found[:5] == SNAPSHOT[:5]
+        assert found.learner.keys() == SNAPSHOT.learner.keys()
+        np.testing.assert_array_equal(np.asarray(found.learner["W"]), np.asarray(SNAPSHOT.learner["W"]))
+        assert [found.learner[name] for name in ("note", "rate")] == ["text", 0.5]
+
+
+def test_a_reader_of_the_page_finds_it_and_takes_it_for_no_snapshot_of_a_task() -> None:
+    record = b"0/model/b/0", GOLDEN.read_bytes()
+    assert list(format_reader.whole_generations([record])) == []
+    (found,) = format_reader.whole_generations([record], of_model=True)
+    assert (found.number, found.slot) == (41, "b")
+    assert found.state == {
+        "settings": SNAPSHOT.settings,
+        "version": 41,
+        "updates": 17,
+        "offset": 12,
+        "places": [[0, 7, 1, 20], [2, 5, 2, 0]],
+    }
+    assert found.learner().keys() == {"W", "note", "rate"}
+
+
+def test_one_that_lacks_something_is_refused() -> None:
+    newest = read_back(model_writer(SNAPSHOT._replace(settings={}), "a", 0)).newest
+    assert newest is not None
+    cut = newest._replace(payloads=[payload[:200] for payload in newest.payloads])
+    with pytest.raises(JournalError, match="the snapshot of the shared model at version 41 cannot be read"):
+        decode_model(cut)

@@ -1,0 +1,354 @@
+"""One model that several tasks share: what is decided on it, who dies, and what is recovered.
+
+Every prediction of a run is made again from the log, its version and what its own task decided, by the plain
+transcription in `tests.oracles.shared_model`.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from consumers.following import Following
+from consumers.learner import LearnerProgram
+from stream.joining.task import Task
+from stream.learners import ParameterError, create
+from stream.learners.base import KernelLearner
+from stream.randomness.draws import Draws, Purpose
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.digests import state_digest, task_digest
+from stream.recovery.journal import JournalError, UnrecoverableError
+from stream.recovery.model_snapshot import read_model_snapshots
+from stream.recovery.recover import rebuild, recover
+from stream.recovery.resolve import SettingsDifferError
+from stream.sharing.replica import Replica
+from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
+from stream.wire.events import Decision, Features
+from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
+from tests.oracles.shared_model import SharedModel, Told
+from tests.pipeline import TOPICS, Fragile, Pipeline, plan, small_synsep, small_task, synsep_task
+
+EVENTS = 60
+KINDS = {DECIDED: "decided", SETTLED: "settled", CORRECTED: "corrected"}
+LEARNERS = {
+    "late-ucb": synsep_task("late-ucb", parameters={"project": 8}, model="shared"),
+    "stack-igw": synsep_task("stack-igw", model="shared"),
+    "soba-diag, corrected": synsep_task(model="shared", on_expiry="negative", late="correct"),
+}
+each = pytest.mark.parametrize("learner", LEARNERS)
+
+
+def idle(*programs: LearnerProgram) -> None:
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def replicas(*learners: LearnerProgram) -> list[tuple[int, str]]:
+    """Version and digest of the replica of each process, when it has read the whole log."""
+    found = []
+    for learner in learners:
+        learner.read_log()
+        assert learner.replica is not None
+        found.append((learner.replica.version, state_digest([learner.replica.learner.state()])))
+    return found
+
+
+def log_of(pipeline: Pipeline) -> list[Update]:
+    return [update for record in pipeline.records(TOPICS.updates) if (update := decode_update(record)) is not None]
+
+
+def told(update: Update, K: int) -> list[Told]:
+    entries, made, start = update.entries, [], 0
+    for place, size in enumerate(entries.sizes.tolist()):
+        x = Features(entries.indices[start : start + size], entries.values[start : start + size])
+        row = entries.scores[place].copy()
+        decision = Decision(
+            int(entries.actions[place]),
+            int(entries.greedy[place]),
+            float(entries.propensities[place]),
+            row[:K],
+            row[K:],
+        )
+        kind = KINDS[int(entries.kinds[place])]
+        bits = int(entries.rewards[place]), int(entries.assumed[place])
+        made.append(Told(update.partition, kind, x, decision, *bits, float(entries.v[place])))
+        start += size
+    return made
+
+
+def decided_otherwise(pipeline: Pipeline) -> list[str]:
+    """The predictions that are not what their version of the model, and their task's own decisions, make them."""
+    settings = pipeline.settings.resolved()
+    fresh = lambda: create(settings.learner, settings.n_classes, settings.n_features, **settings.parameters)  # noqa: E731
+    oracle, steps = SharedModel(fresh), list[tuple[int, int]]()
+    for update in log_of(pipeline):
+        made = told(update, settings.n_classes)
+        oracle.log += made
+        steps += [(update.partition, update.step)] * len(made)
+    draw = Draws(settings.seed, Purpose.ACTION)
+    wrong = []
+    for partition in range(pipeline.partitions):
+        contexts = {record.offset: record for record in pipeline.records(TOPICS.contexts, partition)}
+        for record in pipeline.records(TOPICS.predictions, partition):
+            prediction, offset = decode_prediction(record)
+            step = step_of(record)
+            x = decode_context(contexts[offset], settings.n_features).x
+            # Of the entries behind its version, those of its task's earlier steps, and of its own step before it.
+            n, seen, own = prediction.model_version, 0, list[Told]()
+            for entry, (task, number) in zip(oracle.log[n:], steps[n:], strict=True):
+                if task == partition and entry.kind == "decided" and number < (step or 0):
+                    own.append(entry)
+                elif (task, number) == (partition, step) and entry.kind == "decided" and seen == 0:
+                    if np.array_equal(entry.decision.scores, prediction.decision.scores) and same_x(entry.x, x):
+                        seen = 1
+                    else:
+                        own.append(entry)
+            model = oracle.model(n)
+            for entry in own:
+                model.observe(entry.x, entry.decision)
+            again = model.predict(x, draw(prediction.id))
+            if again[:3] != prediction.decision[:3] or not np.array_equal(again.scores, prediction.decision.scores):
+                wrong.append(f"{prediction.id} of partition {partition}, step {step}, version {n}")
+    return wrong
+
+
+def same_x(one: Features, other: Features) -> bool:
+    return np.array_equal(one.indices, other.indices) and np.array_equal(one.values, other.values)
+
+
+def whole_run(
+    pipeline: Pipeline, crashes: tuple[set[tuple[int, int]], ...] = (set(), set()), **options: Any
+) -> list[Fragile]:
+    """A replay with late, lost and duplicate feedback, and two learners that die at these points."""
+    dataset = small_synsep()
+    learners = [
+        Fragile(lambda crash, name=f"learner-{n}": pipeline.learner(name, crash, **options), points)  # type: ignore[misc]
+        for n, points in enumerate(crashes)
+    ]
+    late = pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1, duplicates=0.1))
+    pipeline.run((pipeline.replay(dataset, EVENTS, rate=200), late), *learners)
+    return learners
+
+
+@each
+def test_two_processes_decide_on_one_model_and_what_it_was_can_be_made_again(learner: str) -> None:
+    pipeline = Pipeline(LEARNERS[learner], partitions=3)
+    one, other = whole_run(pipeline)
+    assert replicas(one.program)[0][0] > 50
+    assert replicas(one.program) == replicas(other.program)
+    assert {len(one.program.tasks), len(other.program.tasks)} == {1, 2}
+    assert decided_otherwise(pipeline) == []
+    assert all(finding.ok for finding in pipeline.audits())
+    assert pipeline.ledger().expired > 0
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+@pytest.mark.parametrize("learner", ["late-ucb", "stack-igw"])
+def test_a_learner_that_dies_after_a_commit_step_leaves_no_trace_in_the_model(learner: str, number: int) -> None:
+    pipeline = Pipeline(LEARNERS[learner], partitions=2)
+    one, other = whole_run(pipeline, ({(5, number), (30, number)}, {(9, number)}))
+    assert one.crashed + other.crashed == 3
+    assert replicas(one.program) == replicas(other.program)
+    assert decided_otherwise(pipeline) == []
+    assert all(finding.ok for finding in pipeline.audits())
+    for partition in range(2):
+        recovered = recover(pipeline.broker, TOPICS, partition, pipeline.settings)
+        running = (one.program.tasks | other.program.tasks)[partition]
+        assert task_digest(recovered.task) == task_digest(running)
+
+
+@each
+def test_a_task_goes_on_from_its_snapshot_with_decisions_read_back_from_its_predictions(learner: str) -> None:
+    pipeline = Pipeline(LEARNERS[learner], partitions=2)
+    one, other = whole_run(pipeline, ({(20, 7)}, {(25, 3), (40, 7)}), snapshot_interval_ms=50)
+    assert len(pipeline.records(TOPICS.snapshots, 0)) > 1
+    assert decided_otherwise(pipeline) == []
+    assert replicas(one.program) == replicas(other.program)
+
+
+def test_a_task_that_waits_is_recovered_to_the_bit_with_what_its_decisions_log() -> None:
+    pipeline = Pipeline(small_task("stack-igw", model="shared"))
+    for name in "abc":
+        pipeline.context(name)
+    learner = pipeline.learner()
+    idle(learner)
+    (task,) = learner.tasks.values()
+    recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    assert len(task.join.pending) == 3
+    assert task_digest(recovered.task) == task_digest(task)
+    assert [p.decision.logged.size for p in recovered.task.join.pending.values()] == [9, 9, 9]
+
+
+def decided(model: str = "shared", **changes: Any) -> Pipeline:
+    """A pipeline of which a step has decided twice, and the first step has not."""
+    pipeline = Pipeline(small_task("late-ucb", model=model, **changes))
+    idle(pipeline.learner())
+    pipeline.context("a")
+    pipeline.context("b", 1, 3)
+    idle(pipeline.learner())
+    return pipeline
+
+
+def forge(pipeline: Pipeline, **changes: Any) -> None:
+    record = pipeline.records(TOPICS.predictions)[0]
+    value = orjson.dumps({**orjson.loads(record.value or b""), **changes})
+    pipeline.broker.producer().send(TOPICS.predictions, 0, record.key, value, step_headers(step_of(record) or 0))
+
+
+def test_predictions_of_other_programs_under_a_steps_number_are_passed_over() -> None:
+    pipeline = decided()
+    before = task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task)
+    forge(pipeline, action=2, propensity=0.5)
+    forge(pipeline, id="z")
+    pipeline.send(TOPICS.predictions, b"{}")
+    assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == before
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_predictions_that_are_gone_are_not_made_up(forged: bool) -> None:
+    pipeline = decided()
+    pipeline.broker.delete_topics([TOPICS.predictions])
+    pipeline.broker.create_topics(TOPICS.specs(1))
+    for name in "ab" if forged else "":
+        pipeline.broker.producer().send(TOPICS.predictions, 0, None, orjson.dumps({"id": name}), step_headers(2))
+    with pytest.raises(UnrecoverableError, match=r"step 2 of test.journal/0: expected its 2 predictions in test.pred"):
+        recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+
+
+def test_a_log_that_was_made_anew_is_not_gone_on_with() -> None:
+    pipeline = decided()
+    pipeline.broker.delete_topics([TOPICS.updates])
+    pipeline.broker.create_topics(TOPICS.specs(1, shares_model=True))
+    said: list[str] = []
+    learner = pipeline.learner()
+    learner._announce = said.append
+    learner.step(0)
+    assert not learner.ready
+    assert said[-1].startswith("partition 0 waits until test.updates can be read up to what its step 2 wrote")
+
+
+def test_a_transaction_that_is_open_in_the_log_holds_up_what_is_read_of_it_and_not_the_decisions() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner = pipeline.learner()
+    idle(learner)
+    (entries,) = encode_updates(9, 1, 0, log_entries(pipeline))
+    hanging = pipeline.broker.transactional_producer("another")
+    hanging.begin()
+    hanging.send(TOPICS.updates, 0, None, entries, HEADERS)
+    hanging.flush()
+    for name in "abc":
+        pipeline.context(name)
+        idle(learner)
+    versions = [p["model_version"] for p in pipeline.values(TOPICS.predictions)]
+    assert versions == [0, 0, 0]
+    assert len({p["action"] for p in pipeline.values(TOPICS.predictions)}) == 3, "its own decisions are known to it"
+    hanging.abort()
+    assert decided_otherwise(pipeline) == []
+    assert replicas(learner)[0][0] == 3
+
+
+def log_entries(pipeline: Pipeline) -> list[Entry]:
+    settings = pipeline.settings.resolved()
+    learner = create(settings.learner, settings.n_classes, settings.n_features, **settings.parameters)
+    x = Features(np.array([0], np.int32), np.ones(1))
+    return [Entry(DECIDED, x, learner.predict(x, 0.5))]
+
+
+@pytest.mark.parametrize(("begun", "given"), [("own", "shared"), ("shared", "own")])
+def test_a_pipeline_keeps_the_model_that_it_began_with(begun: Any, given: Any) -> None:
+    pipeline = decided(begun)
+    other = replace(pipeline.settings, model=given)
+    with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got '{given}'"):
+        recover(pipeline.broker, TOPICS, 0, other)
+    assert recover(pipeline.broker, TOPICS, 0, other, given=("seed",)).settings.model == begun
+
+
+def test_what_a_shared_model_cannot_do_yet_is_refused() -> None:
+    with pytest.raises(ParameterError, match="model shared: expected play own; got logged"):
+        Task(small_task("late-ucb", model="shared", play="logged"), TOPICS.contexts)
+    pipeline = decided()
+    with pytest.raises(JournalError, match="decides on a model that it shares"):
+        rebuild(pipeline.broker, TOPICS, 0, None)
+
+
+def test_records_of_other_programs_in_the_log_change_nothing() -> None:
+    pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
+    pipeline.send(TOPICS.updates, b"hello")  # with a version, as the events of a plain producer have it
+    with pytest.raises(Exception, match=r"test.updates/0 offset 0: expected a record of updates"):
+        whole_run(pipeline)
+    pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
+    pipeline.broker.producer().send(TOPICS.updates, 0, None, b"hello", ())
+    one, other = whole_run(pipeline)
+    assert replicas(one.program) == replicas(other.program)
+    assert one.program.replica is not None
+    assert one.program.replica.foreign == [0]
+
+
+def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_it_is_applied() -> None:
+    pipeline = Pipeline(replace(small_task(model="shared"), n_features=80_000))
+    idle(pipeline.learner())
+    pipeline.send(TOPICS.contexts, orjson.dumps({"id": "large", "x": {"i": list(range(75_000))}}))
+    learner = pipeline.learner()
+    idle(learner)
+    (reason,) = [dict(record.headers)["onebit-reason"] for record in pipeline.records(TOPICS.dead_letter)]
+    assert reason == (
+        b"x: with a shared model an entry of its log has at most 900000 bytes; got 900062, for 75000 features and 3 "
+        b"numbers of a decision"
+    )
+    assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == task_digest(learner.tasks[0])
+
+
+def snapshots_of_the_model(pipeline: Pipeline) -> list[str]:
+    keys = [(record.key or b"").decode() for record in pipeline.records(TOPICS.snapshots, 0)]
+    return [key for key in keys if key.startswith("0/model/")]
+
+
+@each
+def test_a_replica_begins_with_the_newest_snapshot_of_the_model_and_is_the_one_that_read_it_all(learner: str) -> None:
+    pipeline = Pipeline(LEARNERS[learner], partitions=2)
+    one, other = whole_run(pipeline, ({(30, 5)}, {(21, 2)}), snapshot_interval_ms=40, snapshot_chunk_bytes=20_000)
+    assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
+    following = Following(pipeline.broker, TOPICS, pipeline.settings)
+    begun = following.replica.version
+    following.read_on()
+    assert 0 < begun <= following.replica.version
+    whole = Replica(kernel_learner(pipeline))
+    whole.read(pipeline.records(TOPICS.updates))
+    assert following.replica.places == whole.places
+    assert (following.replica.updates, following.replica.offset) == (whole.updates, whole.offset)
+    expected = (whole.version, state_digest([whole.learner.state()]))
+    assert (following.replica.version, state_digest([following.replica.learner.state()])) == expected
+    assert replicas(one.program, other.program) == [expected] * 2
+
+
+def test_whoever_gets_partition_0_writes_the_snapshots_of_the_model_and_leaves_a_whole_one_alone() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    options: dict[str, Any] = {"snapshot_interval_ms": 1, "snapshot_bytes_max": 1, "snapshot_chunk_bytes": 400}
+    versions = []
+    for name in ("learner-1", "learner-2", "learner-3"):
+        learner = pipeline.learner(name, **options)
+        for event in range(4):
+            pipeline.context(f"{name}-{event}")
+            pipeline.clock.advance_to(pipeline.now_ms() + 5)
+            for _ in range(60 if event < 3 else 3):  # the last snapshot is torn when the next learner comes
+                learner.step(0)
+        learner.close()
+        newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+        versions.append(0 if newest is None else newest.number)
+    assert 0 < versions[0] < versions[1] < versions[2]
+
+
+def test_a_snapshot_of_another_model_is_refused() -> None:
+    pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
+    whole_run(pipeline, snapshot_interval_ms=40)
+    other = replace(pipeline.settings, parameters={"project": 4})
+    with pytest.raises(JournalError, match=r"of the shared model at version .*another pipeline has written it"):
+        Following(pipeline.broker, TOPICS, other)
+
+
+def kernel_learner(pipeline: Pipeline) -> KernelLearner:
+    learner = pipeline.settings.make_learner()
+    assert isinstance(learner, KernelLearner)
+    return learner
