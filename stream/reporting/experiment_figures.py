@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stream.reporting.charts import Scale
@@ -17,6 +18,7 @@ DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 
 
 COLUMNS_MAX = 4
 PANEL_INCHES = (3.6, 3.0)
+TITLE_CHARACTERS_PER_INCH = 11
 WIDTH_MIN_INCHES = 5.5
 LEGEND_LINE_INCHES = 0.2
 LABEL_CHAR_INCHES = 0.065
@@ -70,7 +72,7 @@ def save_figure(folder: Path, name: str, title: str, panels: Sequence[Panel], x:
             if number % columns == 0:
                 axes.set_ylabel(y.label)
             axes.set_xlabel(x.label)
-        figure.suptitle(title)
+        figure.suptitle(fill(title, int(width * TITLE_CHARACTERS_PER_INCH)))
         handles = [_handle(labels, label) for label in labels]
         figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=8)
         folder.mkdir(parents=True, exist_ok=True)
