@@ -8,7 +8,7 @@ So a decision is a function of the log, of n and of what the task decided before
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -163,12 +163,15 @@ class Recall:
         """Recall nothing yet; of the learner only its kind matters."""
         self.learner = learner
         self.version = 0
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: deque[tuple[str, Decision]] = deque()
 
-    def expect(self, version: int, decisions: dict[str, Decision]) -> None:
-        """Have the decisions of the next step, which was made on this version of the model, by event id."""
+    def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
+        """Have the decisions of the next step, which was made on this version of the model, with their event ids.
+
+        An id may be among them twice: when it was forgotten in between.
+        """
         self.version = version
-        self._decisions = decisions
+        self._decisions = deque(decisions)
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
@@ -179,7 +182,7 @@ class Recall:
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{next(iter(self._decisions))!r} was decided, and is not any more")
+            raise RecallError(f"{self._decisions[0][0]!r} was decided, and is not any more")
 
     def decision(self, event_id: str) -> Decision:
         """The decision of an event.
@@ -187,9 +190,9 @@ class Recall:
         Raises:
             RecallError: there was none.
         """
-        if event_id not in self._decisions:
+        if not self._decisions or self._decisions[0][0] != event_id:
             raise RecallError(f"{event_id!r} is decided, and was not")
-        return self._decisions.pop(event_id)
+        return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:
         """The log has it."""
