@@ -32,7 +32,7 @@ from stream.cli import (
     verify,
 )
 from stream.cli.access import access_hint
-from stream.cli.console import fail, interrupted
+from stream.cli.console import end_log, fail, interrupted
 from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
 from stream.durations import DurationError
@@ -141,3 +141,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise fail(str(error), ExitCode.USAGE) from error
     except KeyboardInterrupt:
         raise interrupted() from None
+    finally:
+        end_log()

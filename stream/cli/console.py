@@ -56,17 +56,23 @@ def has_moving_lines() -> bool:
     return err.is_terminal and not _is_json
 
 
-def announce(message: str, *, is_status: bool = False, **more: Any) -> None:
+def announce(message: str, *, limited: bool = True, **more: Any) -> None:
     """Tell people something on stderr, with the time of day.
 
     Args:
         message: what; of lines that differ in numbers alone some are left out when they come too often.
-        is_status: none of it is left out, since whoever says it says it seldom.
+        limited: False where none may be left out.
         more: what programs may want of it, in a log as JSON.
     """
-    admitted = message if is_status and _log.level <= Level.INFO else _log.admitted(Level.INFO, message, monotonic_ms())
+    admitted = _log.admitted(Level.INFO, message, monotonic_ms(), limited=limited)
     if admitted is not None:
         _write(Level.INFO, admitted, f"[dim]{time.strftime('%H:%M:%S')}[/] ", **more)
+
+
+def end_log() -> None:
+    """Say which lines were left out since the last one of their kind."""
+    for level, message in _log.left_out():
+        _write(level, message, "")
 
 
 SLOW_S = 2.0
@@ -171,7 +177,7 @@ class Status:
         """Announce the lines, unless they are those of the last time."""
         if lines != self._said:
             for line in lines:
-                announce(line, is_status=True)
+                announce(line, limited=False)
         self._said = lines
 
 

@@ -293,7 +293,7 @@ def report_of(
     latencies = latencies_of(findings) if in_real_time else NO_LATENCIES
     for finding in findings:
         for fault in finding.faults:
-            announce(f"ledger of partition {finding.partition}: {fault}")
+            announce(f"ledger of partition {finding.partition}: {fault}", limited=False)
     settlements = Settlements()
     found = answers(
         settlements.take(

@@ -20,10 +20,10 @@ LEVELS = {level.name.lower(): level for level in Level}
 
 INTERVAL_MS = 10_000
 LINES_MAX = 10
-"""Of one kind so many lines are written within an interval; the next one that is written says how many were not."""
+"""Of one kind so many lines are written within an interval; the next one, or the end, says how many were not."""
 
 KINDS_MAX = 1_000
-"""So many kinds are told apart; when there are more, all are counted anew."""
+"""So many kinds are told apart; the one that came first makes room."""
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 _KIND_CHARACTERS = 100
@@ -47,8 +47,8 @@ class LogLines:
         self.level = level
         self._kinds: dict[tuple[Level, str], _Kind] = {}
 
-    def admitted(self, level: Level, message: str, now_ms: int) -> str | None:
-        """The line as it is to be written; None: it is not.
+    def admitted(self, level: Level, message: str, now_ms: int, *, limited: bool = True) -> str | None:
+        """The line as it is to be written; None: it is not. One that is not limited is written however often it comes.
 
         >>> lines = LogLines()
         >>> [lines.admitted(Level.INFO, f"late by {n} s", 0) for n in range(11)][-1]
@@ -57,11 +57,13 @@ class LogLines:
         """
         if level < self.level:
             return None
+        if not limited:
+            return message
         name = (level, _NUMBER.sub("#", message[:_KIND_CHARACTERS]))
         kind = self._kinds.get(name)
         if kind is None or now_ms - kind.began_ms >= INTERVAL_MS:
-            if len(self._kinds) >= KINDS_MAX:
-                self._kinds.clear()
+            if kind is None and len(self._kinds) >= KINDS_MAX:
+                del self._kinds[next(iter(self._kinds))]
             kind = self._kinds[name] = _Kind(now_ms, 0 if kind is None else kind.left_out)
         if kind.written >= LINES_MAX:
             kind.left_out += 1
@@ -71,6 +73,14 @@ class LogLines:
         if not left_out:
             return message
         return f"{message} (and {left_out:,} such {'line was' if left_out == 1 else 'lines were'} left out)"
+
+    def left_out(self) -> list[tuple[Level, str]]:
+        """What to say at the end of the lines that were left out, and of which nobody heard."""
+        kinds = [(level, text, kind.left_out) for (level, text), kind in self._kinds.items() if kind.left_out]
+        return [
+            (level, f"{count:,} more {'line was' if count == 1 else 'lines were'} left out such as: {text}")
+            for level, text, count in kinds
+        ]
 
 
 class Line(NamedTuple):

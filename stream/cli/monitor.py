@@ -24,7 +24,7 @@ from stream.telemetry.metrics import MONITOR
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
-LOOK_S = 0.5
+LOOK_S = 0.3
 """How often Kafka is asked where its topics end."""
 
 AGAIN_S = 2.0

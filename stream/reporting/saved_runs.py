@@ -119,7 +119,7 @@ def _loaded(run: Mapping[str, Any]) -> RunReport:
             None if latency_counts is None else LatencyCounts(latency_counts["of"], _histogram(latency_counts))
         ),
         estimate=None if run["estimate"] is None else _estimate(run["estimate"]),
-        model=run.get("model", "own"),
+        model=run["model"],
         replicas=tuple(ReplicaReport(**replica) for replica in run.get("replicas", ())),
     )  # fmt: skip
 

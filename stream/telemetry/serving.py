@@ -18,7 +18,7 @@ _TIMEOUT_S = 10.0
 """How long a connection may say nothing: each has a thread."""
 
 
-EVENT_S = 0.5
+EVENT_S = 0.3
 """From one server-sent event to the next."""
 
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.cli.console import Status, announce, warn
+from stream.cli.console import Status, announce, end_log, warn
 from stream.cli.exits import ExitCode
 from stream.cli.log_lines import INTERVAL_MS, LINES_MAX, Level, LogLines
 from tests.cli.conftest import Onebit
@@ -57,6 +57,14 @@ def test_lines_of_one_kind_are_written_so_often_and_the_next_says_how_many_were_
         "5 of 1,000 wait (and 3 such lines were left out)"
     )
     assert lines.admitted(Level.INFO, "6 of 1,000 wait", INTERVAL_MS) == "6 of 1,000 wait"
+    assert lines.left_out() == []
+
+
+def test_lines_that_were_left_out_are_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(LINES_MAX + 2):
+        warn(f"{number} are late")
+    end_log()
+    assert capsys.readouterr().err.splitlines()[LINES_MAX:] == ["2 more lines were left out such as: # are late"]
 
 
 def test_status_of_many_partitions_is_said_whole(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 
 from stream.brokers.confluent.connection import MISSING, RAISED, Connection, error_of
 from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.port import Acl, BrokerError, Ends
+from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, Ends
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription
 
@@ -86,7 +86,11 @@ class Admin:
             return low, high
 
         needs = (Acl("topic", tp.topic, "Describe"),)
-        return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask, needs)
+        try:
+            return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask, needs)
+        except BrokerUnavailableError:  # a client that was made while a broker stood still may not hear that it is back
+            _release(self._asking.pop(level))
+            raise
 
     def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -107,10 +111,14 @@ class Admin:
     def close(self) -> None:
         """Release the connections."""
         for client in self._asking.values():
-            with suppress(*RAISED):
-                client.close()
+            _release(client)
         with suppress(BrokerError):
             self.other.close()
+
+
+def _release(client: Any) -> None:
+    with suppress(*RAISED):
+        client.close()
 
 
 def _timed_out() -> KafkaException:
