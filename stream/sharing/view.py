@@ -147,10 +147,15 @@ class View:
         return self._replica.offset
 
     def _forget_those_in_the_log(self) -> None:
+        """Let go of the decisions that the model has observed.
+
+        It may have observed more than were made here: another process has gone on with the task, which this one does
+        not know yet. The commit of its step will be refused.
+        """
         decided = self._replica.place_of(self._partition).decided
-        while self._first < decided:
+        for _ in range(min(decided - self._first, len(self._own))):
             self._own.popleft()
-            self._first += 1
+        self._first = max(self._first, decided)
 
 
 class Recall:
