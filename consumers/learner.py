@@ -443,13 +443,18 @@ class LearnerProgram:
         It is of the process that had this partition before, and that may still commit: what it wrote must be recovered
         then. It ends by that process, or by the broker's time-out.
         """
-        tps = [TopicPartition(topic, partition) for topic in (self._topics.journal, self._topics.snapshots)]
+        topics = [self._topics.journal, self._topics.snapshots]
+        shares = self._settings.model == "shared"
+        if shares:  # its decisions are read back, and an open transaction of anybody stands before them
+            topics.append(self._topics.predictions)
+        tps = [TopicPartition(topic, partition) for topic in topics]
         if all(end.stable >= end.high_watermark for end in self._broker.ends(tps).values()):
             self._held_up.discard(partition)
             return False
         if partition not in self._held_up:
             self._held_up.add(partition)
-            self._announce(f"partition {partition} waits for a transaction of the learner that had it before")
+            others = ", or of another program in its predictions" if shares else ""
+            self._announce(f"partition {partition} waits for a transaction of the learner that had it before{others}")
         return True
 
     def _has_read_its_log(self, partition: int, recovered: Recovered) -> bool:
