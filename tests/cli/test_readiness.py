@@ -5,9 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
+from stream.cli.console import monotonic_ms
 from stream.cli.readiness import RENEWAL_MS, ReadyFile
 from stream.cli.settings import SettingsError
+from stream.telemetry.serving import VitalServer
+from stream.telemetry.vital import Vital
 from tests.pipeline import TOPICS, Pipeline, small_task
 
 
@@ -82,15 +86,18 @@ def test_file_that_cannot_be_made_later_on_is_told_once_and_stops_nothing(
     assert capsys.readouterr().err.count("health checks cannot be told") == 1
 
 
-@pytest.mark.parametrize(("age_s", "healthy"), [(None, False), (1, True), (60, False)])
-def test_health_check_of_compose_wants_a_fresh_file(tmp_path: Path, age_s: int | None, healthy: bool) -> None:
-    compose = (Path(__file__).parents[2] / "docker/compose.yaml").read_text()
-    (test,) = (line for line in compose.splitlines() if "$$ONEBIT_READY_FILE" in line)
-    command = test.split('"CMD-SHELL", ', 1)[1].rstrip("]").strip("'").replace("$$", "$")
-    path = tmp_path / "ready"
-    if age_s is not None:
-        path.touch()
-        then_s = path.stat().st_mtime - age_s
-        os.utime(path, (then_s, then_s))
-    done = subprocess.run(["sh", "-c", command], env={**os.environ, "ONEBIT_READY_FILE": str(path)}, check=False)
-    assert (done.returncode == 0) == healthy, command
+@pytest.mark.parametrize("unready", ["", "no partition is assigned to it"])
+def test_health_check_of_compose_asks_whether_the_program_is_ready(unready: str) -> None:
+    compose = yaml.safe_load((Path(__file__).parents[2] / "docker/compose.yaml").read_text())
+    kind, *command = compose["services"]["learner"]["healthcheck"]["test"]
+    vital = Vital("learner", "0", monotonic_ms)
+    server = VitalServer(vital, "127.0.0.1", 0)
+    try:
+        vital.show(unready, tuple)
+        asked = [part.replace("/9464;", f"/{server.port};").replace("$$", "$") for part in command]
+        assert kind == "CMD"
+        assert asked != command
+        done = subprocess.run(asked, check=False, timeout=30)
+    finally:
+        server.close()
+    assert (done.returncode == 0) == (unready == "")
