@@ -127,6 +127,7 @@ class LearnerProgram:
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
+        self._behind: set[int] = set()  # assigned, and not to run before the log of a shared model can be read on
         self._following: Following | None = None  # the log of a shared model; None: none has been seen yet
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
@@ -429,8 +430,10 @@ class LearnerProgram:
                 self._broker, self._topics, partition, self._settings, recovering.progress,
                 given=self._given, change_settings=self._change_settings, pulse=recovering.pulse,
             )  # fmt: skip
+            if not self._has_read_its_log(partition, recovered):
+                continue
             recovered_count += 1
-            if self._revocations == revocations and self._has_read_its_log(partition, recovered):
+            if self._revocations == revocations:
                 self._start(partition, recovered, snapshots_end)
         return recovered_count
 
@@ -440,13 +443,18 @@ class LearnerProgram:
         It is of the process that had this partition before, and that may still commit: what it wrote must be recovered
         then. It ends by that process, or by the broker's time-out.
         """
-        tps = [TopicPartition(topic, partition) for topic in (self._topics.journal, self._topics.snapshots)]
+        topics = [self._topics.journal, self._topics.snapshots]
+        shares = self._settings.model == "shared"
+        if shares:  # its decisions are read back, and an open transaction of anybody stands before them
+            topics.append(self._topics.predictions)
+        tps = [TopicPartition(topic, partition) for topic in topics]
         if all(end.stable >= end.high_watermark for end in self._broker.ends(tps).values()):
             self._held_up.discard(partition)
             return False
         if partition not in self._held_up:
             self._held_up.add(partition)
-            self._announce(f"partition {partition} waits for a transaction of the learner that had it before")
+            others = ", or of another program in its predictions" if shares else ""
+            self._announce(f"partition {partition} waits for a transaction of the learner that had it before{others}")
         return True
 
     def _has_read_its_log(self, partition: int, recovered: Recovered) -> bool:
@@ -457,9 +465,10 @@ class LearnerProgram:
             self._following = Following(self._broker, self._topics, recovered.settings)
         self._following.read_on()
         if self._following.replica.place_of(partition).step >= recovered.wrote:
+            self._behind.discard(partition)
             return True
-        if partition not in self._held_up:
-            self._held_up.add(partition)
+        if partition not in self._behind:
+            self._behind.add(partition)
             self._announce(
                 f"partition {partition} waits until {self._topics.updates} can be read up to what its step "
                 f"{recovered.wrote} wrote: a transaction is open before it"

@@ -32,8 +32,8 @@ class Published:
             if number is not None:
                 self._by_step[number].append(record)
 
-    def decisions(self, step: JournalStep) -> dict[str, Decision]:
-        """The decisions of a step by event id; each step is asked for once, in their order.
+    def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
+        """The decisions of a step in their order, with their event ids; each step is asked for once, in order.
 
         Raises:
             UnrecoverableError: they are not there any more.
@@ -48,7 +48,7 @@ class Published:
         for candidates in _candidates(found, expected.predictions):
             if predictions_digest(record.value or b"" for record in candidates) == expected.sha256:
                 made = (decode_prediction(record)[0] for record in candidates)
-                return {prediction.id: prediction.decision for prediction in made}
+                return [(prediction.id, prediction.decision) for prediction in made]
         raise UnrecoverableError(
             f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in {self._place}, "
             f"with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of which none are "

@@ -8,7 +8,7 @@ So a decision is a function of the log, of n and of what the task decided before
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -147,10 +147,15 @@ class View:
         return self._replica.offset
 
     def _forget_those_in_the_log(self) -> None:
+        """Let go of the decisions that the model has observed.
+
+        It may have observed more than were made here: another process has gone on with the task, which this one does
+        not know yet. The commit of its step will be refused.
+        """
         decided = self._replica.place_of(self._partition).decided
-        while self._first < decided:
+        for _ in range(min(decided - self._first, len(self._own))):
             self._own.popleft()
-            self._first += 1
+        self._first = max(self._first, decided)
 
 
 class Recall:
@@ -163,12 +168,15 @@ class Recall:
         """Recall nothing yet; of the learner only its kind matters."""
         self.learner = learner
         self.version = 0
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: deque[tuple[str, Decision]] = deque()
 
-    def expect(self, version: int, decisions: dict[str, Decision]) -> None:
-        """Have the decisions of the next step, which was made on this version of the model, by event id."""
+    def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
+        """Have the decisions of the next step, which was made on this version of the model, with their event ids.
+
+        An id may be among them twice: when it was forgotten in between.
+        """
         self.version = version
-        self._decisions = decisions
+        self._decisions = deque(decisions)
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
@@ -179,7 +187,7 @@ class Recall:
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{next(iter(self._decisions))!r} was decided, and is not any more")
+            raise RecallError(f"{self._decisions[0][0]!r} was decided, and is not any more")
 
     def decision(self, event_id: str) -> Decision:
         """The decision of an event.
@@ -187,9 +195,9 @@ class Recall:
         Raises:
             RecallError: there was none.
         """
-        if event_id not in self._decisions:
+        if not self._decisions or self._decisions[0][0] != event_id:
             raise RecallError(f"{event_id!r} is decided, and was not")
-        return self._decisions.pop(event_id)
+        return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:
         """The log has it."""

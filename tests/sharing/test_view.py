@@ -169,6 +169,20 @@ def test_a_step_that_fails_leaves_the_model_as_it_was_too() -> None:
     assert replica.read([]) == 0
 
 
+def test_a_view_whose_task_has_gone_on_elsewhere_does_not_break() -> None:
+    replica = Replica(Case("late-ucb").fresh())
+    zombie, successor = View(replica, 0), View(replica, 0)
+    event = events(1)[0]
+    with successor.step() as entries:
+        successor.observe(event.x, successor.learner.predict(event.x, event.u))
+    (value,) = encode_updates(0, 1, 0, entries)
+    replica.read([Record("u", 0, 0, 0, None, value, HEADERS)])
+    before = state_digest([replica.learner.state()])
+    for view in (zombie, successor):
+        with view.step():
+            assert state_digest([replica.learner.state()]) == before
+
+
 def test_replica_reads_nothing_while_a_task_decides_on_it() -> None:
     replica = Replica(Case("late-ucb").fresh())
     with View(replica, 0).step(), pytest.raises(AssertionError, match="taken off"):
