@@ -213,6 +213,30 @@ def forge(pipeline: Pipeline, **changes: Any) -> None:
     pipeline.broker.producer().send(TOPICS.predictions, 0, record.key, value, step_headers(step_of(record) or 0))
 
 
+def test_a_task_is_recovered_when_no_transaction_of_another_program_is_open_before_its_predictions() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    running = pipeline.learner()
+    idle(running)
+    hanging = pipeline.broker.transactional_producer("another")
+    hanging.begin()
+    hanging.send(TOPICS.predictions, 0, None, b"{}", ())
+    hanging.flush()
+    pipeline.context("a")
+    idle(running)
+    left = task_digest(running.tasks[0])
+    running.close()
+    said: list[str] = []
+    learner = pipeline.learner()
+    learner._announce = said.append
+    idle(learner)
+    assert learner.tasks == {}
+    assert ["or of another program in its predictions" in line for line in said] == [True]
+    hanging.abort()
+    assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == left
+    idle(learner)
+    assert list(learner.tasks) == [0]
+
+
 def test_predictions_of_other_programs_under_a_steps_number_are_passed_over() -> None:
     pipeline = decided()
     before = task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task)
