@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import orjson
 import typer
@@ -14,6 +14,7 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from stream.cli.console import announce, every, out
 from stream.cli.exits import ExitCode
 from stream.cli.settings import SettingsError
+from stream.joining.task import Sharing
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -51,6 +52,26 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
     )
 
 
+class Runs(NamedTuple):
+    """What runs are drawn from seeds."""
+
+    events: int
+    model: Sharing
+
+    def draw(self, seed: int) -> Schedule:
+        """The run of a seed."""
+        return draw_schedule(seed, self.events, self.model)
+
+    def replay(self, seed: int, only: str | None = None) -> str:
+        """The command that shows the run of a seed, or some items of it."""
+        command = f"onebit simulate --seed {seed} --trace"
+        if self.events != EVENTS:
+            command += f" --events {self.events}"
+        if self.model != "own":
+            command += f" --model {self.model}"
+        return command if only is None else f"{command} --only {only}"
+
+
 app = typer.Typer()
 
 
@@ -59,6 +80,9 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     events: Annotated[int, typer.Option(min=1, help="Contexts in each run.")] = EVENTS,
+    model: Annotated[
+        Sharing, typer.Option(help="own: each partition has a model of its own; shared: all decide on one.")
+    ] = "own",
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
     show_trace: Annotated[
         bool, typer.Option("--trace", help="Run the one seed --seed, and print all that happens in it.")
@@ -77,16 +101,17 @@ def simulate(
     run. Exit code 1 when a seed fails; it is then cut down, and the command that replays it is printed. Ctrl-C ends it
     early: what came of the seeds until then is shown, and nothing is cut down.
     """
+    runs = Runs(events, model)
     if show_trace or only is not None:
-        code = ExitCode.OK if _show_seed(seed, events, only) else ExitCode.DIFFERS
+        code = ExitCode.OK if _show_seed(runs, seed, only) else ExitCode.DIFFERS
     else:
-        code = _run(range(seed, seed + seeds), events, jobs or os.cpu_count() or 1, shrinks=not no_shrink, json=json)
+        code = _run(runs, range(seed, seed + seeds), jobs or os.cpu_count() or 1, shrinks=not no_shrink, json=json)
     raise typer.Exit(code)
 
 
-def _run(seeds: range, events: int, jobs: int, *, shrinks: bool, json: bool) -> ExitCode:
+def _run(runs: Runs, seeds: range, jobs: int, *, shrinks: bool, json: bool) -> ExitCode:
     started_s = time.monotonic()
-    campaign = Campaign()
+    campaign = Campaign(runs.model)
 
     def progress(so_far: Campaign) -> None:
         nonlocal campaign
@@ -104,17 +129,17 @@ def _run(seeds: range, events: int, jobs: int, *, shrinks: bool, json: bool) -> 
     show = every(PROGRESS_INTERVAL_MS, tell)
     interrupted = False
     try:
-        campaign = run_campaign(make_learner, seeds, events, jobs, progress)
+        campaign = run_campaign(make_learner, seeds, runs.events, jobs, progress, runs.model)
     except KeyboardInterrupt:
         interrupted, shrinks = True, False
     wall_s = time.monotonic() - started_s
     if json:
-        _print_json(campaign, seeds, events, wall_s, interrupted=interrupted)
+        _print_json(campaign, runs, seeds, wall_s, interrupted=interrupted)
     else:
         _print_coverage(campaign)
         _print_verdict(campaign, seeds, wall_s, interrupted=interrupted)
         for failure in campaign.failures[:SHOWN_MAX]:
-            _show_failure(draw_schedule(failure.seed, events), events, shrinks=shrinks)
+            _show_failure(runs, runs.draw(failure.seed), shrinks=shrinks)
         if len(campaign.failures) > SHOWN_MAX:
             more = ", ".join(str(failure.seed) for failure in campaign.failures[SHOWN_MAX:])
             out.print(f"failed too: {more}", highlight=False)
@@ -129,7 +154,7 @@ def _print_coverage(campaign: Campaign) -> None:
     table.add_column("times", justify="right")
     table.add_column("seeds", justify="right")
     missing = campaign.never_occurred()
-    for name in expected_coverage():
+    for name in expected_coverage(campaign.model):
         times, seeds = campaign.coverage[name], campaign.seeds_with[name]
         table.add_row(f"[red]{name}[/]" if name in missing else name, f"{times:,}", f"{seeds:,}")
     out.print(table)
@@ -137,9 +162,10 @@ def _print_coverage(campaign: Campaign) -> None:
 
 def _print_verdict(campaign: Campaign, seeds: range, wall_s: float, *, interrupted: bool) -> None:
     per_s = campaign.seeds / max(wall_s, 1e-9)
+    shared = " with a shared model" if campaign.model == "shared" else ""
     out.print(
-        f"{campaign.seeds:,} seeds from {seeds.start} on, {campaign.timeless:,} of them timeless, in {wall_s:,.1f} s "
-        f"({per_s:,.0f} seeds/s)",
+        f"{campaign.seeds:,} seeds from {seeds.start} on{shared}, {campaign.timeless:,} of them timeless, in "
+        f"{wall_s:,.1f} s ({per_s:,.0f} seeds/s)",
         highlight=False,
     )
     if interrupted:
@@ -156,35 +182,30 @@ def _print_verdict(campaign: Campaign, seeds: range, wall_s: float, *, interrupt
         out.print(f"[bold green]✓ all {'of these ' if interrupted else ''}held", highlight=False)
 
 
-def _print_json(campaign: Campaign, seeds: range, events: int, wall_s: float, *, interrupted: bool) -> None:
+def _print_json(campaign: Campaign, runs: Runs, seeds: range, wall_s: float, *, interrupted: bool) -> None:
     fields = {
         "ok": campaign.ok and not interrupted,
         "interrupted": interrupted,
         "first_seed": seeds.start,
         "seeds": campaign.seeds,
         "timeless": campaign.timeless,
-        "events": events,
+        "events": runs.events,
+        "model": runs.model,
         "wall_s": round(wall_s, 3),
         "never_occurred": campaign.never_occurred(),
         "coverage": {
-            name: {"times": campaign.coverage[name], "seeds": campaign.seeds_with[name]} for name in expected_coverage()
+            name: {"times": campaign.coverage[name], "seeds": campaign.seeds_with[name]}
+            for name in expected_coverage(runs.model)
         },
         "failures": [
-            {"seed": failure.seed, "wrong": failure.wrong, "replay": _replay(failure.seed, events, None)}
+            {"seed": failure.seed, "wrong": failure.wrong, "replay": runs.replay(failure.seed)}
             for failure in campaign.failures
         ],
     }
     sys.stdout.write(orjson.dumps(fields).decode() + "\n")
 
 
-def _replay(seed: int, events: int, only: str | None) -> str:
-    command = f"onebit simulate --seed {seed} --trace"
-    if events != EVENTS:
-        command += f" --events {events}"
-    return command if only is None else f"{command} --only {only}"
-
-
-def _show_failure(schedule: Schedule, events: int, *, shrinks: bool) -> None:
+def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:
     """What is wrong with a failing seed, its schedule cut down, its trace, and how to see it again."""
     kept = list(range(len(schedule.items)))
     if shrinks:
@@ -196,14 +217,14 @@ def _show_failure(schedule: Schedule, events: int, *, shrinks: bool) -> None:
     for what in examine(make_learner, shown)[0]:
         out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
     out.print(
-        f"replay it: {_replay(schedule.seed, events, ranges(kept) if shrinks else None)}",
+        f"replay it: {runs.replay(schedule.seed, ranges(kept) if shrinks else None)}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _show_seed(seed: int, events: int, only: str | None) -> bool:
-    schedule = draw_schedule(seed, events)
+def _show_seed(runs: Runs, seed: int, only: str | None) -> bool:
+    schedule = runs.draw(seed)
     if only is not None:
         try:
             schedule = schedule.only(parse_ranges(only))
@@ -225,7 +246,8 @@ def _print_run(schedule: Schedule) -> None:
     task = schedule.task
     limits = ", ".join(f"{name} {getattr(task.join, name)}" for name in task.join.__dataclass_fields__)
     parts = {name: value for name, value in schedule._asdict().items() if name not in ("task", "items", "seed")}
-    out.print(f"  {task.learner}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
+    model = "a shared model" if task.model == "shared" else "models of their own"
+    out.print(f"  {task.learner}, {model}, on expiry {task.on_expiry}, late {task.late}; {limits}", highlight=False)
     out.print("  " + ", ".join(f"{name} {value}" for name, value in parts.items()), highlight=False)
     happened = trace(make_learner, schedule)
     for line in happened:

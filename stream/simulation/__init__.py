@@ -12,5 +12,6 @@ oracle.py         what must have become of every record, from what was sent and 
 checks.py         what must hold after every run, with
 dates.py            when decisions are dated, and
 faultless.py        what a run has in common with the one without faults
+shared_model.py     what a model that all tasks share must be
 campaign.py       seeds by the thousand: coverage, shrinking, processes
 """

@@ -9,13 +9,24 @@ from functools import partial
 from typing import NamedTuple
 
 from stream.joining.join import TRANSITIONS, Input, State
+from stream.joining.task import Sharing
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.checks import check
 from stream.simulation.dates import OUTDATED
 from stream.simulation.faultless import equal_faultless
 from stream.simulation.processes import MakeLearner, UnexpectedError
-from stream.simulation.schedule import EVENTS, IN_COMMIT, LEARNERS, TIMED_FAULTS, Kind, Schedule, draw_schedule
-from stream.simulation.tracing import GIVEN_UP_FOR_ITS_DATES, Happened
+from stream.simulation.schedule import (
+    ENVIRONMENT,
+    EVENTS,
+    IN_COMMIT,
+    LEARNERS,
+    SHARED_FAULTS,
+    TIMED_FAULTS,
+    Kind,
+    Schedule,
+    draw_schedule,
+)
+from stream.simulation.tracing import BEHIND_ITS_LOG, FOREIGN_IN_LOG, GIVEN_UP_FOR_ITS_DATES, OPEN_IN_LOG, Happened
 from stream.simulation.world import World
 
 
@@ -28,9 +39,9 @@ class Result(NamedTuple):
     timeless: bool
 
 
-def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS) -> Result:
+def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
     """Draw the run of a seed, run it and check it."""
-    schedule = draw_schedule(seed, events)
+    schedule = draw_schedule(seed, events, model)
     wrong, coverage = examine(make_learner, schedule)
     return Result(seed, tuple(wrong), coverage, schedule.timeless)
 
@@ -42,7 +53,7 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
         world.run()
         checked = check(world)
         wrong = checked.wrong
-        if schedule.timeless:
+        if schedule.timeless and schedule.task.model == "own":
             faultless = World(schedule.faultless(), make_learner)
             faultless.run()
             wrong += equal_faultless(world, faultless)
@@ -71,14 +82,12 @@ def row_name(state: State, happened: Input) -> str:
     return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
-def expected_coverage() -> list[str]:
+def expected_coverage(model: Sharing = "own") -> list[str]:
     """All that must occur in a campaign that is long enough: every fault, row of the join's table, and learner."""
-    outside = [
-        str(kind) for kind in Kind
-        if kind not in TIMED_FAULTS
-    ]  # fmt: skip
+    shares = model == "shared"
+    outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []
-    for kind in dict.fromkeys(TIMED_FAULTS):
+    for kind in dict.fromkeys((*TIMED_FAULTS, *SHARED_FAULTS) if shares else TIMED_FAULTS):
         faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
     others = [
         "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
@@ -86,7 +95,13 @@ def expected_coverage() -> list[str]:
         "foreign record in the journal",
         GIVEN_UP_FOR_ITS_DATES, OUTDATED, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
-    rows = [row_name(state, happened) for state, happened in TRANSITIONS]
+    if shares:
+        others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG]
+    rows = [
+        row_name(state, happened)
+        for state, happened in TRANSITIONS
+        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # of logs that are replayed
+    ]
     return [*outside, *faults, *others, *rows, *(taught.name for taught in LEARNERS)]
 
 
@@ -98,6 +113,7 @@ COVERED_FROM_SEEDS = 2_000
 class Campaign:
     """What came of many seeds."""
 
+    model: Sharing = "own"
     seeds: int = 0
     timeless: int = 0
     failures: list[Result] = field(default_factory=list)
@@ -117,7 +133,7 @@ class Campaign:
         """What should have occurred and did not; nothing is asked of few seeds."""
         if self.seeds < COVERED_FROM_SEEDS:
             return []
-        return [name for name in expected_coverage() if not self.coverage[name]]
+        return [name for name in expected_coverage(self.model) if not self.coverage[name]]
 
     @property
     def ok(self) -> bool:
@@ -125,9 +141,11 @@ class Campaign:
         return not self.failures and not self.never_occurred()
 
 
-def run_seeds(make_learner: MakeLearner, seeds: Sequence[int], events: int = EVENTS, jobs: int = 1) -> Iterator[Result]:
+def run_seeds(
+    make_learner: MakeLearner, seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own"
+) -> Iterator[Result]:
     """The results of seeds, in no particular order when there is more than one process."""
-    run = partial(run_seed, make_learner, events=events)
+    run = partial(run_seed, make_learner, events=events, model=model)
     if jobs == 1:
         yield from map(run, seeds)
         return
@@ -146,10 +164,11 @@ def run_campaign(
     events: int = EVENTS,
     jobs: int = 1,
     progress: Callable[[Campaign], None] = lambda campaign: None,
+    model: Sharing = "own",
 ) -> Campaign:
     """Run many seeds."""
-    campaign = Campaign()
-    for result in run_seeds(make_learner, seeds, events, jobs):
+    campaign = Campaign(model)
+    for result in run_seeds(make_learner, seeds, events, jobs, model):
         campaign.add(result)
         progress(campaign)
         if len(campaign.failures) >= FAILURES_MAX:

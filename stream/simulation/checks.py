@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 from stream.brokers.reading import read_partition
 from stream.joining.task import Task, TaskSettings
 from stream.randomness.draws import Purpose, uniform
-from stream.recovery.digests import state_digest
+from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalStep, decode_step
-from stream.recovery.recover import rebuild
+from stream.recovery.recover import rebuild, recover
 from stream.simulation.dates import dated_after_the_start, dated_before_the_append
 from stream.simulation.faulty_broker import Fate
 from stream.simulation.oracle import Correction, ExpectedDeadLetter, ExpectedExample, Oracle
 from stream.simulation.outside import TOPICS, label_of
 from stream.simulation.processes import GROUP
 from stream.simulation.schedule import NEVER_MS, Kind
+from stream.simulation.shared_model import LOG, Scribe, Written, check_shared_model
 from stream.simulation.world import World
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
@@ -78,12 +79,14 @@ def check(world: World) -> Checked:
     wrong: list[str] = []
     oracles: list[Oracle] = []
     tasks = world.tasks()
+    written: list[Written] = []
     if sorted(tasks) != list(range(world.schedule.partitions)):
         wrong.append(f"at the end the partitions {sorted(tasks)} run; there are {world.schedule.partitions}")
     for number in range(world.schedule.partitions):
         partition = _Partition(world, number)
         found = _audit(partition)
-        oracle, disagreements = _ask_oracle(partition)
+        pupil = Scribe(world.schedule.task) if _shares(world) else _Pupil(world.schedule.task)
+        oracle, disagreements = _ask_oracle(partition, pupil)
         oracles.append(oracle)
         found += disagreements
         found += _times(partition)
@@ -95,6 +98,12 @@ def check(world: World) -> Checked:
         if number in tasks:
             found += _recovered_is_the_same(partition, tasks[number])
         wrong += [f"partition {number}: {what}" for what in found]
+        if isinstance(pupil, Scribe):
+            contexts = {record.offset: record for record in partition.contexts}
+            steps = [step for step, _ in partition.steps]
+            written.append(Written(steps, partition.predictions, contexts, pupil.entries))
+    if written:
+        wrong += check_shared_model(world, written)
     wrong += _nothing_aborted_is_visible(world)
     wrong += dated_after_the_start(world)
     wrong += dated_before_the_append(world)
@@ -102,11 +111,15 @@ def check(world: World) -> Checked:
     return Checked(wrong, oracles)
 
 
+def _shares(world: World) -> bool:
+    return world.schedule.task.model == "shared"
+
+
 def _audit(partition: _Partition) -> list[str]:
     """What `onebit verify` finds: nothing wrong, and as many foreign records as others have written."""
     world = partition.world
     finding = audit_partition(world.broker, TOPICS, partition.number)
-    foreign = sum(tp.partition == partition.number for tp, _ in world.outside.foreign_outputs)
+    foreign = sum(tp.partition == partition.number and tp != LOG for tp, _ in world.outside.foreign_outputs)
     found = [] if finding.foreign_count == foreign else [f"audit: {finding.foreign_count} foreign records of {foreign}"]
     found += [f"audit: {fault}" for fault in finding.faults]
     if not finding.ok and not finding.faults:
@@ -116,11 +129,10 @@ def _audit(partition: _Partition) -> list[str]:
     return found
 
 
-def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
+def _ask_oracle(partition: _Partition, pupil: "_Pupil | Scribe") -> tuple[Oracle, list[str]]:
     """Predictions, examples, dead letters, ledger and model, all in their order, against the oracle's."""
     task = partition.world.schedule.task
     oracle = Oracle(task.join, 0 if task.on_expiry == "negative" else None)
-    pupil = _Pupil(task)
     wrong: list[str] = []
     latest_ms = 0
     in_order = (
@@ -134,13 +146,13 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
             wrong += _ask_about(partition, oracle, pupil, record)
         oracle.time(step.feedback_end_ms)
         pupil.learn(oracle)
-        alarms = int(pupil.learner.alarms.sum())
-        if (oracle.ledger(), pupil.updates, alarms) != (step.ledger, step.updates, step.alarms):
+        updates, alarms = pupil.counts(step)
+        if (oracle.ledger(), updates, alarms) != (step.ledger, step.updates, step.alarms):
             differing = _differing(oracle.ledger(), step.ledger)
             if alarms != step.alarms:
                 differing.append(f"drift alarms {alarms}; got {step.alarms}")
-            if pupil.updates != step.updates:
-                differing.append(f"updates {pupil.updates}; got {step.updates}")
+            if updates != step.updates:
+                differing.append(f"updates {updates}; got {step.updates}")
             wrong.append(f"step {step.number}: expected {', '.join(differing)}")
             break
     examples = [
@@ -153,14 +165,14 @@ def _ask_oracle(partition: _Partition) -> tuple[Oracle, list[str]]:
     ]
     wrong += differences("dead letter", oracle.dead_letters, letters)
     running = partition.world.tasks().get(partition.number)
-    if not wrong and running is not None:
+    if not wrong and running is not None and isinstance(pupil, _Pupil):
         one, other = state_digest([pupil.learner.state()]), state_digest([running.learner.state()])
         if one != other:
             wrong.append(f"the learner that was told the same ends as {one[:16]}; the one that ran as {other[:16]}")
     return oracle, wrong
 
 
-def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil", record: Record) -> list[str]:
+def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil | Scribe", record: Record) -> list[str]:
     is_context = record.topic == TOPICS.contexts
     event_id, bit, action, logged = partition.world.outside.sent[record.topic, partition.number, record.offset]
     task = partition.world.schedule.task
@@ -263,6 +275,10 @@ class _Pupil:
                 self.updates += self.learner.update(x, decision, settled.reward, v, label)
         oracle.to_learn.clear()
 
+    def counts(self, step: JournalStep) -> tuple[int, int]:
+        """Updates and drift alarms after a step, which the journal must say."""
+        return self.updates, int(self.learner.alarms.sum())
+
 
 def _differing(expected: Ledger, got: Ledger) -> list[str]:
     pairs = zip(Ledger._fields, expected, got, strict=True)
@@ -361,6 +377,8 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
     """The state of the learner that ran is the one that the journal gives, from its first step on."""
     world = partition.world
+    if _shares(world):
+        return _recovered_without_its_model(partition, task)
     wrong: list[str] = []
     one = state_of(task)
     for how, snapshots in (("the journal", False), ("the newest snapshot and the journal", True)):
@@ -371,6 +389,20 @@ def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
             for name in one
             if one[name] != other[name]
         ]
+    return wrong
+
+
+def _recovered_without_its_model(partition: _Partition, task: Task) -> list[str]:
+    """The same of a task on a shared model, whose decisions are read back from its predictions."""
+    again = recover(partition.world.broker, TOPICS, partition.number, partition.world.schedule.task).task
+    one, other = state_of(task), state_of(again)
+    wrong = [
+        f"{name}: the learner has {one[name]}; its topics give {other[name]}"
+        for name in one
+        if name != "model" and one[name] != other[name]
+    ]
+    if not wrong and task_digest(task) != task_digest(again):
+        wrong.append("the learner's task is not, to the bit, the one that its topics give")
     return wrong
 
 
@@ -401,14 +433,11 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
         if transaction.fate is Fate.COMMITTED:
             for tp, offset in transaction.records:
                 written.setdefault(tp, []).append(offset)
-    for topic in OUTPUTS:
-        for partition in range(world.schedule.partitions):
-            tp = TopicPartition(topic, partition)
-            visible = [record.offset for record in read_partition(world.broker, tp)]
-            expected = sorted(
-                written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp]
-            )
-            if visible != expected:
-                odd = sorted(set(visible) ^ set(expected))
-                wrong.append(f"{topic}/{partition}: offsets {odd} are visible and were not committed, or the reverse")
+    tps = [TopicPartition(topic, partition) for topic in OUTPUTS for partition in range(world.schedule.partitions)]
+    for tp in [*tps, LOG] if _shares(world) else tps:
+        visible = [record.offset for record in read_partition(world.broker, tp)]
+        expected = sorted(written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp])
+        if visible != expected:
+            odd = sorted(set(visible) ^ set(expected))
+            wrong.append(f"{tp.topic}/{tp.partition}: offsets {odd} are visible and were not committed, or the reverse")
     return wrong

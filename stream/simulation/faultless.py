@@ -14,6 +14,9 @@ which the runs may rightly differ, because a learner that is started anew knows 
 4. no other producer holds a transaction open on contexts, which are decided when it ends, or on feedback, which stops
    the watermark until then.
 
+Of runs with a shared model it is not promised: what a task decides on depends on how far the log was read, and so on
+where each step ends.
+
 One field is left out: `settled_at_ms`, and with it the times in the list of settled ids. It is the watermark, and for a
 decision that was settled when a context came (its feedback had waited, or it had to make room) the watermark is as
 late as the time was last asked for.

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.port import BrokerUnavailableError, FencedError
-from stream.simulation.faulty_broker import CrashError, FaultyTransactionalProducer, Verdict
+from stream.simulation.faulty_broker import SENDS_MODEL, CrashError, FaultyTransactionalProducer, Verdict
+from stream.simulation.outside import TOPICS
 from stream.simulation.processes import Process, Processes
 from stream.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
 from stream.simulation.timers import Timers
-from stream.simulation.tracing import Trace
+from stream.simulation.tracing import OPEN_IN_LOG, Trace
+from stream.wire.records import TopicPartition
 
 
 class Faults:
@@ -68,6 +70,7 @@ class Faults:
         self._slow_until_ms = 0
         self._processes.outage_until_ms = 0
         self._processes.wake_all()
+        self._processes.end_lags()
 
     def consult(self, process: Process, call: str) -> Verdict:
         """What goes wrong with an operation of a process."""
@@ -130,6 +133,10 @@ class Faults:
         elif kind is Kind.SLEEP:
             self._trace.fire(item, process.name)
             self._processes.sleep(process, item.for_ms)
+        elif kind is Kind.LAG:
+            if process.broker is not None:
+                self._trace.fire(item, process.name)
+                process.broker.lag(TopicPartition(TOPICS.updates, 0), item.number)
         else:
             self._armed.setdefault(process.name, []).append(item)
             if kind is Kind.CRASH_IN_RECOVERY:
@@ -165,7 +172,7 @@ class Faults:
             self._trace.note(process.name, f"stands still before {call}")
         elif kind is Kind.ZOMBIE_IN_COMMIT:
             self._processes.replace(process)
-        elif kind is Kind.EXPELLED_IN_COMMIT:
+        elif kind in (Kind.EXPELLED_IN_COMMIT, Kind.MOVE_IN_SNAPSHOT):
             self._processes.expel(process)
         elif kind is Kind.JOIN_IN_COMMIT:
             self._processes.join()
@@ -176,6 +183,8 @@ class Faults:
 
     def _pause(self, process: Process, item: Item) -> None:
         """Let the world go on while a process stands still in a call."""
+        if process.broker is not None and process.broker.is_open_in(TOPICS.updates):
+            self._trace.fired[OPEN_IN_LOG] += 1
         if item.for_ms:
             self._processes.leave_behind(process)
             self._run_until(self._clock.now_ms + item.for_ms)
@@ -186,7 +195,7 @@ class Faults:
             raise CrashError
 
 
-_COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.PAUSE)
+_COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.MOVE_IN_SNAPSHOT, Kind.PAUSE)
 """Faults that are for one of several calls, counted from when they are armed."""
 
 _IN_COMMIT_CALL = (Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST, Kind.COMMIT_HANGS)
@@ -201,5 +210,7 @@ def _is_for(item: Item, call: str) -> bool:
     if item.kind is Kind.CRASH_IN_RECOVERY:
         return call == "read"
     if item.kind is Kind.CRASH_IN_SNAPSHOT:
-        return call == "send snapshot"
+        return call.startswith("send snapshot")
+    if item.kind is Kind.MOVE_IN_SNAPSHOT:
+        return call == SENDS_MODEL
     return call == "commit" and item.kind in _IN_COMMIT_CALL

@@ -125,6 +125,7 @@ class FaultyBroker:
         self.member: EmbeddedConsumer | None = None  # its membership of the group
         self.transaction: Transaction | None = None  # the last one that was begun here
         self.known: Transaction | None = None  # the last one that the client knows to be committed
+        self._old_ends: dict[TopicPartition, tuple[Ends, int]] = {}  # what is told instead, and how often still
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
@@ -168,7 +169,30 @@ class FaultyBroker:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         self.consult("ends")
-        return self.broker.ends(tps)
+        return {tp: self._end_told(tp, end) for tp, end in self.broker.ends(tps).items()}
+
+    def lag(self, tp: TopicPartition, times: int) -> None:
+        """Tell this process so many times that a partition ends where it ends now."""
+        self._old_ends[tp] = self.broker.ends([tp])[tp], times
+
+    def end_lag(self) -> None:
+        """Tell it from now on where partitions end."""
+        self._old_ends.clear()
+
+    def is_open_in(self, topic: str) -> bool:
+        """Whether its transaction is open, and has records in a topic."""
+        transaction = self.transaction
+        if transaction is None or transaction.fate is not Fate.OPEN:
+            return False
+        return any(tp.topic == topic for tp, _ in transaction.records)
+
+    def _end_told(self, tp: TopicPartition, end: Ends) -> Ends:
+        old, times = self._old_ends.get(tp, (end, 0))
+        if times > 1:
+            self._old_ends[tp] = old, times - 1
+        else:
+            self._old_ends.pop(tp, None)
+        return old
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -187,6 +211,15 @@ class FaultyBroker:
 
     def close(self) -> None:
         """See Broker."""
+
+
+SENDS_MODEL = "send snapshot of the model"
+
+
+def _name_of_send(topic: str, key: bytes | None) -> str:
+    if not topic.endswith("snapshots"):
+        return "send record"
+    return SENDS_MODEL if (key or b"").startswith(b"0/model/") else "send snapshot"
 
 
 class FaultyTransactionalProducer:
@@ -209,7 +242,7 @@ class FaultyTransactionalProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        self._broker.consult("send snapshot" if topic.endswith("snapshots") else "send record")
+        self._broker.consult(_name_of_send(topic, key))
         self._queue.append((TopicPartition(topic, partition), key, value, headers))
         if not self._broker.lingers:
             self._drain(len(self._queue))

@@ -9,7 +9,7 @@ from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Producer, TransactionalProducer
 from stream.brokers.reading import read_partition
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
-from stream.simulation.tracing import Trace
+from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS
 from stream.wire.events import Logged
 from stream.wire.records import Headers, TopicPartition
@@ -42,7 +42,7 @@ FOREIGN_STEPS: tuple[tuple[bytes | None, Headers], ...] = (
     (b"{", ()),
     (None, (("onebit-step", b"x"),)),
 )
-"""What may stand in a journal: a value that has Onebit's own header is refused there."""
+"""What may stand in a journal, or in the log of a shared model: one with Onebit's own header is refused there."""
 FOREIGN_OUTPUTS = (*FOREIGN_STEPS, (b'{"id":"e0"}', HEADERS))
 
 _FEATURES = tuple(
@@ -151,15 +151,17 @@ class Outside:
 
     def _send_output(self, item: Item) -> None:
         foreign = self._foreign.get(item.number)
-        tp = TopicPartition(PREFIX + item.call, item.member % self._partitions)
+        in_log = PREFIX + item.call == TOPICS.updates
+        tp = TopicPartition(PREFIX + item.call, 0 if in_log else item.member % self._partitions)
         in_journal = tp.topic == TOPICS.journal
         if foreign is None or (in_journal and next(read_partition(self._broker, tp), None) is None):
             return  # a learner that finds nothing but others' records in its journal does not begin
         foreign.outputs.append((tp, self._end_of(tp)))
-        values = FOREIGN_STEPS if in_journal else FOREIGN_OUTPUTS
+        values = FOREIGN_STEPS if in_journal or in_log else FOREIGN_OUTPUTS
         value, headers = values[item.member % len(values)]
         foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
         self._trace.fired["foreign record in the journal"] += in_journal
+        self._trace.fired[FOREIGN_IN_LOG] += in_log
 
     def _note_sent(self, topic: str, partition: int, sent: Sent) -> None:
         self.sent[topic, partition, self._end_of(TopicPartition(topic, partition))] = sent

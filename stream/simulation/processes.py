@@ -10,7 +10,9 @@ from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Broker, BrokerError, FencedError
 from stream.joining.task import Task, TaskSettings
 from stream.recovery.commit import CrashPoint
+from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError
+from stream.sharing.replica import Replica
 from stream.simulation.faulty_broker import (
     CrashError,
     Fate,
@@ -41,6 +43,13 @@ class Learner(Protocol):
     @property
     def tasks(self) -> Mapping[int, Task]:
         """The tasks that run in it."""
+
+    @property
+    def replica(self) -> Replica | None:
+        """A shared model, as far as it has read its log."""
+
+    def read_log(self) -> None:
+        """Read the log of a shared model to its end."""
 
     def close(self) -> None:
         """Leave in order."""
@@ -80,6 +89,14 @@ class Process:
     zombie: bool = False  # a newer process has its name
     away_ms: int = 0  # how long until it is started again, if it dies now
     asleep_until_ms: int = 0
+
+
+class SeenModel(NamedTuple):
+    """A shared model as a process had read it."""
+
+    process: str
+    version: int
+    sha256: str
 
 
 class Strikes(Protocol):
@@ -123,6 +140,7 @@ class Processes:
         self.transactions = Transactions()
         self.outage_until_ms = 0  # until then nobody gets an answer of the broker, and nobody is started
         self.given_up_for_nothing: list[str] = []  # steps that were given up for dates that could have been right
+        self.models: set[SeenModel] = set()  # all states of a shared model that processes decided on
         self._schedule = schedule
         self._make_learner = make_learner
         self._broker = broker
@@ -189,7 +207,10 @@ class Processes:
         process.called_ms = self._clock.now_ms
         moved = broker.moved
         try:
-            return call() + broker.moved - moved
+            done = call()
+            if done:
+                self._see_model(process)
+            return done + broker.moved - moved
         except CrashError:
             self.die(process, process.away_ms)
         except FencedError as error:
@@ -207,6 +228,18 @@ class Processes:
         finally:
             process.busy = False
         return 1
+
+    def read_logs(self) -> None:
+        """Have every process read the log of a shared model to its end."""
+        for process in self.live():
+            if process.program is not None:
+                process.program.read_log()
+                self._see_model(process)
+
+    def _see_model(self, process: Process) -> None:
+        replica = None if process.program is None else process.program.replica
+        if replica is not None:
+            self.models.add(SeenModel(process.name, replica.version, state_digest([replica.learner.state()])))
 
     def _announced(self, process: Process, message: str) -> None:
         counted = self._trace.announced(process.name, message)
@@ -276,6 +309,12 @@ class Processes:
         """End all sleep."""
         for process in self._all:
             process.asleep_until_ms = 0
+
+    def end_lags(self) -> None:
+        """Tell all processes where the log ends."""
+        for process in self._all:
+            if process.broker is not None:
+                process.broker.end_lag()
 
     def expel(self, process: Process) -> None:
         """Take a process out of the group, if it is in it."""

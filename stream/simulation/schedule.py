@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stream.joining.join import JoinSettings
 from stream.joining.play import Play
-from stream.joining.task import LatePolicy, OnExpiry, TaskSettings
+from stream.joining.task import LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.luck import Luck
 from stream.wire.events import Logged
@@ -62,6 +62,9 @@ class Kind(StrEnum):
     SLEEP = "learner does not poll"
     SLOW = "broker slow for a while"
     PAUSE = "learner stands still before a call of the broker"
+    # Faults that a shared model can meet.
+    LAG = "learner is told an old end of the log"
+    MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
 
 
 ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TICK))
@@ -74,6 +77,10 @@ TIMELESS_FAULTS = (
 TIMED_FAULTS = (
     *TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP, Kind.SLOW, Kind.SLOW, Kind.PAUSE,
 )  # fmt: skip
+SHARED_FAULTS = (
+    Kind.LAG, Kind.LAG, Kind.MOVE_IN_SNAPSHOT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.CRASH_IN_COMMIT,
+)  # fmt: skip
+"""What a run with a shared model meets beside the others."""
 IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
 """Faults between two of the numbered steps of a commit."""
 
@@ -82,6 +89,9 @@ CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactio
 
 PAUSED_CALLS_MAX = 30
 """A learner stands still before one of its next so many operations: some steps, or much of a recovery."""
+
+LAG_MAX = 40
+"""So many times at most a learner that lags is told the old end."""
 
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter", "journal")
 """The learners' topics that others may be let write to; who writes to the snapshots breaks the pipeline."""
@@ -195,8 +205,8 @@ LOG_LEARNERS = ("late-ucb", "stack-igw")
 """Those that carry with a decision what must be of the log's action; they take part where a log is replayed."""
 
 
-def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
-    """The run of a seed."""
+def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
+    """The run of a seed; with a shared model it replays no log, which that cannot, and has more faults."""
     luck = Luck(seed)
     timeless = luck.chance(50)
     clock_stands = luck.chance(10)
@@ -211,10 +221,15 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
     items += _draw_faults(luck, max(item.at_ms for item in items), timeless=timeless)
     items.sort(key=lambda item: item.at_ms)
     items = _with_actions(Luck(~seed), items)
-    task, items = _with_logs(Luck(seed ^ _LOG_DICE), task, items)
+    if model == "own":
+        task, items = _with_logs(Luck(seed ^ _LOG_DICE), task, items)
+    else:
+        task = replace(task, model=model)
+        items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
+        items.sort(key=lambda item: item.at_ms)
     if clock_stands:
         items = [item._replace(at_ms=START_MS) for item in items]
-    return Schedule(
+    drawn = Schedule(
         seed,
         timeless,
         partitions,
@@ -234,6 +249,7 @@ def draw_schedule(seed: int, events: int = EVENTS) -> Schedule:
         clock_stands=clock_stands,
         items=tuple(items),
     )
+    return drawn if model == "own" else _of_several(Luck(~seed ^ _SHARED_DICE), drawn)
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
@@ -322,6 +338,38 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
     return task, [item._replace(logged=logs.get(item.id)) for item in items]
 
 
+_SHARED_DICE = 0x2545F4914
+"""The same for runs with a shared model."""
+
+
+def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
+    """Mostly more than one task, in more than one process."""
+    return schedule._replace(partitions=luck.choice((1, 2, 2, 3, 3)), members=luck.choice((1, 2, 2, 3)))
+
+
+def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
+    """What befalls the log of a shared model: faults, and what another producer writes to it, which nobody should."""
+    faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
+    items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
+    for number in range(_FOREIGN_TO_LOG, _FOREIGN_TO_LOG + luck.choice((0, 0, 1, 2))):
+        first_ms = luck.between(START_MS, end_ms)
+        last_ms = first_ms + luck.choice((0, 10, 60))
+        ends = Kind.FOREIGN_COMMIT if luck.chance(60) else Kind.FOREIGN_ABORT
+        items.append(Item(first_ms, Kind.FOREIGN_BEGIN, number=number))
+        items += [
+            Item(first_ms, Kind.FOREIGN_OUTPUT, member=luck.below(6), number=number, call=_LOG_TOPIC)
+            for _ in range(luck.between(1, 2))
+        ]
+        items.append(Item(last_ms, ends, number=number))
+    return items
+
+
+_FOREIGN_TO_LOG = 10
+"""The number of the first transaction of another producer in the log; the others have smaller ones."""
+
+_LOG_TOPIC = "updates"
+
+
 def _draw_delay(luck: Luck, window_ms: int) -> int:
     """In time, late, or to the millisecond."""
     return luck.choice(
@@ -378,8 +426,10 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
         number = luck.between(1, 4)
     elif kind is Kind.PAUSE:
         number = luck.between(1, PAUSED_CALLS_MAX)
-    elif kind is Kind.SLOW:
+    elif kind in (Kind.SLOW, Kind.MOVE_IN_SNAPSHOT):
         number = luck.between(1, 4)
+    elif kind is Kind.LAG:
+        number = luck.between(1, LAG_MAX)
     takes_ms = luck.choice((0, 5, 20, 80))
     if kind in (Kind.OUTAGE, Kind.SLEEP):
         takes_ms = max(takes_ms, 5)
@@ -393,5 +443,5 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
         member=luck.below(3),
         number=number,
         call=call,
-        for_ms=0 if timeless else takes_ms,
+        for_ms=0 if timeless or kind is Kind.LAG else takes_ms,
     )

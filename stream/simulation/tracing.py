@@ -21,8 +21,13 @@ class Happened(NamedTuple):
 
 GIVEN_UP_FOR_ITS_DATES = "step given up for its dates"
 
+BEHIND_ITS_LOG = "task waits until its log can be read"
+FOREIGN_IN_LOG = "foreign record in the log"
+OPEN_IN_LOG = "stands still with an open transaction in the log"
+
 _TELLING = {
     "waits for a transaction": "held up by a transaction",
+    "waits until": BEHIND_ITS_LOG,
     "group has moved on": "stale member gives up its step",
     "it is made again": GIVEN_UP_FOR_ITS_DATES,
 }

@@ -26,7 +26,7 @@ class World:
         self.schedule = schedule
         self.clock = VirtualClock(START_MS)
         self.broker = EmbeddedBroker(self.clock)
-        self.broker.create_topics(TOPICS.specs(schedule.partitions))
+        self.broker.create_topics(TOPICS.specs(schedule.partitions, shares_model=schedule.task.model == "shared"))
         self.trace = Trace(self.clock, tracing)
         self.outside = Outside(self.broker, schedule.partitions, self.trace)
         self._timers = Timers(self.clock)
@@ -47,6 +47,7 @@ class World:
         while self._todo:
             self._next_item()
         self._settle()
+        self.processes.read_logs()
 
     def tasks(self) -> dict[int, Task]:
         """The tasks that run, each in one process."""

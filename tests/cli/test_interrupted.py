@@ -16,6 +16,7 @@ from producers.datasets.base import Known
 from stream.cli import console, entry
 from stream.cli.embedded import Judge
 from stream.cli.exits import ExitCode
+from stream.joining.task import Sharing
 from stream.simulation import campaign
 from stream.simulation.campaign import Result, run_seed, run_seeds
 from stream.simulation.processes import LearnerSetup, MakeLearner
@@ -54,10 +55,10 @@ def test_embedded_run_says_how_far_it_came(onebit: Onebit, monkeypatch: pytest.M
 def test_simulation_shows_what_came_of_the_seeds_until_then(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    def run(make_learner: MakeLearner, seed: int, events: int) -> Result:
+    def run(make_learner: MakeLearner, seed: int, events: int, model: Sharing) -> Result:
         if seed == 3:
             signal.raise_signal(signal.SIGINT)
-        found = run_seed(make_learner, seed, events)
+        found = run_seed(make_learner, seed, events, model)
         return found._replace(wrong=("a fault",)) if fails and seed == 1 else found
 
     monkeypatch.setattr(campaign, "run_seed", run)

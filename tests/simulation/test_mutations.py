@@ -21,18 +21,23 @@ from stream.cli.simulate import make_learner
 from stream.joining import task as task_module
 from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
 from stream.joining.play import Played, play_match
-from stream.joining.task import Task
+from stream.joining.task import Sharing, Task
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
 from stream.recovery import snapshot as snapshot_module
 from stream.recovery.broker_time import BrokerTime
 from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.journal import JournalStep
+from stream.sharing import replica as replica_module
+from stream.sharing.replica import Replica
+from stream.sharing.view import Overlay, View
 from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
-from stream.simulation.schedule import Schedule, draw_schedule
+from stream.simulation.schedule import Kind, Schedule, draw_schedule
 from stream.wire import codec
 from stream.wire.events import Decision, Logged, Target
 from stream.wire.records import TopicPartition
+from stream.wire.updates import DECIDED, Entry, decode_update, joined
 
 SEEDS_MAX = 2_000
 
@@ -43,6 +48,7 @@ class Mutation(NamedTuple):
     name: str
     make: Callable[[], AbstractContextManager[Any]]
     shows_in: Callable[[Schedule], bool] | None = None  # runs that may notice it, and come first; None: all alike
+    model: Sharing = "own"
 
 
 def replaced(
@@ -256,6 +262,59 @@ def matches_whatever_was_drawn(own: Decision, logged: Logged, propensity_min: fl
     return play_match(own, logged, propensity_min, 0.0)
 
 
+def shared(
+    name: str, owner: Any, attribute: str, change: Any, shows_in: Callable[[Schedule], bool] | None = None
+) -> Mutation:
+    return Mutation(name, lambda: patch.object(owner, attribute, change), shows_in, "shared")
+
+
+def has_a_log_that_lags(schedule: Schedule) -> bool:
+    return any(item.kind is Kind.LAG or item.call == "updates" for item in schedule.items)
+
+
+def keeps_those_in_the_log(self: View) -> None:
+    """What the model has observed is observed once more, on top of it."""
+    self._first = self._replica.place_of(self._partition).decided
+
+
+def forgets_its_own(self: View) -> None:
+    """A step knows of its own decisions, and not of those of the steps before."""
+    self._own.clear()
+
+
+def observes_for_all_alone(self: View, x: Any, decision: Decision) -> None:
+    """A decision goes to the log, and the task itself hears of it only from there."""
+    if self._observes:
+        self._entries.append(Entry(DECIDED, x, decision))
+
+
+def passes_over_one_task(self: Replica, records: Sequence[Any], original: Any = Replica.read) -> int:
+    """What task 0 wrote is passed over."""
+    ours = [record for record in records if (update := decode_update(record)) is None or update.partition != 0]
+    return int(original(self, ours))
+
+
+def joins_as_it_comes(parts: Sequence[Any]) -> Any:
+    """What comes last of what is read at once is taken in first."""
+    return joined(parts[::-1])
+
+
+def goes_on_with_what_is_read(
+    self: LearnerProgram, partition: int, recovered: Any, original: Any = LearnerProgram._has_read_its_log
+) -> bool:
+    original(self, partition, recovered)
+    return True
+
+
+def journal_without_version(*arguments: Any) -> JournalStep:
+    return JournalStep(*arguments)._replace(updates=0)
+
+
+def journal_without_offset(*arguments: Any, original: Any = learner_module._log_step) -> Any:
+    step = original(*arguments)
+    return None if step is None else step._replace(offset=0)
+
+
 MUTATIONS = [
     *(commit_without_step(step) for step in COMMIT_STEPS if step != 5),
     replaced("commit step 5 is skipped", BrokerTime, "accepts", lambda self, *rest: True),
@@ -306,6 +365,16 @@ MUTATIONS = [
         "zombies not fenced by their transactional id",
         lambda: patch.object(FaultyBroker, "transactional_producer", unfenced()),
     ),
+    shared("own entries applied twice", View, "_forget_those_in_the_log", keeps_those_in_the_log),
+    shared("own entries not applied", View, "_forget_those_in_the_log", forgets_its_own),
+    shared("entries of a task not applied", Replica, "read", passes_over_one_task),
+    shared("overlay forgotten", View, "observe", observes_for_all_alone),
+    shared("overlay left on the model", Overlay, "take_off", lambda self: None),
+    shared("order by arrival", replica_module, "joined", joins_as_it_comes),
+    shared("version not journaled", learner_module, "JournalStep", journal_without_version),
+    shared("offset of the log not journaled", learner_module, "_log_step", journal_without_offset),
+    shared("goes on before its log is read", LearnerProgram, "_has_read_its_log", goes_on_with_what_is_read,
+           shows_in=has_a_log_that_lags),
 ]  # fmt: skip
 
 
@@ -313,10 +382,10 @@ def caught_by(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
     """The first seed that catches a mutation, and what it says."""
     seeds: Sequence[int] = range(seeds_max)
     if (shows_in := mutation.shows_in) is not None:
-        seeds = sorted(seeds, key=lambda seed: not shows_in(draw_schedule(seed)))
+        seeds = sorted(seeds, key=lambda seed: not shows_in(draw_schedule(seed, model=mutation.model)))
     with mutation.make():
         for seed in seeds:
-            wrong = run_seed(make_learner, seed).wrong
+            wrong = run_seed(make_learner, seed, model=mutation.model).wrong
             if wrong:
                 return seed, wrong[0]
     return None

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import orjson
 import pytest
 
-from stream.cli.simulate import make_learner
+from stream.cli.simulate import Runs, make_learner
 from stream.joining.join import COUNTED, Move
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
@@ -24,7 +24,15 @@ from stream.simulation.campaign import (
     trace,
 )
 from stream.simulation.luck import Luck
-from stream.simulation.schedule import ENVIRONMENT, TIMED_FAULTS, TIMELESS_FAULTS, Kind, draw_schedule
+from stream.simulation.schedule import (
+    ENVIRONMENT,
+    EVENTS,
+    SHARED_FAULTS,
+    TIMED_FAULTS,
+    TIMELESS_FAULTS,
+    Kind,
+    draw_schedule,
+)
 
 
 @pytest.mark.timeout(1_200)  # half a minute on two cores that have nothing else to do
@@ -34,6 +42,19 @@ def test_no_seed_fails_and_everything_occurs() -> None:
     assert campaign.never_occurred() == []
     assert campaign.seeds == COVERED_FROM_SEEDS
     assert 0.4 < campaign.timeless / campaign.seeds < 0.6
+
+
+SHARED_SEEDS = 150
+"""With a shared model; `onebit simulate --model shared` runs more."""
+
+
+@pytest.mark.timeout(600)  # ten seconds on two cores that have nothing else to do
+def test_no_seed_fails_with_a_shared_model_and_its_log_meets_what_can_befall_it() -> None:
+    campaign = run_campaign(make_learner, range(SHARED_SEEDS), jobs=os.cpu_count() or 1, model="shared")
+    assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
+    of_the_log = set(expected_coverage("shared")) - set(expected_coverage())
+    assert len(of_the_log) == 5
+    assert of_the_log <= {name for name, times in campaign.coverage.items() if times}
 
 
 def test_seed_is_the_same_run_in_another_process() -> None:
@@ -57,8 +78,9 @@ def test_seed_is_the_same_run_in_another_process() -> None:
 
 
 def test_kinds_are_the_world_outside_or_faults() -> None:
-    assert ENVIRONMENT.isdisjoint(TIMED_FAULTS)
-    assert ENVIRONMENT | set(TIMED_FAULTS) == set(Kind)
+    faults = {*TIMED_FAULTS, *SHARED_FAULTS}
+    assert ENVIRONMENT.isdisjoint(faults)
+    assert ENVIRONMENT | faults == set(Kind)
     assert set(TIMELESS_FAULTS) < set(TIMED_FAULTS)
 
 
@@ -136,6 +158,14 @@ def test_command_replays_some_items_of_a_seed() -> None:
     assert told.returncode == 0
     assert "learner-1    starts" in told.stdout
     assert "✓ all held" in told.stdout
+
+
+def test_command_names_a_shared_model_in_the_story_of_a_seed_and_in_what_repeats_it() -> None:
+    told = onebit("--seed", "3", "--only", "0-4", "--model", "shared")
+    assert told.returncode == 0
+    assert "a shared model, on expiry" in told.stdout
+    assert Runs(EVENTS, "shared").replay(3, "0-4") == "onebit simulate --seed 3 --trace --model shared --only 0-4"
+    assert Runs(EVENTS, "own").replay(3) == "onebit simulate --seed 3 --trace"
 
 
 @pytest.mark.parametrize("only", ["9999", "0-9999", "3-1", "0-2,7-5", "", "x", "-1", "1-x"])

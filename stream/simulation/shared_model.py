@@ -1,0 +1,257 @@
+"""What must hold of a model that all tasks share: its log, its replicas, and the decisions that were made on it.
+
+The log is read into a plain list, and one learner is told it entry by entry, from the first to the last. At each
+version it must be what the processes had that had read so far, and decide what the tasks decided on that version.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from stream.brokers.reading import read_partition
+from stream.joining.task import TaskSettings
+from stream.learners import Learner
+from stream.learners.base import KernelLearner
+from stream.randomness.draws import Purpose, uniform
+from stream.recovery.digests import state_digest
+from stream.recovery.journal import JournalStep
+from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model
+from stream.sharing.replica import Replica
+from stream.simulation.oracle import Correction, Oracle
+from stream.simulation.outside import TOPICS, label_of
+from stream.simulation.processes import SeenModel
+from stream.simulation.world import World
+from stream.wire import codec
+from stream.wire.events import Decision, Features, Logged, Prediction
+from stream.wire.records import Record, TopicPartition
+from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry, decode_update
+
+LOG = TopicPartition(TOPICS.updates, 0)
+
+
+class Scribe:
+    """Takes down what a task must have for the log, as the oracle tells it; what is decided is taken as published."""
+
+    def __init__(self, task: TaskSettings) -> None:
+        learner = task.make_learner()
+        assert isinstance(learner, KernelLearner)
+        self.entries: list[Entry] = []
+        self._task = task
+        self._observes = bool(learner.observed)
+        self._is_randomised = learner.randomised_update
+        self._open: dict[str, tuple[Features, Decision]] = {}
+
+    def decides(
+        self, event_id: str, record: Record, prediction: Prediction, logged: Logged | None, *, aside: bool
+    ) -> bool:
+        """Take down a decision; whether it is right is asked when the version is known that it was made on."""
+        x = codec.decode_context(record, self._task.n_features).x
+        self._open[event_id] = x, prediction.decision
+        if self._observes:
+            self.entries.append(Entry(DECIDED, x, prediction.decision))
+        return True
+
+    def learn(self, oracle: Oracle) -> None:
+        """Take down what has just been settled, or corrected."""
+        for settled in oracle.to_learn:
+            if settled.id not in self._open:
+                continue  # it was never decided, which is told elsewhere
+            x, decision = self._open[settled.id]
+            v = uniform(self._task.seed, Purpose.UPDATE, settled.id) if self._is_randomised else 0.0
+            if isinstance(settled, Correction):
+                if self._task.late == "correct":
+                    self.entries.append(Entry(CORRECTED, x, decision, settled.bit, 0, v))
+            elif settled.reward is not None:
+                label = label_of(settled.id) if settled.outcome == "matched" else NO_LABEL
+                self.entries.append(Entry(SETTLED, x, decision, settled.reward, NO_BIT, v, label))
+        oracle.to_learn.clear()
+
+    def counts(self, step: JournalStep) -> tuple[int, int]:
+        """Updates and drift alarms after a step: its version, which is held against the log, and none."""
+        return step.updates, 0
+
+
+class Written(NamedTuple):
+    """What one task has written, and what it must have had for the log."""
+
+    steps: list[JournalStep]
+    predictions: list[tuple[Prediction, int]]  # with the offsets of their contexts
+    contexts: dict[int, Record]  # by offset
+    entries: list[Entry]
+
+
+class _Told(NamedTuple):
+    """An entry of the log, and who wrote it."""
+
+    partition: int
+    step: int
+    offset: int  # of its record
+    entry: Entry
+
+
+def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
+    """What is wrong with the log, the versions, the decisions or the replicas."""
+    task = world.schedule.task
+    log = _read_log(world, task.n_classes)
+    wrong: list[str] = []
+    for partition, written in enumerate(tasks):
+        found = _log_differs(partition, written, log) + _versions(partition, written, log)
+        wrong += [f"partition {partition}: {what}" for what in found]
+    seen = world.processes.models | _model_of_the_snapshot(world)
+    return wrong + _told_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
+
+
+def _read_log(world: World, n_classes: int) -> list[_Told]:
+    log: list[_Told] = []
+    for record in read_partition(world.broker, LOG):
+        if (LOG, record.offset) in world.outside.foreign_outputs:
+            continue
+        update = decode_update(record)
+        assert update is not None, "the learners write none without a version"
+        columns, start = update.entries, 0
+        for place, size in enumerate(columns.sizes.tolist()):
+            x = Features(columns.indices[start : start + size], columns.values[start : start + size])
+            row = columns.scores[place].copy()  # a learner knows by its base what belongs together
+            decision = Decision(
+                int(columns.actions[place]), int(columns.greedy[place]), float(columns.propensities[place]),
+                row[:n_classes], row[n_classes:],
+            )  # fmt: skip
+            entry = Entry(
+                int(columns.kinds[place]), x, decision, int(columns.rewards[place]), int(columns.assumed[place]),
+                float(columns.v[place]), int(columns.labels[place]),
+            )  # fmt: skip
+            log.append(_Told(update.partition, update.step, record.offset, entry))
+            start += size
+    return log
+
+
+def _log_differs(partition: int, written: Written, log: Sequence[_Told]) -> list[str]:
+    """The log has of each task what became of its events, in their order, and the journal says how much of it."""
+    got = [_plain(told.entry) for told in log if told.partition == partition]
+    expected = [_plain(entry) for entry in written.entries]
+    if got != expected:
+        both = zip(expected, got, strict=False)
+        differing = next((n for n, (one, other) in enumerate(both) if one != other), min(len(got), len(expected)))
+        return [
+            f"log: expected {len(expected)} entries; got {len(got)}; the first that differs is number {differing}: "
+            f"expected {expected[differing : differing + 1]}; got {got[differing : differing + 1]}"
+        ]
+    counts = Counter(told.step for told in log if told.partition == partition)
+    return [
+        f"step {step.number}: the log has {counts[step.number]} entries of it; the journal says {step.log}"
+        for step in written.steps
+        if step.log is None or step.log.entries != counts[step.number]
+    ]
+
+
+def _plain(entry: Entry) -> tuple[Any, ...]:
+    kind, x, decision, *bits = entry
+    figures = (*decision[:3], decision.scores.tolist(), decision.logged.tolist())
+    return (kind, x.indices.tolist(), x.values.tolist(), *figures, *bits)
+
+
+def _versions(partition: int, written: Written, log: Sequence[_Told]) -> list[str]:
+    """A task's version never falls, is that of the offset to which the log was read, and stands in its predictions."""
+    wrong: list[str] = []
+    latest = 0
+    for step in written.steps:
+        if step.updates < latest:
+            wrong.append(f"step {step.number} decides on version {step.updates}; the one before had {latest}")
+        latest = step.updates
+        version = -1 if step.log is None else sum(told.offset < step.log.offset for told in log)
+        if version != step.updates:
+            wrong.append(f"step {step.number}: the journal says version {step.updates}; what it read is {version}")
+        wrong += [
+            f"{prediction.id} names version {prediction.model_version}; its step {step.number} has {step.updates}"
+            for prediction, _ in _published_by(step, written)
+            if prediction.model_version != step.updates
+        ]
+    return wrong
+
+
+def _published_by(step: JournalStep, written: Written) -> list[tuple[Prediction, int]]:
+    first, end = step.contexts
+    return [(prediction, offset) for prediction, offset in written.predictions if first <= offset < end]
+
+
+def _told_again(task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Told], seen: set[SeenModel]) -> list[str]:
+    """Every replica is the model at its version, and every decision is made again on the model at its version."""
+    wrong: list[str] = []
+    model = task.make_learner()
+    for version in range(len(log) + 1):
+        at_version = [one for one in seen if one.version == version]
+        digest = state_digest([model.state()]) if at_version else ""
+        wrong += [
+            f"{one.process} has the model at version {version} as {one.sha256[:16]}; the log makes it {digest[:16]}"
+            for one in sorted(at_version)
+            if one.sha256 != digest
+        ]
+        for partition, written in enumerate(tasks):
+            for step in written.steps:
+                if step.updates == version and (published := _published_by(step, written)):
+                    own = [
+                        told.entry for told in log[version:]
+                        if told.partition == partition and told.step < step.number and told.entry.kind == DECIDED
+                    ]  # fmt: skip
+                    differing = _decides_otherwise(task, model, own, published, written)
+                    wrong += [f"partition {partition}, step {step.number}: {what}" for what in differing]
+        if version < len(log):
+            _tell(model, log[version].entry)
+    return wrong
+
+
+def _decides_otherwise(
+    task: TaskSettings, model: Learner, own: Sequence[Entry], published: Sequence[tuple[Prediction, int]],
+    written: Written,
+) -> list[str]:  # fmt: skip
+    """The predictions of a step that are not what a model makes them, told what the task decided itself."""
+    learner = task.make_learner()
+    learner.load(model.state())
+    for entry in own:
+        learner.observe(entry.x, entry.decision)
+    wrong: list[str] = []
+    for prediction, offset in published:
+        x = codec.decode_context(written.contexts[offset], task.n_features).x
+        again = learner.predict(x, uniform(task.seed, Purpose.ACTION, prediction.id))
+        learner.observe(x, again)
+        one, other = _plain(Entry(DECIDED, x, again)), _plain(Entry(DECIDED, x, prediction.decision))
+        if one != other:
+            wrong.append(
+                f"{prediction.id} is decided otherwise on version {prediction.model_version}: expected action "
+                f"{again.action}, {again.scores.tolist()}; got {prediction.decision.action}, "
+                f"{prediction.decision.scores.tolist()}"
+            )
+    return wrong
+
+
+def _tell(model: Learner, entry: Entry) -> None:
+    kind, x, decision, reward, assumed, v, label = entry
+    if kind == DECIDED:
+        model.observe(x, decision)
+    elif kind == SETTLED:
+        model.update(x, decision, reward, v, None if label == NO_LABEL else label)
+    else:
+        model.retract(x, decision, assumed, reward, v)
+
+
+def _model_of_the_snapshot(world: World) -> set[SeenModel]:
+    newest = read_model_snapshots(world.broker, TOPICS).newest
+    if newest is None:
+        return set()
+    learner = world.schedule.task.make_learner()
+    assert isinstance(learner, KernelLearner)
+    replica = Replica(learner)
+    restore_model(decode_model(newest), replica, world.schedule.task)
+    return {SeenModel("the newest snapshot", replica.version, state_digest([learner.state()]))}
+
+
+def _read_to_the_end(world: World, version: int) -> list[str]:
+    """At the end each process has read the whole log."""
+    found = {
+        process.name: process.program.replica.version
+        for process in world.processes.live()
+        if process.program is not None and process.program.replica is not None
+    }
+    return [
+        f"{name} has read {got} entries of the log; it has {version}" for name, got in found.items() if got != version
+    ]
