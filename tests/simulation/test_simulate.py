@@ -44,11 +44,11 @@ def test_no_seed_fails_and_everything_occurs() -> None:
     assert 0.4 < campaign.timeless / campaign.seeds < 0.6
 
 
-SHARED_SEEDS = 150
+SHARED_SEEDS = 200
 """With a shared model; `onebit simulate --model shared` runs more."""
 
 
-@pytest.mark.timeout(600)  # ten seconds on two cores that have nothing else to do
+@pytest.mark.timeout(600)  # some ten seconds on two cores that have nothing else to do
 def test_no_seed_fails_with_a_shared_model_and_its_log_meets_what_can_befall_it() -> None:
     campaign = run_campaign(make_learner, range(SHARED_SEEDS), jobs=os.cpu_count() or 1, model="shared")
     assert [(failure.seed, failure.wrong) for failure in campaign.failures] == []
