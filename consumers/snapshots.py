@@ -61,6 +61,8 @@ class SnapshotWriting:
         """Write the snapshots of a shared model from now on, in a generation of its own."""
         stored = read_model_snapshots(self._broker, self._topics)
         version = 0 if stored.newest is None else stored.newest.number
+        if stored.newest is not None:
+            stored.newest.payloads.clear()  # what is in it has been read; here only its place counts
         self._model = ModelSnapshots(following, stored, stored.next_slot(), {}, -1, version)
 
     def is_writing(self, partition: int) -> bool:

@@ -5,7 +5,7 @@ from heapq import merge
 from operator import attrgetter
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
+from stream.brokers.reading import read_partition, read_towards
 from stream.wire.records import Record, TopicPartition
 
 _POLL_MS = 100
@@ -15,6 +15,9 @@ def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
     """The offset from which on a partition's records were appended at a time or later; where it ends, if there is none.
 
     By bisection: append times do not fall along a partition.
+
+    Raises:
+        BrokerUnavailableError: nothing came for as long as `read_towards` waits.
     """
     low, high = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
     consumer = broker.reader([tp])
@@ -22,9 +25,7 @@ def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
         while low < high:
             middle = (low + high) // 2
             consumer.seek(tp, middle)
-            record = None
-            while record is None and consumer.position(tp) < high:
-                record = next(iter(consumer.poll(_POLL_MS, 1)), None)
+            record = next(iter(read_towards(consumer, tp, high, records_max=1)), None)
             if record is None or record.offset >= high or record.append_ms >= time_ms:
                 high = middle  # from the middle on there are markers of transactions alone, or later records
             else:

@@ -68,7 +68,7 @@ class AnnouncedLine:
 
     def show(self, done: int, figures: str) -> None:
         """See Line."""
-        announce(f"{self._label}: {figures}")
+        announce(f"{self._label}: {figures}", limited=False)  # each takes the place of the one before
 
 
 class MovingLine:

@@ -520,11 +520,12 @@ class Settings(BaseSettings):
     ] = 60_000
     step_max_ms: Annotated[
         Duration,
+        Field(ge=1, le=500),
         Setting(
             Panel.KAFKA,
             _LEARN,
             "How long a learner works on one step, at most: a short one answers a backlog sooner, a long one answers "
-            "more of it in one transaction. A window below 10s makes it shorter.",
+            "more of it in one transaction. From 1ms to 500ms; a window below 10s makes it shorter.",
         ),
     ] = 500
     partitions: Annotated[

@@ -28,6 +28,7 @@ STORED_NAMES = {
     "propensity_min": "propensity_min",
     "features": "features",
     "data": "class_names",
+    "model": "model",
 }
 """The fields of `Settings` that are settings of a task, and how the journal names them."""
 

@@ -83,7 +83,7 @@ class Row(NamedTuple):
     matched: int
     expired: int
     late: int
-    seconds: float  # of the loop, without the data
+    seconds: float  # of the processor, for the loop, without the data
     curve_events: list[int]  # after so many events
     curve_mistakes: list[int]  # so many actions were wrong
     curve_explored: list[int]  # and so many were not the greedy class
@@ -144,7 +144,7 @@ _warm: set[object] = set()
 
 
 def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
-    """The run, and the seconds of its loop; loading the kernels is not among them."""
+    """The run, and the processor seconds of its loop; loading the kernels is not among them."""
     kernels = getattr(learner, "kernels", None)
     if kernels not in _warm:
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
@@ -154,14 +154,14 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     window = None if conditions.window < 0 else conditions.window
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     if conditions.lag == 1:  # then it does not matter how many read the log
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
         parts = partitioned(stream.truth.size, conditions.partitions, job.seed)
         result = run_shared(learner, *events, partitions=numbers_of(parts), lag=conditions.lag)
-    return result, time.perf_counter() - started_s
+    return result, time.process_time() - started_s
 
 
 def _online(job: Job, data: Loaded, stream: Stream) -> Row:
@@ -199,9 +199,9 @@ def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
     """The run of another library's learner: of its greedy class nothing is known, so it counts as the action."""
     if job.conditions.window >= 0 or job.conditions.model == "shared":
         raise ParameterError(f"{job.learner} knows no window and no shared model: leave them out")
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     actions = oppose(job.learner, job.parameters, data, stream)
-    seconds = time.perf_counter() - started_s
+    seconds = time.process_time() - started_s
     came = int(np.count_nonzero(stream.delays != NEVER))
     return Run(actions, actions, np.ones(actions.size), came, came, 0, 0), seconds
 

@@ -8,7 +8,7 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.recovery.commit import predictions_digest
 from stream.recovery.journal import JournalStep, UnrecoverableError
-from stream.wire.codec import decode_prediction, step_of
+from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.events import Decision
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -47,7 +47,13 @@ class Published:
             )
         for candidates in _candidates(found, expected.predictions):
             if predictions_digest(record.value or b"" for record in candidates) == expected.sha256:
-                made = (decode_prediction(record)[0] for record in candidates)
+                try:
+                    made = [decode_prediction(record)[0] for record in candidates]
+                except MalformedError as error:
+                    raise UnrecoverableError(
+                        f"step {step.number} of {self._journal}: a prediction of it in {self._place} cannot be read "
+                        f"back: {error}"
+                    ) from error
                 return [(prediction.id, prediction.decision) for prediction in made]
         raise UnrecoverableError(
             f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in {self._place}, "

@@ -18,10 +18,11 @@ from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.joining.task import TaskSettings
-from stream.learners import registered
+from stream.learners import KernelLearner, registered
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
 from stream.recovery.journal_reading import read_journal
 from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
+from stream.sharing.view import check_room
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
@@ -294,10 +295,13 @@ class _Audit:
 
     def _contexts(self, settings: TaskSettings) -> Iterator[tuple[int, int, str | None, Logged | None]]:
         log, encoder = settings.log_reading, settings.feature_encoder()
+        shared = settings.make_learner() if settings.model == "shared" else None
         for record in self._applied(CONTEXTS, self.topics.contexts, self.books.last.contexts[1]):
             event_id: str | None
             try:
-                event_id, _, logged = codec.decode_context(record, settings.n_features, log, encoder)
+                event_id, x, logged = codec.decode_context(record, settings.n_features, log, encoder)
+                if isinstance(shared, KernelLearner):
+                    check_room(shared, x)
             except MalformedError:
                 event_id, logged = None, None
             self._look_at_place(record, CONTEXTS, event_id)

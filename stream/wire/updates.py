@@ -229,7 +229,10 @@ def _update(values: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> U
             raise ValueError(f"{name}: expected {rows} of {np.dtype(dtype)}; got {column.shape} of {column.dtype}")
     if entries.sizes.min(initial=0) < 0 or entries.sizes.sum() != size:
         raise ValueError(f"nnz: expected {size} in all; got {entries.sizes.sum()}")
-    return Update(values["partition"], values["step"], values["part"], values["follows"], entries)
+    partition, step, part, follows = place = [values[name] for name in ("partition", "step", "part", "follows")]
+    if not all(type(number) is int for number in place):
+        raise ValueError(f"partition, step, part, follows: expected whole numbers; got {place}")
+    return Update(partition, step, part, follows, entries)
 
 
 _DTYPES = (

@@ -184,10 +184,12 @@ def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> N
     transactions.begin()
     transactions.send("topic", 0, b"key", b"unknown")
     transactions.flush()
-    producer.send("topic", 0, b"key", b"unknown")
+    producer.send("topic", 0, b"key", b"before")
+    producer.flush()
 
     os.kill(own_kafka.pid, signal.SIGSTOP)
     try:
+        producer.send("topic", 0, b"key", b"unknown")
         for operation in (
             producer.flush,
             transactions.commit,
@@ -224,7 +226,7 @@ def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> N
         return read[-1:] == [b"last"]
 
     wait_for(read_last)
-    assert [value for value in read if value != b"unknown"] == [b"after", b"last"]
+    assert [value for value in read if value != b"unknown"] == [b"before", b"after", b"last"]
     broker.close()
 
 

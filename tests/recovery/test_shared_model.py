@@ -25,6 +25,7 @@ from stream.recovery.model_snapshot import read_model_snapshots
 from stream.recovery.recover import rebuild, recover
 from stream.recovery.resolve import SettingsDifferError
 from stream.sharing.replica import Replica
+from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
 from stream.wire.events import Decision, Features
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
@@ -340,6 +341,7 @@ def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_
         b"numbers of a decision"
     )
     assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == task_digest(learner.tasks[0])
+    assert audit_partition(pipeline.broker, TOPICS, 0).ok
 
 
 def snapshots_of_the_model(pipeline: Pipeline) -> list[str]:

@@ -97,7 +97,8 @@ states = st.fixed_dictionaries(
 )
 
 snapshots = st.builds(
-    Snapshot, st.just(stored_settings(small_task())), st.builds(Position, *[times] * 6), times, times, times,
+    Snapshot, st.just(stored_settings(small_task())), st.builds(Position, *[times] * len(Position._fields)),
+    times, times, times,
     st.builds(Ledger, *[times] * len(Ledger._fields)), st.builds(Overflows, times, times, times), states,
     entries(decisions()), orphans(), entries(retained),
 )  # fmt: skip

@@ -40,6 +40,9 @@ BEYOND_A_SCHEMA = {
 """What makes a value bad that no schema can say, or that depends on the learner."""
 
 
+GOLDEN_EVENTS = sorted(path for path in GOLDEN.glob("*.json") if path.name.partition(".")[0] in VALIDATORS)
+
+
 def is_accepted(topic: str, value: bytes | None) -> bool:
     return VALIDATORS[topic].is_valid(orjson.loads(value or b"null"))
 
@@ -49,7 +52,7 @@ def test_each_schema_is_one(topic: str) -> None:
     Draft202012Validator.check_schema(schema_of(topic))
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", GOLDEN_EVENTS, ids=lambda path: path.name)
 def test_golden_event_is_accepted(path: Path) -> None:
     assert is_accepted(path.name.partition(".")[0], path.read_bytes())
 

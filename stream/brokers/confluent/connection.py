@@ -1,6 +1,7 @@
 """Connecting to Kafka, asking it, and its answers and errors in the words of the port."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ Result = TypeVar("Result")
 RETRY_S = 0.1
 
 _SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
+_REFUSAL_S = 15.0  # a client that is not let in says so at each attempt, at least this often
 _CONNECTION_MS_MAX = 5_000
 
 _SILENT = logging.getLogger("librdkafka")
@@ -84,6 +86,7 @@ class Connection(OpenClients):
         self._servers = ",".join(servers_of(bootstrap))
         self._security = security_of(config)
         self._refusal: Any = None  # why a broker let a client of ours in no more
+        self._refused_s = -math.inf  # and when it last said so, by this host's monotonic clock
 
     def properties(self, **own: Any) -> dict[str, Any]:
         """The properties of a client by librdkafka's names: those of all, and its own, where `_` stands for a dot."""
@@ -107,7 +110,7 @@ class Connection(OpenClients):
         if error.code() in (_code._ALL_BROKERS_DOWN, _code._TRANSPORT):
             self.cut_off_s = time.monotonic()
         elif access_error("connect", error, self.bootstrap, self.config) is not None:
-            self._refusal = error
+            self._refusal, self._refused_s = error, time.monotonic()
 
     def deadline_s(self) -> float:
         """When a request that begins now must be answered, by this host's monotonic clock."""
@@ -138,7 +141,8 @@ class Connection(OpenClients):
 
     def refuse(self, what: str, error: Any, raised: BaseException | None = None, needs: Iterable[Acl] = ()) -> NoReturn:
         """Raise the port's error for one of the client's; for `needs`, see `ask`."""
-        told = self._refusal if self._refusal is not None and is_transient(error) else error
+        is_refused = time.monotonic() - self._refused_s < max(_REFUSAL_S, self.patience_s)
+        told = self._refusal if is_refused and is_transient(error) else error
         if (refused := access_error(what, told, self.bootstrap, self.config, needs)) is not None:
             raise refused from raised
         said = f"{error.name()}: {error.str()}"
