@@ -458,20 +458,21 @@ class LearnerProgram:
         return True
 
     def _has_read_its_log(self, partition: int, recovered: Recovered) -> bool:
-        """Whether a shared model has all that the task had for it; if not, it is recovered again later."""
+        """Whether a shared model has all that the task wrote and decided on; if not, it is recovered again later."""
         if recovered.settings.model == "own":
             return True
         if self._following is None:
             self._following = Following(self._broker, self._topics, recovered.settings)
         self._following.read_on()
-        if self._following.replica.place_of(partition).step >= recovered.wrote:
+        replica = self._following.replica
+        if replica.place_of(partition).step >= recovered.wrote and replica.version >= recovered.task.updates:
             self._behind.discard(partition)
             return True
         if partition not in self._behind:
             self._behind.add(partition)
             self._announce(
                 f"partition {partition} waits until {self._topics.updates} can be read up to what its step "
-                f"{recovered.wrote} wrote: a transaction is open before it"
+                f"{recovered.wrote} wrote, and as far as its last step had read it: a transaction is open before it"
             )
         return False
 

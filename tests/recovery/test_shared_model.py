@@ -13,6 +13,7 @@ import pytest
 
 from consumers.following import Following
 from consumers.learner import LearnerProgram
+from stream.brokers.partitioner import partition_for
 from stream.joining.join import JoinSettings
 from stream.joining.task import Task
 from stream.learners import ParameterError, create
@@ -236,6 +237,28 @@ def test_a_task_is_recovered_when_no_transaction_of_another_program_is_open_befo
     assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == left
     idle(learner)
     assert list(learner.tasks) == [0]
+
+
+def test_a_task_never_goes_on_below_the_version_of_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(small_task("banditron", parameters={"gamma": 0.4}, model="shared"), partitions=2)
+    names = [next(f"e{n}" for n in range(99) if partition_for(b"e%d" % n, 2) == partition) for partition in range(2)]
+    learner = pipeline.learner()
+    idle(learner)
+    pipeline.context(names[1])
+    idle(learner)
+    pipeline.answer(names[1], 1)
+    idle(learner)
+    pipeline.context(names[0])
+    idle(learner)
+    assert learner.tasks[0].updates == 1, "it has decided on what the other task wrote, and wrote nothing itself"
+    learner.close()
+    behind = pipeline.learner()
+    with monkeypatch.context() as patched:
+        patched.setattr(Following, "read_on", lambda self: None)
+        idle(behind)
+        assert behind.tasks == {}
+    idle(behind)
+    assert sorted(behind.tasks) == [0, 1]
 
 
 def test_predictions_of_other_programs_under_a_steps_number_are_passed_over() -> None:
