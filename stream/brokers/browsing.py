@@ -11,10 +11,10 @@ from stream.wire.records import Record, TopicPartition
 _POLL_MS = 100
 
 
-def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
-    """The offset from which on a partition's records were appended at a time or later; where it ends, if there is none.
+def met_before(broker: Broker, tp: TopicPartition, time_ms: int) -> Iterator[Record]:
+    """Look for where a partition's records reach a time, by bisection: append times do not fall along a partition.
 
-    By bisection: append times do not fall along a partition.
+    What is met before that time comes in ascending order; the last of it is the last record before it.
 
     Raises:
         BrokerUnavailableError: nothing came for as long as `read_towards` waits.
@@ -29,10 +29,22 @@ def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
             if record is None or record.offset >= high or record.append_ms >= time_ms:
                 high = middle  # from the middle on there are markers of transactions alone, or later records
             else:
+                yield record
                 low = record.offset + 1
     finally:
         consumer.close()
-    return low
+
+
+def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
+    """The offset from which on a partition's records were appended at a time or later; where it ends, if there is none.
+
+    Raises:
+        BrokerUnavailableError: see `met_before`.
+    """
+    offset = broker.beginnings([tp])[tp]
+    for record in met_before(broker, tp, time_ms):
+        offset = record.offset + 1
+    return offset
 
 
 def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Record]:

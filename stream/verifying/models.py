@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from stream.brokers.browsing import met_before
 from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition, read_towards
+from stream.brokers.reading import read_partition
 from stream.joining.join import Overflows
 from stream.learners import ParameterError, create
 from stream.recovery.digests import state_digest
@@ -90,29 +91,17 @@ def _model_of(topics: Topics, partition: int, recovered: Recovered) -> Model:
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
-    """The last step that was in the journal at a time of the broker, by bisection.
+    """The last step that was in the journal at a time of the broker.
 
     Raises:
         TooEarlyError: there was none.
         BrokerUnavailableError: the broker went away meanwhile.
     """
-    low, high = broker.beginnings([journal])[journal], broker.ends([journal])[journal].stable
     found = None
-    consumer = broker.reader([journal])
-    try:
-        while low < high:
-            middle = (low + high) // 2
-            consumer.seek(journal, middle)
-            record = next(iter(read_towards(consumer, journal, high, records_max=1)), None)
-            if record is None or record.append_ms > at_ms:
-                high = middle
-                continue
-            low = record.offset + 1
-            entry = None if is_foreign(record) else decode_step(record)
-            if isinstance(entry, JournalStep):
-                found = entry.number
-    finally:
-        consumer.close()
+    for record in met_before(broker, journal, at_ms + 1):
+        entry = None if is_foreign(record) else decode_step(record)
+        if isinstance(entry, JournalStep):
+            found = entry.number
     if found is None:
         steps = (record for record, entry in read_journal(broker, journal) if isinstance(entry, JournalStep))
         raise TooEarlyError(f"{journal.topic}/{journal.partition}", at_ms, next(steps).append_ms)
