@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.brokers.kafka_python.broker import KafkaBroker
@@ -59,7 +59,7 @@ class Pipeline:
         """Follow the journals."""
         broker = self.broker()
         try:
-            yield Watch(broker, self._bootstrap, self.topics, self.partitions, self._programs.said)
+            yield Watch(broker, self.topics, self.partitions, self._programs.said)
         finally:
             broker.close()
 
@@ -121,12 +121,9 @@ class Pipeline:
 class Watch:
     """How far the learners of a pipeline have come."""
 
-    def __init__(
-        self, broker: KafkaBroker, bootstrap: str, topics: Topics, partitions: int, said: Callable[[], str]
-    ) -> None:
+    def __init__(self, broker: KafkaBroker, topics: Topics, partitions: int, said: Callable[[], str]) -> None:
         self.broker = broker
         self._said = said
-        self._bootstrap = bootstrap
         self._follower = JournalFollower(broker, topics, partitions)
         self._topics = topics
         self._partitions = partitions
@@ -153,13 +150,19 @@ class Watch:
 
     def members(self) -> list[str]:
         """The learners that are in their group, by what `--instance` they have."""
-        group = self._topics.contexts.removesuffix("contexts") + "learner"
-        admin = KafkaAdminClient(bootstrap_servers=self._bootstrap)
-        try:
-            found = admin.describe_groups([group])[group]["members"]
-        finally:
-            admin.close()
-        return sorted(member["group_instance_id"].removeprefix("learner-") for member in found)
+        return sorted(self._holdings())
+
+    def wait_until_dealt(self, instances: Iterable[str]) -> None:
+        """Wait until just these learners are in their group, each has partitions, and none is about to join anew."""
+        wanted = sorted(instances)
+        wait_for(
+            lambda: sorted(name for name, held in self._holdings().items() if held) == self.members() == wanted,
+            f"{', '.join(wanted)} have the partitions", otherwise=lambda: f"{self._holdings()}\n{self._said()}",
+        )  # fmt: skip
+
+    def _holdings(self) -> dict[str, frozenset[TopicPartition]]:
+        held = self.broker.members(self._topics.contexts.removesuffix("contexts") + "learner")
+        return {name.removeprefix("learner-"): partitions for name, partitions in held.items()}
 
     def open_transactions(self) -> list[TopicPartition]:
         """The partitions that hold records of a learner's transaction that has not ended."""

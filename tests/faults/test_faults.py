@@ -124,6 +124,7 @@ def test_learners_that_come_and_go_over_four_partitions(
                 learners.pop(draw.choice(present)).kill()
             else:
                 instance = draw.choice(present)
+                watch.wait_until_dealt(present)  # one that is joining is no member yet, and is not thrown out
                 freeze_beyond_the_session(watch, learners.pop(instance), others=len(present) - 1)
             watch.wait_until_decided(min(events, (number + 1) * events // (len(changes) + 4)))
         assert replay.wait(300) == 0, replay.said()
