@@ -122,7 +122,7 @@ class LearnerProgram:
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
         self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time
-        self._has_asked = False  # whether the one before was
+        self._has_asked = False  # whether the one before has told it, just now
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
@@ -217,8 +217,10 @@ class LearnerProgram:
             raise
 
     def _step(self, timeout_ms: int) -> int:
-        self._has_asked, self._asks = self._asks, False
-        self._read(0 if self._has_asked else timeout_ms)
+        asked, self._asks = self._asks, False
+        # A slow broker does not answer the next question sooner; after a pause since the answer came, it does.
+        self._has_asked = asked and not self._time.has_paused
+        self._read(0 if asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         self.read_log()
@@ -401,10 +403,7 @@ class LearnerProgram:
         return not self._time.is_known and bool(waits)
 
     def _dates_need_time(self, records: Sequence[Record]) -> bool:
-        """Whether these would be decided at a time that may be long ago.
-
-        What the question before has brought is taken as it is: a slow broker does not answer the next one sooner.
-        """
+        """Whether these would be decided at a time that may be long ago; what a question has just brought is not."""
         if self._has_asked or not self._time.may_be_old():
             return False
         return any(record.topic == self._topics.contexts for record in records)
