@@ -182,7 +182,7 @@ class _Sent:
         lasts, self._lasts = self._lasts, {}
         for tp, last in lasts.items():
             self._produce(client, tp, last, self._delivered)
-        with self._connection.translating("write records"):
+        with self._connection.translating("write records", self.needs()):
             left = client.flush(self._connection.patience_s)
         append_ms = {TopicPartition(*tp): ms for tp, ms in self._append_ms.items()}
         failed, error, needs = self._failed, self._error, self.needs()
