@@ -131,7 +131,7 @@ class Measured:
         with ExitStack() as stack:
             names = ("learn", "feedback")
             programs = {n: stack.enter_context(program(self.settings, n, profiles[n])) for n in names}
-            while follower.read(100).matched == 0:
+            while follower.read(100).decided == 0:
                 for process in programs.values():
                     process.look()
             # They stand still while it is read how far they have come: all but a step that is under way is counted.
@@ -140,13 +140,15 @@ class Measured:
             ledger, before_s = follower.read(500), {n: p.look() for n, p in programs.items()}
             while (more := follower.read(500)) != ledger:
                 ledger = more
+            # Contexts were written before all feedback, so they are decided first; an event is half done by then.
+            done = {"learn": (ledger.decided + ledger.matched) / 2, "feedback": self.end(self.topics.feedback)}
             for process in programs.values():
                 process.stand_still(still=False)
-            began_s, done = time.perf_counter(), ledger.matched
+            began_s = time.perf_counter()
             while ledger.matched < events:
                 ledger = follower.read(20)
             wall_s = time.perf_counter() - began_s
-            return [row(n, events - done, wall_s, p.look() - before_s[n]) for n, p in programs.items()]
+            return [row(n, events - done[n], wall_s, p.look() - before_s[n]) for n, p in programs.items()]
 
     def latencies(self, starts: Sequence[Sequence[str]], events: int) -> Row:
         """How long after its context a prediction is in the log, and can be read by whoever reads committed records."""
@@ -187,7 +189,7 @@ class Measured:
         return row("faust", events - done, time.perf_counter() - began_s, rival.used_s - used_s)
 
 
-def row(name: str, events: int, wall_s: float, used_s: float) -> Row:
+def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
     """One program's figures."""
     return {"program": name, "events_per_s": round(events / wall_s), "cpu_us": round(1e6 * used_s / events, 1)}
 
