@@ -1,6 +1,6 @@
-"""The learner program: contexts and feedback in, through the engine, to predictions, examples and the journal.
+"""The learner program: contexts and feedback in, through its tasks, to predictions, examples and the journal.
 
-It moves records and time to and fro; what is decided, learned or expired is the engine's business.
+It moves records and time to and fro. What is decided, learned or expired is settled by the task's step.
 """
 
 from collections import deque
