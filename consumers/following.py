@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_towards
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners.base import KernelLearner
 from stream.recovery.journal import UnrecoverableError
 from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model

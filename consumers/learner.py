@@ -21,7 +21,8 @@ from stream.brokers.port import (
     StaleMemberError,
     TransactionalProducer,
 )
-from stream.joining.task import Effects, Task, TaskSettings, merge
+from stream.joining.task import Effects, Task, merge
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit, predictions_digest
 from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange

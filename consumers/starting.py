@@ -7,7 +7,8 @@ from consumers.following import Following
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask, TaskSnapshots
 from stream.brokers.port import Broker
-from stream.joining.task import Reading, TaskSettings
+from stream.joining.task import Reading
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.inputs import check_partitions
 from stream.recovery.model_snapshot import PARTITION, read_model_snapshots
 from stream.recovery.recover import Recovered, recover

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Broker, BrokerError, FencedError
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.commit import CrashPoint
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError

@@ -23,7 +23,8 @@ from stream.cli.simulate import make_learner
 from stream.joining import task as task_module
 from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
 from stream.joining.play import Played, play_match
-from stream.joining.task import Sharing, Task
+from stream.joining.task import Task
+from stream.joining.task_settings import Sharing
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
 from stream.recovery import snapshot as snapshot_module
