@@ -148,7 +148,6 @@ class DelayModel:
                     f"delay {self.spec!r} names class {label}; the data has the classes 0 to {n_classes - 1}"
                 )
 
-
     @property
     def always_ms(self) -> int | None:
         """The delay of every event, where it is one and the same; None: it must be drawn."""
