@@ -1,6 +1,6 @@
-"""The learner program: contexts and feedback in, through the engine, to predictions, examples and the journal.
+"""The learner program: contexts and feedback in, through its tasks, to predictions, examples and the journal.
 
-It moves records and time to and fro; what is decided, learned or expired is the engine's business.
+It moves records and time to and fro. What is decided, learned or expired is settled by the task's step.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from consumers.following import Following
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
-from consumers.starting import Starting
+from consumers.starting import Found, Starting
 from stream.brokers.port import (
     AccessError,
     Broker,
@@ -26,8 +26,6 @@ from stream.joining.task_settings import TaskSettings
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit, predictions_digest
 from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
-from stream.recovery.model_snapshot import PARTITION
-from stream.recovery.recover import Recovered
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot_chunks import CHUNK_BYTES
 from stream.sharing.replica import Replica
@@ -50,6 +48,7 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
     snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
+    ahead_max: int = 10_000  # decisions of a task that its shared model has not observed, at most
     dates_by_contexts: bool = False  # in virtual time: a learner that polls seldom stands for one that always polls
 
     @property
@@ -111,8 +110,15 @@ class LearnerProgram:
         self._running: dict[int, RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
+        self._held_back: set[int] = set()  # those that have decided as much as they may before their log is read on
         self._starting = Starting(
-            broker, topics, settings, lambda told: self._announce(told), given=given, change_settings=change_settings
+            broker,
+            topics,
+            settings,
+            host_ms,
+            lambda told: self._announce(told),
+            given=given,
+            change_settings=change_settings,
         )
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
@@ -142,6 +148,8 @@ class LearnerProgram:
             self._revocations += 1
             self._running.pop(tp.partition, None)
             self._snapshots.give_up(tp.partition)
+            self._held_back.discard(tp.partition)
+            self._starting.forget(tp.partition)
 
     @property
     def tasks(self) -> dict[int, Task]:
@@ -182,10 +190,11 @@ class LearnerProgram:
         """The shared model, as far as this process has read its log; None: tasks have models of their own."""
         return None if self._following is None else self._following.replica
 
-    def read_log(self) -> None:
-        """Read the log of a shared model to where it ends now; decisions are made on what was read."""
+    def read_log(self, for_ms: int | None = None) -> None:
+        """Read the log of a shared model to where it ends now, or for a while; decisions are made on what was read."""
         if self._following is not None:
-            self._following.read_on()
+            began_ms = self._host_ms()
+            self._following.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
 
     @property
     def _following(self) -> Following | None:
@@ -222,7 +231,7 @@ class LearnerProgram:
         self._read(0 if asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
-        self.read_log()
+        self.read_log(self._options.step_max_ms)
         self._ends = None
         self._began_ms, self._most_records = self._host_ms(), 0
         commits = []
@@ -329,7 +338,7 @@ class LearnerProgram:
             running.feedback,
             contexts_ended=lambda: self._is_read(running.contexts_tp),
             feedback_ended=lambda: self._is_read(running.feedback_tp),
-            records_max=self._portion.records if self._time.is_known else 0,
+            records_max=min(self._portion.records, self._room(partition, running)) if self._time.is_known else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
         if asks:  # and then apply them
@@ -342,7 +351,7 @@ class LearnerProgram:
             or feedback_end_ms >= 0
             or self._time_is_due(running.task)
             or self._snapshots.is_writing(partition)
-            or self._snapshots.waits(running)
+            or self._snapshots.waits(partition, running)
             or (running.number > 0 and running.task.settings != running.settings)
         ):
             return None
@@ -375,6 +384,26 @@ class LearnerProgram:
             running.wrote = step.log.wrote(step.number)
         contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
         return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
+
+    def _room(self, partition: int, running: RunningTask) -> int:
+        """How many decisions a task may make before its shared model has observed some of those that it has made.
+
+        They are put on top of the model in each step: a log that stands still would make steps longer and longer.
+        """
+        view = running.task.view
+        if not isinstance(view, View):
+            return self._options.records_max
+        room = max(0, self._options.ahead_max - view.ahead)
+        if room and partition in self._held_back:
+            self._held_back.remove(partition)
+            self._announce(f"partition {partition} decides on")
+        elif not room and partition not in self._held_back and self._following is not None:
+            self._held_back.add(partition)
+            self._announce(
+                f"partition {partition} decides nothing more for now, since {view.ahead:,} of its decisions are not "
+                f"read in {self._topics.updates}: {self._following.waits_for}"
+            )
+        return room
 
     @staticmethod
     def _before_next_step(running: RunningTask) -> Opening | SettingsChange | None:
@@ -438,27 +467,26 @@ class LearnerProgram:
             if partition not in self._assigned or self._starting.is_held_up(partition):
                 continue
             revocations = self._revocations
-            snapshots_end = self._starting.snapshots_end(partition)
             recovering = Recovering(partition, self._host_ms, self._announce, self._stop, lambda: self._read(0))
-            recovered = self._starting.recover(partition, recovering)
-            if recovered is None:
-                continue
-            recovered_count += 1
-            if self._revocations == revocations:
-                self._start(partition, recovered, snapshots_end)
+            found = self._starting.recover(partition, recovering)
+            recovered_count += found is not None
+            if self._revocations != revocations:
+                self._starting.forget(partition)
+            elif found is not None:
+                self._start(partition, found)
         return recovered_count
 
-    def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
-        running = self._starting.running(partition, recovered, snapshots_end)
-        if self._following is not None and partition == PARTITION:
-            self._snapshots.begin_model(self._following)
-        self._snapshots.make_room(recovered.task)
+    def _start(self, partition: int, found: Found) -> None:
+        running = self._starting.running(partition, found)
+        if self._following is not None and found.model_stored is not None:
+            self._snapshots.begin_model(self._following, found.model_stored)
+        self._snapshots.make_room(running.task)
         self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)
         self._running[partition] = running
-        self._starting.tell(partition, recovered, running)
+        self._starting.tell(partition, found.recovered, running)
 
     def close(self) -> None:
         """Leave the group and release the connections; steps that were not committed are lost with this object."""

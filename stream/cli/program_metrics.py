@@ -1,4 +1,4 @@
-"""The numbers of the programs, made of what they count anyway."""
+"""The metrics of learner, feedback and replay, made from the counts that they keep anyway."""
 
 from collections.abc import Iterator, Sequence
 

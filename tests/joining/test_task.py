@@ -1,4 +1,4 @@
-"""The engine: the order of the merge, the time of a decision, and a state that does not depend on batches."""
+"""The task: the order of the merge, the time of a decision, and a state that does not depend on batches."""
 
 from collections import deque
 from itertools import pairwise

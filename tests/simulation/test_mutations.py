@@ -303,9 +303,9 @@ def joins_as_it_comes(parts: Sequence[Any]) -> Any:
 
 
 def goes_on_with_what_is_read(
-    self: Starting, partition: int, recovered: Any, original: Any = Starting._has_read_its_log
+    self: Starting, partition: int, recovered: Any, recovering: Any, original: Any = Starting._has_read_its_log
 ) -> bool:
-    original(self, partition, recovered)
+    original(self, partition, recovered, recovering)
     return True
 
 
