@@ -103,8 +103,8 @@ class Following:
         high_watermark, stable = self._ends
         if stable < high_watermark:
             return (
-                f"a transaction is open in {self._place} from offset {stable} on, which ends with its program, or by the "
-                "broker's time-out"
+                f"a transaction is open in {self._place} from offset {stable} on, which ends with its program, or by "
+                "the broker's time-out"
             )
         return f"{self._place} ends at offset {high_watermark}"
 
