@@ -1,6 +1,6 @@
-"""The learner program: contexts and feedback in, through the engine, to predictions, examples and the journal.
+"""The learner program: contexts and feedback in, through its tasks, to predictions, examples and the journal.
 
-It moves records and time to and fro; what is decided, learned or expired is the engine's business.
+It moves records and time to and fro. What is decided, learned or expired is settled by the task's step.
 """
 
 from collections import deque
@@ -122,7 +122,7 @@ class LearnerProgram:
         )
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
-        self._last_ends: dict[TopicPartition, Ends] = {}
+        self._ends: dict[TopicPartition, Ends] | None = None  # of the inputs; None: nothing has depended on them yet
         work_ms = min(tolerated_ms, 2 * options.step_max_ms)
         self._portion = Portion(options.records_max, None if options.dates_by_contexts else work_ms)
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
@@ -171,14 +171,13 @@ class LearnerProgram:
         """The broker's time, as far as this process can tell; 0 before it has heard of it."""
         return self._time.now_ms and self._time.now_ms + self._time.silent_ms
 
-    @property
     def lag(self) -> dict[TopicPartition, int]:
-        """How many records of each input are not applied, as the last step has left it."""
+        """How many records of each input are not applied; the broker is asked, between two steps."""
+        self._ends = None
         return {
-            tp: len(waiting) + max(0, self._last_ends[tp].high_watermark - self._consumer.position(tp))
+            tp: len(waiting) + max(0, self._end(tp).high_watermark - self._consumer.position(tp))
             for running in self._running.values()
             for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
-            if tp in self._last_ends
         }
 
     @property
@@ -233,11 +232,11 @@ class LearnerProgram:
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         self.read_log(self._options.step_max_ms)
-        self._last_ends = ends = self._ends()
+        self._ends = None
         self._began_ms, self._most_records = self._host_ms(), 0
         commits = []
         for partition, running in self._running.items():
-            step = self._apply(partition, running, ends)
+            step = self._apply(partition, running)
             if step is not None:
                 commits.append(step)
         if commits and not self._commit(commits):
@@ -313,20 +312,32 @@ class LearnerProgram:
             self._consumer.resume((tp,))
             paused.remove(tp)
 
-    def _ends(self) -> dict[TopicPartition, Ends]:
-        """Where the inputs end; asked after what is waiting here was read."""
-        tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
-        return self._broker.ends(tps) if tps else {}
+    def _end(self, tp: TopicPartition) -> Ends:
+        """Where an input ends. All inputs are asked for at once, in this step, when the first of them is needed.
 
-    def _apply(self, partition: int, running: RunningTask, ends: dict[TopicPartition, Ends]) -> Commit | None:
+        That is after what is waiting here was read, and after the acknowledgement that gave the time: what comes beyond
+        these ends is later than both.
+        """
+        if self._ends is None:
+            tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
+            self._ends = self._broker.ends(tps)
+        return self._ends[tp]
+
+    def _is_read(self, tp: TopicPartition) -> bool:
+        """Whether an input is read to its end, as far as it can be."""
+        return self._consumer.position(tp) >= self._end(tp).stable
+
+    def _is_all_read(self, tp: TopicPartition) -> bool:
+        """Whether no record is left in an input, not even one whose transaction is open."""
+        return self._consumer.position(tp) >= self._end(tp).high_watermark
+
+    def _apply(self, partition: int, running: RunningTask) -> Commit | None:
         """Apply the records that are next, or the time that has passed without any."""
-        position = self._consumer.position
-        feedback_end = ends[running.feedback_tp]
         records = merge(
             running.contexts,
             running.feedback,
-            contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
-            feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
+            contexts_ended=lambda: self._is_read(running.contexts_tp),
+            feedback_ended=lambda: self._is_read(running.feedback_tp),
             records_max=min(self._portion.records, self._room(partition, running)) if self._time.is_known else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
@@ -334,12 +345,11 @@ class LearnerProgram:
             for record in reversed(records):
                 (running.contexts if record.topic == self._topics.contexts else running.feedback).appendleft(record)
             records = []
-        # The stable end may stand before records of open transactions; up to the high watermark there are none left.
-        all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
-        feedback_end_ms = min(self._time.now_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
+        feedback_end_ms = self._feedback_end_ms(running, records)
         if not records and not (
             asks
-            or self._time_is_due(running.task, feedback_end_ms)
+            or feedback_end_ms >= 0
+            or self._time_is_due(running.task)
             or self._snapshots.is_writing(partition)
             or self._snapshots.waits(partition, running)
             or (running.number > 0 and running.task.settings != running.settings)
@@ -406,7 +416,21 @@ class LearnerProgram:
         running.settings_from = running.number + 1
         return SettingsChange(running.settings_from, running.task.settings)
 
-    def _contexts_passed_ms(self, running: RunningTask, ends: dict[TopicPartition, Ends]) -> int:
+    def _feedback_end_ms(self, running: RunningTask, records: Sequence[Record]) -> int:
+        """The time that passes when the step's records are applied; -1: none but theirs.
+
+        It passes where it makes something due, and the feedback is read to its end.
+        """
+        now_ms, deadline_ms = self._time.now_ms, running.task.join.next_deadline_ms()
+        if deadline_ms is None or deadline_ms >= now_ms or running.feedback:
+            return -1
+        feedback = (record for record in reversed(records) if record.topic == self._topics.feedback)
+        if any(record.append_ms > deadline_ms for record in feedback) or not self._is_all_read(running.feedback_tp):
+            return -1
+        passed_ms = min(now_ms, self._contexts_passed_ms(running))
+        return passed_ms if passed_ms > deadline_ms else -1
+
+    def _contexts_passed_ms(self, running: RunningTask) -> int:
         """A time before which no context is still to be applied.
 
         Time does not pass beyond it: feedback that waits for a context would be dropped while the context stands in a
@@ -414,17 +438,11 @@ class LearnerProgram:
         """
         if running.contexts:
             return running.contexts[0].append_ms
-        all_read = self._consumer.position(running.contexts_tp) >= ends[running.contexts_tp].high_watermark
-        return self._time.now_ms if all_read else running.context_ms
+        return self._time.now_ms if self._is_all_read(running.contexts_tp) else running.context_ms
 
-    def _time_is_due(self, task: Task, feedback_end_ms: int) -> bool:
-        """Whether a step without records is needed: to settle what is due, or to learn what time it is."""
-        deadline_ms = task.join.next_deadline_ms()
-        if deadline_ms is None:
-            return False
-        if deadline_ms < feedback_end_ms:
-            return True
-        return self._time.silent_ms >= self._options.idle_ms
+    def _time_is_due(self, task: Task) -> bool:
+        """Whether a step without records is needed to learn what time it is."""
+        return task.join.next_deadline_ms() is not None and self._time.silent_ms >= self._options.idle_ms
 
     def _time_is_asked_for(self, running: RunningTask) -> bool:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
