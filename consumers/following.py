@@ -99,13 +99,12 @@ class Following:
 
     @property
     def waits_for(self) -> str:
-        """Why the log cannot be read further than it is, and what to do about that."""
+        """Why the log cannot be read further than it is."""
         high_watermark, stable = self._ends
         if stable < high_watermark:
             return (
-                f"a transaction is open in {self._place} at offset {stable}. It ends with its program, or by the "
-                f"broker's time-out. One that hangs is ended by: kafka-transactions.sh --bootstrap-server ... abort "
-                f"--topic {self._tp.topic} --partition {self._tp.partition} --start-offset {stable}"
+                f"a transaction is open in {self._place} from offset {stable} on, which ends with its program, or by "
+                "the broker's time-out"
             )
         return f"{self._place} ends at offset {high_watermark}"
 
