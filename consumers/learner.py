@@ -11,6 +11,7 @@ from consumers.following import Following
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask, TaskSnapshots
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
+from consumers.telling import Telling
 from stream.brokers.port import (
     AccessError,
     Broker,
@@ -127,6 +128,7 @@ class LearnerProgram:
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
+        self._telling = Telling(options.instance, options.snapshot_interval_ms, self._time)
         self._behind: set[int] = set()  # assigned, and not to run before the log of a shared model can be read on
         self._following: Following | None = None  # the log of a shared model; None: none has been seen yet
         self._consumer: Consumer = broker.group_consumer(
@@ -190,6 +192,14 @@ class LearnerProgram:
         """Read the log of a shared model to where it ends now; decisions are made on what was read."""
         if self._following is not None:
             self._following.read_on()
+
+    def tell_replica(self) -> None:
+        """Have the journal of a task tell the model once more, as far as its log can be read now: before the end."""
+        if self._following is None or not self._running:
+            return
+        self.read_log()
+        next(iter(self._running.values())).told_ms = -1
+        self.step(0)
 
     def next_due_ms(self) -> int | None:
         """The broker's time at which something will be due although no record comes."""
@@ -330,6 +340,7 @@ class LearnerProgram:
             or self._time_is_due(running.task, feedback_end_ms)
             or self._snapshots.is_writing(partition)
             or self._snapshots.waits(running)
+            or self._telling.waits(running)
             or (running.number > 0 and running.task.settings != running.settings)
         ):
             return None
@@ -357,6 +368,7 @@ class LearnerProgram:
             running.reading,
             running.task.alarms,
             _log_step(running, effects),
+            self._telling.told(running, self.replica),
         )
         if step.log is not None:
             running.wrote = step.log.wrote(step.number)

@@ -1,6 +1,7 @@
 """`onebit learn`: the learner program on its own, against Kafka."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovering import RecoveryStoppedError
-from stream.brokers.port import Broker
+from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
 from stream.cli.composition import n_features_of, parameters_of, topics_of
@@ -75,9 +76,11 @@ def learn(
                 raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
 
         partitions = require_topics(broker, settings)
-        watch = watch_topics(broker, settings, partitions)
         begun = pipeline_settings(broker, topics, partitions, pulse)
         task, nnz, given = wanted_settings(settings, begun, topics.journal, change=change_settings)
+        shares_model = task.model == "shared"
+        require_topics(broker, settings, shares_model=shares_model)
+        watch = watch_topics(broker, settings, partitions, shares_model=shares_model)
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := cost.warning(task, nnz):
             warn(slow)
@@ -120,6 +123,8 @@ def learn(
                 stands = program.ready
                 watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
+            with suppress(BrokerError, RecoveryStoppedError):  # nothing depends on it
+                program.tell_replica()
             status()
         finally:
             ready_file.show(ready=False)

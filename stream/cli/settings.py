@@ -440,8 +440,8 @@ class Settings(BaseSettings):
         Literal["own", "shared"],
         Setting(
             Panel.LEARNER,
-            frozenset((Program.RUN,)),
-            "Whose model decides: that of each partition, or one of all partitions, in embedded runs only.",
+            _LEARN | {Program.CREATE},
+            "Whose model decides: that of each partition, or one of all partitions, which is a log in a topic.",
         ),
     ] = "own"
     reward: Annotated[
