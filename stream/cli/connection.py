@@ -24,7 +24,8 @@ from stream.cli.access import FIELDS, client_config_of
 from stream.cli.composition import topics_of
 from stream.cli.console import announce, every, fail, monotonic_ms
 from stream.cli.exits import ExitCode
-from stream.cli.settings import Settings, SettingsError, flag_of
+from stream.cli.setting_names import flag_of
+from stream.cli.settings import Settings, SettingsError
 from stream.cli.watching import Watched, watched
 from stream.wire.topics import Topics
 

@@ -19,7 +19,8 @@ from stream.cli.console import WARNING, StopRequest, announce, fail, warn
 from stream.cli.embedded import Judge, RunEnd, report_of
 from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
-from stream.cli.settings import Settings, SettingsError, variable_of
+from stream.cli.setting_names import variable_of
+from stream.cli.settings import Settings, SettingsError
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.recovery.journal_reading import JournalFollower

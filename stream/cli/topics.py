@@ -16,7 +16,8 @@ from stream.cli.connection import command_hint, connect
 from stream.cli.console import out, warn
 from stream.cli.exits import ExitCode
 from stream.cli.flags import with_settings
-from stream.cli.settings import Panel, Program, Settings, format_retention
+from stream.cli.setting_values import format_retention
+from stream.cli.settings import Panel, Program, Settings
 from stream.wire import schemas
 from stream.wire.topics import TopicDescription, Topics
 
