@@ -4,7 +4,7 @@ It moves records and time to and fro; what is decided, learned or expired is the
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.following import Following
@@ -195,11 +195,10 @@ class LearnerProgram:
 
     def tell_replica(self) -> None:
         """Have the journal of a task tell the model once more, as far as its log can be read now: before the end."""
-        if self._following is None or not self._running:
-            return
-        self.read_log()
-        next(iter(self._running.values())).told_ms = -1
-        self.step(0)
+        for partition, running in [] if self._following is None else [*self._running.items()][:1]:
+            running.told_ms = -1
+            if commits := self._apply_to({partition: running}):
+                self._commit(commits)
 
     def next_due_ms(self) -> int | None:
         """The broker's time at which something will be due although no record comes."""
@@ -230,20 +229,21 @@ class LearnerProgram:
         self._read(0 if self._has_asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
-        self.read_log()
-        self._last_ends = ends = self._ends()
-        self._began_ms, self._most_records = self._host_ms(), 0
-        commits = []
-        for partition, running in self._running.items():
-            step = self._apply(partition, running, ends)
-            if step is not None:
-                commits.append(step)
+        commits = self._apply_to(self._running)
         if commits and not self._commit(commits):
             return 1
         for running in self._running.values():
             self._pace(running.paused, running.contexts_tp, running.contexts)
             self._pace(running.paused, running.feedback_tp, running.feedback)
         return len(commits) + recovered
+
+    def _apply_to(self, tasks: Mapping[int, RunningTask]) -> list[Commit]:
+        """Apply what can be applied now: a step of each task that has something to do."""
+        self.read_log()
+        self._last_ends = ends = self._ends()
+        self._began_ms, self._most_records = self._host_ms(), 0
+        steps = (self._apply(partition, running, ends) for partition, running in tasks.items())
+        return [step for step in steps if step is not None]
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Publish a step; or give it up, and have its tasks recovered."""

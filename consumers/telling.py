@@ -1,7 +1,7 @@
 """When the journals of a process tell what its replica of a shared model is, so that replicas can be compared.
 
-A task's first step in a process tells it, and then one in every interval; whoever audits the topics knows by the last
-that was told which process, on which processor, made a step.
+A task's first step in a process tells it, which is made even if nothing comes, and then one in every interval. Who
+audits the topics knows by the last that was told which process, on which processor, made a step.
 """
 
 from consumers.running_task import RunningTask
@@ -25,7 +25,7 @@ class Telling:
 
     def waits(self, running: RunningTask) -> bool:
         """Whether a step without records is needed, to tell it or to learn whether it is time for that."""
-        if running.told_version < 0 or not self._has_news(running):
+        if running.number == 0 or not self._has_news(running):
             return False
         return self._is_due(running) or 0 < self._interval_ms <= self._time.silent_ms
 

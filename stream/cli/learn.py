@@ -123,7 +123,7 @@ def learn(
                 stands = program.ready
                 watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
-            with suppress(BrokerError, RecoveryStoppedError):  # nothing depends on it
+            with suppress(BrokerError):  # nothing depends on it
                 program.tell_replica()
             status()
         finally:

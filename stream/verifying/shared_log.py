@@ -19,10 +19,10 @@ from stream.brokers.reading import OPEN_MS, read_partition
 from stream.recovery.journal import JournalStep, ReplicaTold
 from stream.recovery.journal_reading import read_journal
 from stream.recovery.settings_reading import pipeline_settings
-from stream.reporting.run_report import ReplicaReport
+from stream.reporting.run_report import Behind, ReplicaReport
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
-from stream.wire.updates import Update, decode_update
+from stream.wire.updates import Update, UpdatesError, decode_update
 
 FAULTS_SHOWN_MAX = 20
 
@@ -42,14 +42,6 @@ class Told(NamedTuple):
             f"{self.replica.instance} in step {self.step} of partition {self.partition}: {self.replica.sha256[:16]}, "
             f"with {self.replica.made_with}"
         )
-
-
-class Behind(NamedTuple):
-    """How many entries the log had before a step wrote to it, and that the step was decided without."""
-
-    median: int
-    p99: int
-    max: int
 
 
 class LogFinding(NamedTuple):
@@ -95,7 +87,6 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
 
     Raises:
         JournalError: a journal cannot be read.
-        UpdatesError: a record of the log cannot be read.
     """
     audit = _LogAudit(topics)
     for partition in range(partitions):
@@ -167,7 +158,11 @@ class _LogAudit:
             return
         ends = broker.ends([tp])[tp]
         for record in read_partition(broker, tp, open_ms=OPEN_MS):
-            update = decode_update(record)
+            try:
+                update = decode_update(record)
+            except UpdatesError as error:
+                self._fault(str(error))
+                return
             if update is None:
                 self.warnings.append(f"{tp.topic} offset {record.offset} is not of a learner: it names no version")
             else:
@@ -231,8 +226,8 @@ class _LogAudit:
         told = steps.entries[steps.seen - steps.first]
         if told != steps.count:
             self._fault(
-                f"step {steps.seen} of partition {partition} wrote {told} entries by its journal; {self._topics.updates} "
-                f"has {steps.count}"
+                f"step {steps.seen} of partition {partition} wrote {told} entries by its journal; "
+                f"{self._topics.updates} has {steps.count}"
             )
 
     def compare_told(self) -> None:

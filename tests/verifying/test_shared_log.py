@@ -6,7 +6,7 @@ import pytest
 from stream.brokers.embedded import EmbeddedBroker
 from stream.recovery.journal import HEADERS
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
-from stream.wire import updates
+from stream.wire.records import Headers
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 PARTITIONS = 3
@@ -25,7 +25,7 @@ def pipeline() -> Pipeline:
     return pipeline
 
 
-def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, updates.Headers]]]) -> LogFinding:
+def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Headers]]]) -> LogFinding:
     """The finding where topics hold other records: the values and headers of partition 0."""
     other = Pipeline(pipeline.settings, PARTITIONS)
     producer = other.broker.producer()
