@@ -36,7 +36,8 @@ def measure(events: int) -> None:
 def measure_pending(decisions: int) -> None:
     """Bytes of a pending decision beyond its features and scores."""
     from stream.joining.join import JoinSettings, Pending
-    from stream.joining.task import Task, TaskSettings
+    from stream.joining.task import Task
+    from stream.joining.task_settings import TaskSettings
 
     dataset = synsep(1)
     task = Task(TaskSettings("soba-diag", 9, 400, join=JoinSettings(pending_max=2 * decisions)), "contexts")

@@ -2,7 +2,7 @@
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_towards
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners.base import KernelLearner
 from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model
 from stream.sharing.replica import Replica

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from consumers.following import Following
 from consumers.recovering import Recovering
-from consumers.running_task import RunningTask, TaskSnapshots
+from consumers.running_task import RunningTask
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
+from consumers.starting import Starting
 from consumers.telling import Telling
 from stream.brokers.port import (
     AccessError,
@@ -21,16 +22,15 @@ from stream.brokers.port import (
     StaleMemberError,
     TransactionalProducer,
 )
-from stream.joining.task import Effects, Reading, Task, TaskSettings, merge
+from stream.joining.task import Effects, Task, merge
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit, predictions_digest
-from stream.recovery.inputs import check_partitions
 from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
 from stream.recovery.model_snapshot import PARTITION
-from stream.recovery.recover import Recovered, recover
+from stream.recovery.recover import Recovered
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot_chunks import CHUNK_BYTES
-from stream.recovery.stored_settings import by_name
 from stream.sharing.replica import Replica
 from stream.sharing.view import View
 from stream.wire.codec import encode_prediction
@@ -103,19 +103,18 @@ class LearnerProgram:
         settings.make_learner()  # refuses what cannot work before anything is read
         self._broker = broker
         self._topics = topics
-        self._settings = settings
         self._options = options
         self._host_ms = host_ms
         self._announce = announce
         self._crash_point = crash_point
         self._stop = stop
-        self._given = given
-        self._change_settings = change_settings
         self._committed = committed
         self._running: dict[int, RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
-        self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
+        self._starting = Starting(
+            broker, topics, settings, lambda told: self._announce(told), given=given, change_settings=change_settings
+        )
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
         self._last_ends: dict[TopicPartition, Ends] = {}
@@ -124,13 +123,11 @@ class LearnerProgram:
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
         self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time
-        self._has_asked = False  # whether the one before was
+        self._has_asked = False  # whether the one before has told it, just now
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._telling = Telling(options.instance, options.snapshot_interval_ms, self._time)
-        self._behind: set[int] = set()  # assigned, and not to run before the log of a shared model can be read on
-        self._following: Following | None = None  # the log of a shared model; None: none has been seen yet
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
         )
@@ -200,6 +197,10 @@ class LearnerProgram:
             if commits := self._apply_to({partition: running}):
                 self._commit(commits)
 
+    @property
+    def _following(self) -> Following | None:
+        return self._starting.following
+
     def next_due_ms(self) -> int | None:
         """The broker's time at which something will be due although no record comes."""
         deadlines = [running.task.join.next_deadline_ms() for running in self._running.values()]
@@ -225,8 +226,10 @@ class LearnerProgram:
             raise
 
     def _step(self, timeout_ms: int) -> int:
-        self._has_asked, self._asks = self._asks, False
-        self._read(0 if self._has_asked else timeout_ms)
+        asked, self._asks = self._asks, False
+        # A slow broker does not answer the next question sooner; after a pause since the answer came, it does.
+        self._has_asked = asked and not self._time.has_paused
+        self._read(0 if asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
         commits = self._apply_to(self._running)
@@ -412,130 +415,44 @@ class LearnerProgram:
         return not self._time.is_known and bool(waits)
 
     def _dates_need_time(self, records: Sequence[Record]) -> bool:
-        """Whether these would be decided at a time that may be long ago.
-
-        What the question before has brought is taken as it is: a slow broker does not answer the next one sooner.
-        """
+        """Whether these would be decided at a time that may be long ago; what a question has just brought is not."""
         if self._has_asked or not self._time.may_be_old():
             return False
         return any(record.topic == self._topics.contexts for record in records)
 
     def _is_overtaken(self, partition: int) -> bool:
         """Whether something was written to the snapshots of a task that waits for its first event."""
-        return self._snapshots_end(partition) != self._running[partition].snapshots_end
-
-    def _snapshots_end(self, partition: int) -> int:
-        tp = TopicPartition(self._topics.snapshots, partition)
-        return self._broker.ends([tp])[tp].high_watermark
+        return self._starting.snapshots_end(partition) != self._running[partition].snapshots_end
 
     def _recover_assigned(self) -> int:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""
         recovered_count = 0
         for partition in sorted(self._assigned - self._running.keys()):
             # A recovery before this one has polled, and may have heard that this one is another's now.
-            if partition not in self._assigned or self._is_held_up(partition):
+            if partition not in self._assigned or self._starting.is_held_up(partition):
                 continue
             revocations = self._revocations
-            snapshots_end = self._snapshots_end(partition)
+            snapshots_end = self._starting.snapshots_end(partition)
             recovering = Recovering(partition, self._host_ms, self._announce, self._stop, lambda: self._read(0))
-            recovered = recover(
-                self._broker, self._topics, partition, self._settings, recovering.progress,
-                given=self._given, change_settings=self._change_settings, pulse=recovering.pulse,
-            )  # fmt: skip
-            if not self._has_read_its_log(partition, recovered):
+            recovered = self._starting.recover(partition, recovering)
+            if recovered is None:
                 continue
             recovered_count += 1
             if self._revocations == revocations:
                 self._start(partition, recovered, snapshots_end)
         return recovered_count
 
-    def _is_held_up(self, partition: int) -> bool:
-        """Whether the task's journal has an open transaction, or its snapshots.
-
-        It is of the process that had this partition before, and that may still commit: what it wrote must be recovered
-        then. It ends by that process, or by the broker's time-out.
-        """
-        topics = [self._topics.journal, self._topics.snapshots]
-        shares = self._settings.model == "shared"
-        if shares:  # its decisions are read back, and an open transaction of anybody stands before them
-            topics.append(self._topics.predictions)
-        tps = [TopicPartition(topic, partition) for topic in topics]
-        if all(end.stable >= end.high_watermark for end in self._broker.ends(tps).values()):
-            self._held_up.discard(partition)
-            return False
-        if partition not in self._held_up:
-            self._held_up.add(partition)
-            others = ", or of another program in its predictions" if shares else ""
-            self._announce(f"partition {partition} waits for a transaction of the learner that had it before{others}")
-        return True
-
-    def _has_read_its_log(self, partition: int, recovered: Recovered) -> bool:
-        """Whether a shared model has all that the task wrote and decided on; if not, it is recovered again later."""
-        if recovered.settings.model == "own":
-            return True
-        if self._following is None:
-            self._following = Following(self._broker, self._topics, recovered.settings)
-        self._following.read_on()
-        replica = self._following.replica
-        if replica.place_of(partition).step >= recovered.wrote and replica.version >= recovered.task.updates:
-            self._behind.discard(partition)
-            return True
-        if partition not in self._behind:
-            self._behind.add(partition)
-            self._announce(
-                f"partition {partition} waits until {self._topics.updates} can be read up to what its step "
-                f"{recovered.wrote} wrote, and as far as its last step had read it: a transaction is open before it"
-            )
-        return False
-
     def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
-        described = self._broker.describe_topics([self._topics.contexts])[self._topics.contexts]
-        reading = Reading(partitions=described.partitions)
-        check_partitions(recovered.reading, reading, f"{self._topics.journal}/{partition}")
-        running = RunningTask(
-            recovered.task,
-            recovered.number,
-            TopicPartition(self._topics.contexts, partition),
-            TopicPartition(self._topics.feedback, partition),
-            recovered.contexts_offset,
-            recovered.feedback_offset,
-            TaskSnapshots(
-                recovered.stored,
-                recovered.stored.next_slot(),
-                {},
-                recovered.snapshot_ms,
-                recovered.snapshot_ledger,
-            ),
-            snapshots_end,
-            recovered.imported,
-            recovered.settings.resolved(),
-            recovered.settings_from,
-            reading,
-            recovered.wrote,
-        )
-        if self._following is not None:
-            recovered.task.see(View(self._following.replica, partition))
-            if partition == PARTITION:
-                self._snapshots.begin_model(self._following)
+        running = self._starting.running(partition, recovered, snapshots_end)
+        if self._following is not None and partition == PARTITION:
+            self._snapshots.begin_model(self._following)
         self._snapshots.make_room(recovered.task)
         self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)
         self._running[partition] = running
-        if recovered.number > 0:
-            self._announce_change(partition, running)
-        if recovered.foreign.records:
-            self._announce(
-                f"partition {partition}: records in its journal that are not Onebit's are passed over: "
-                f"{recovered.foreign.records:,}, the first is {recovered.foreign.first}; see who else writes there"
-            )
-
-    def _announce_change(self, partition: int, running: RunningTask) -> None:
-        was = by_name(running.task.settings)
-        changed = [f"{n} = {v}, and no longer {was[n]}" for n, v in by_name(running.settings).items() if v != was[n]]
-        if changed:
-            self._announce(f"partition {partition}: from step {running.number + 1} on {'; '.join(changed)}")
+        self._starting.tell(partition, recovered, running)
 
     def close(self) -> None:
         """Leave the group and release the connections; steps that were not committed are lost with this object."""

@@ -3,7 +3,8 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from stream.joining.task import Reading, Task, TaskSettings
+from stream.joining.task import Reading, Task
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.snapshot_chunks import Stored, other_slot
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition

@@ -33,7 +33,7 @@ from stream.cli.hindsight import answers, warnings
 from stream.cli.live_estimates import from_topics
 from stream.cli.progress import RunProgress, run_progress
 from stream.cli.settings import Settings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.reporting.delayed import Settlements

@@ -23,7 +23,7 @@ from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
 from stream.cli.tally import Tally, drift_warnings, ledger_line
 from stream.cli.wanted import wanted_settings, with_hint
 from stream.cli.watching import Watched
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.commit import Commit
 from stream.recovery.resolve import SettingsDifferError
 from stream.recovery.settings_reading import pipeline_settings

@@ -21,7 +21,7 @@ from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
 from stream.cli.setting_names import variable_of
 from stream.cli.settings import Settings, SettingsError
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.recovery.journal_reading import JournalFollower

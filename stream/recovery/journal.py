@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stream.joining.task import READING_1, Reading, TaskSettings
+from stream.joining.task import READING_1, Reading
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.stored_settings import (
     UnknownSettingError,
     from_format_1,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import State
 from stream.recovery.journal import JournalError, place_of
 from stream.recovery.snapshot_chunks import CHUNK_BYTES, ChunkWriter, Generation, Stored, chunks_of

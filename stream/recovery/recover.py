@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from stream.brokers.port import Broker
-from stream.joining.task import Effects, Reading, Task, TaskSettings
+from stream.joining.task import Effects, Reading, Task
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError, place_of
 from stream.recovery.journal_reading import last_step, read_journal

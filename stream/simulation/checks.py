@@ -8,7 +8,8 @@ from math import nan
 from typing import Any, NamedTuple
 
 from stream.brokers.reading import read_partition
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.randomness.draws import Purpose, uniform
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalStep, decode_step

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import KernelLearner, registered
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
 from stream.recovery.journal_reading import read_journal

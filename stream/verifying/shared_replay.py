@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
-from stream.joining.task import Effects, Task, TaskSettings
+from stream.joining.task import Effects, Task
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError, JournalStep, LogStep
 from stream.recovery.model_snapshot import PARTITION, decode_model, read_model_snapshots

@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 from stream.joining import placement
 from stream.joining.join import JoinSettings
-from stream.joining.task import (
-    READING_1,
-    Effects,
-    PolicyError,
-    Reading,
-    Task,
-    TaskSettings,
-    Unsuitable,
-    merge,
-)
+from stream.joining.task import READING_1, Effects, Reading, Task, merge
+from stream.joining.task_settings import PolicyError, TaskSettings, Unsuitable
 from stream.learners import ParameterError, banditron, create, soba
 from stream.recovery.digests import state_digest
 from stream.wire.codec import (

@@ -14,14 +14,17 @@ import pytest
 
 from consumers import learner as learner_module
 from consumers import snapshots as snapshots_module
+from consumers import starting as starting_module
 from consumers.learner import LearnerProgram
+from consumers.starting import Starting
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Ends
 from stream.cli.simulate import make_learner
 from stream.joining import task as task_module
 from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
 from stream.joining.play import Played, play_match
-from stream.joining.task import Sharing, Task
+from stream.joining.task import Task
+from stream.joining.task_settings import Sharing
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
 from stream.recovery import snapshot as snapshot_module
@@ -220,7 +223,7 @@ def recovers_without(attribute: str) -> Mutation:
         getattr(recovered.task.join, attribute).clear()
         return recovered
 
-    return replaced(f"recovery forgets the {attribute}", learner_module, "recover", recover)
+    return replaced(f"recovery forgets the {attribute}", starting_module, "recover", recover)
 
 
 def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recover, **named: Any) -> Any:
@@ -300,7 +303,7 @@ def joins_as_it_comes(parts: Sequence[Any]) -> Any:
 
 
 def goes_on_with_what_is_read(
-    self: LearnerProgram, partition: int, recovered: Any, original: Any = LearnerProgram._has_read_its_log
+    self: Starting, partition: int, recovered: Any, original: Any = Starting._has_read_its_log
 ) -> bool:
     original(self, partition, recovered)
     return True
@@ -343,7 +346,7 @@ MUTATIONS = [
     counted("matches counted twice", Move.MATCH, ("matched", "matched")),
     replaced("feedback learned twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
-    replaced("open transactions not waited for", LearnerProgram, "_is_held_up", lambda self, partition: False),
+    replaced("open transactions not waited for", Starting, "is_held_up", lambda self, partition: False),
     replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
     replaced("expiry before feedback is read", LearnerProgram, "_apply", feedback_is_always_read_to_its_end),
@@ -353,7 +356,7 @@ MUTATIONS = [
     recovers_without("pending"),
     recovers_without("orphans"),
     recovers_without("retained"),
-    replaced("recovery one context too early", learner_module, "recover", recovers_from_the_end),
+    replaced("recovery one context too early", starting_module, "recover", recovers_from_the_end),
     snapshot_without("pending"),
     snapshot_without("orphans"),
     snapshot_without("retained"),
@@ -373,7 +376,7 @@ MUTATIONS = [
     shared("order by arrival", replica_module, "joined", joins_as_it_comes),
     shared("version not journaled", learner_module, "JournalStep", journal_without_version),
     shared("offset of the log not journaled", learner_module, "_log_step", journal_without_offset),
-    shared("goes on before its log is read", LearnerProgram, "_has_read_its_log", goes_on_with_what_is_read,
+    shared("goes on before its log is read", Starting, "_has_read_its_log", goes_on_with_what_is_read,
            shows_in=has_a_log_that_lags),
 ]  # fmt: skip
 

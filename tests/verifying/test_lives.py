@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import READING, READING_1, Reading, TaskSettings
+from stream.joining.task import READING, READING_1, Reading
+from stream.joining.task_settings import TaskSettings
 from stream.randomness.draws import Purpose, uniform
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, Place, PredictionSeen, Settlement
 from stream.verifying.lives import Judge
