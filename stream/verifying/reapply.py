@@ -57,7 +57,6 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         newest = recovered.stored.newest
         recovered_digest = task_digest(recovered.task)
 
-
         def observe(step: int, effects: Effects) -> None:
             published.compare(step, effects)
             if log is not None:
