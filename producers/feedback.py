@@ -17,7 +17,8 @@ from producers.datasets.base import Known, UnknownEventError
 from stream.brokers.port import Broker, StaleMemberError
 from stream.randomness.delays import FeedbackPlan
 from stream.wire import codec
-from stream.wire.codec import DEAD_LETTER_MALFORMED, MalformedError
+from stream.wire.codec import MalformedError
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, encode_dead_letter
 from stream.wire.events import Answer, Feedback
 from stream.wire.records import Record, TopicPartition, make
 from stream.wire.topics import Topics
@@ -204,7 +205,7 @@ class FeedbackProgram:
         return sent
 
     def _refuse(self, record: Record, reason: str) -> None:
-        letter = codec.encode_dead_letter(record, DEAD_LETTER_MALFORMED, reason)
+        letter = encode_dead_letter(record, DEAD_LETTER_MALFORMED, reason)
         self._producer.send(self._topics.dead_letter, record.partition, *letter)
 
     def close(self) -> None:

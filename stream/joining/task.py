@@ -28,16 +28,8 @@ from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
 from stream.sharing.view import Recall, View, check_room
-from stream.wire.codec import (
-    DEAD_LETTER_MALFORMED,
-    DEAD_LETTER_MISMATCHED,
-    DEAD_LETTER_ORPHAN,
-    FEEDBACK_RULES,
-    FEEDBACK_RULES_1,
-    MalformedError,
-    decode_context,
-    decode_feedback,
-)
+from stream.wire.codec import FEEDBACK_RULES, FEEDBACK_RULES_1, MalformedError, decode_context, decode_feedback
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import (
     DRIFT_OF_ALL,
     Context,

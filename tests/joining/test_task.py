@@ -16,12 +16,8 @@ from stream.joining.task import READING_1, Effects, Reading, Task, merge
 from stream.joining.task_settings import PolicyError, TaskSettings, Unsuitable
 from stream.learners import ParameterError, banditron, create, soba
 from stream.recovery.digests import state_digest
-from stream.wire.codec import (
-    DEAD_LETTER_MALFORMED,
-    DEAD_LETTER_MISMATCHED,
-    DEAD_LETTER_ORPHAN,
-    VERSION_HEADER,
-)
+from stream.wire.codec import VERSION_HEADER
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import Example, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record

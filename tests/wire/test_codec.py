@@ -20,6 +20,7 @@ from stream.wire.codec import (
     LogReading,
     MalformedError,
 )
+from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, dead_letter_headers, decode_dead_letter, encode_dead_letter
 from stream.wire.events import (
     Context,
     Decision,
@@ -139,13 +140,13 @@ def test_example_is_read_as_it_was_written(written: Example, offset: int | None)
 
 @given(TEXTS, COUNTS, COUNTS, TEXTS, TEXTS)
 def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offset: int, kind: str, reason: str) -> None:
-    headers = codec.dead_letter_headers(topic, partition, offset, kind, reason)
-    assert codec.decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
+    headers = dead_letter_headers(topic, partition, offset, kind, reason)
+    assert decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
 
 
 def letter_of(wrong: Record) -> Record:
     """The dead letter of a record, as it is read."""
-    key, value, headers = codec.encode_dead_letter(wrong, "malformed", "why")
+    key, value, headers = encode_dead_letter(wrong, "malformed", "why")
     return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
 
 
@@ -156,7 +157,7 @@ HEADER_NAMES = st.sampled_from(OUR_NAMES) | TEXTS | st.binary().map(lambda name:
 @given(st.lists(st.tuples(HEADER_NAMES, st.binary()), max_size=8).map(tuple))
 def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Headers) -> None:
     letter = letter_of(record(None, None, own))
-    assert codec.decode_dead_letter(letter) == ("topic", 0, 7, "malformed")
+    assert decode_dead_letter(letter) == ("topic", 0, 7, "malformed")
     assert (letter.key, letter.value) == (None, None)
     ours, kept = letter.headers[:6], letter.headers[6:]
     assert tuple(name for name, _ in ours) == OUR_NAMES
@@ -178,7 +179,7 @@ def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
 def test_dead_letter_of_an_earlier_version_is_still_read() -> None:
     lines = (GOLDEN / "dead-letter.headers").read_text().splitlines()
     headers = tuple((name, content.encode()) for name, content in (line.split(": ", 1) for line in lines))
-    assert codec.decode_dead_letter(record(b"", headers=headers)) == ("onebit.contexts", 2, 41, "malformed")
+    assert decode_dead_letter(record(b"", headers=headers)) == ("onebit.contexts", 2, 41, "malformed")
 
 
 @pytest.mark.parametrize(
@@ -516,11 +517,9 @@ def test_answer_with_one_bad_field_is_refused_by_its_name(field: str, value: obj
 
 @pytest.mark.parametrize("missing", ["onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind"])
 def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
-    headers = tuple(
-        header for header in codec.dead_letter_headers("t", 0, 1, "malformed", "why") if header[0] != missing
-    )
+    headers = tuple(header for header in dead_letter_headers("t", 0, 1, "malformed", "why") if header[0] != missing)
     with pytest.raises(MalformedError, match=missing):
-        codec.decode_dead_letter(record(b"", headers=headers))
+        decode_dead_letter(record(b"", headers=headers))
 
 
 @pytest.mark.parametrize("headers", [None, (), (("trace", b"abc"),), (("trace", b"abc"), VERSION_HEADER)])
@@ -571,7 +570,7 @@ HEADER_TUPLES = st.lists(
 def refusals(given_record: Record) -> list[str]:
     """What the decoders that refuse a record say; anything but a MalformedError comes through."""
     messages = []
-    for decode in (*DECODERS.values(), codec.decode_dead_letter):
+    for decode in (*DECODERS.values(), decode_dead_letter):
         try:
             decode(given_record)
         except MalformedError as error:
@@ -693,7 +692,7 @@ def test_golden_bytes_are_still_read() -> None:
 
 
 def test_golden_dead_letter_headers_are_those_of_version_1() -> None:
-    headers = codec.dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1")
+    headers = dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1")
     lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
     assert lines == (GOLDEN / "dead-letter.headers").read_text()
 
@@ -705,7 +704,7 @@ def test_golden_headers_of_a_dead_letter_that_was_cut_and_has_headers_of_its_own
     )  # fmt: skip
     wrong = Record("onebit.feedback", 2, 41, 1_000, b"k" * 500_001, b"v" * 500_002, own)
     reason = "feedback for 'a': expected action 2, as it was decided; got 1"
-    key, value, headers = codec.encode_dead_letter(wrong, codec.DEAD_LETTER_MISMATCHED, reason)
+    key, value, headers = encode_dead_letter(wrong, DEAD_LETTER_MISMATCHED, reason)
     assert (key, value) == (b"k" * 500_000, b"v" * 500_000)
     lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
     assert lines == (GOLDEN / "dead-letter.own.headers").read_text()
