@@ -1,6 +1,6 @@
 """How a learner process follows the log of a shared model: a reader, and the replica that it feeds."""
 
-from stream.brokers.port import Broker
+from stream.brokers.port import Broker, Ends
 from stream.brokers.reading import read_towards
 from stream.joining.task_settings import TaskSettings
 from stream.learners.base import KernelLearner
@@ -23,6 +23,7 @@ class Following:
         assert isinstance(learner, KernelLearner)
         self.settings = settings
         self.replica = Replica(learner)
+        self.ends = Ends(0, 0)  # of the log, as it was asked last
         self._broker = broker
         self._tp = TopicPartition(topics.updates, 0)
         newest = read_model_snapshots(broker, topics).newest
@@ -38,7 +39,8 @@ class Following:
             UpdatesError: it cannot be read on.
             BrokerError: the broker is away.
         """
-        end = self._broker.ends([self._tp])[self._tp].stable
+        self.ends = self._broker.ends([self._tp])[self._tp]
+        end = self.ends.stable
         while self._reader.position(self._tp) < end:
             self.replica.read(read_towards(self._reader, self._tp, end))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.following import Following
+from consumers.model_lag import Hold, ModelLag
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
@@ -51,6 +52,7 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
     snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
+    model_lag_max_ms: int = -1  # of a shared model: how long it may be held up and be decided on; -1: for ever
     dates_by_contexts: bool = False  # in virtual time: a learner that polls seldom stands for one that always polls
 
     @property
@@ -127,6 +129,7 @@ class LearnerProgram:
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
+        self._lag = ModelLag(host_ms, options.model_lag_max_ms)
         self._telling = Telling(options.instance, options.snapshot_interval_ms, self._time)
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
@@ -189,6 +192,12 @@ class LearnerProgram:
         """Read the log of a shared model to where it ends now; decisions are made on what was read."""
         if self._following is not None:
             self._following.read_on()
+            self._lag.sees(self._following.ends)
+
+    @property
+    def model_hold(self) -> Hold | None:
+        """The open transaction that holds up what is read of a shared model's log; None: none does."""
+        return self._lag.hold
 
     def tell_replica(self) -> None:
         """Have the journal of a task tell the model once more, as far as its log can be read now: before the end."""
@@ -328,7 +337,7 @@ class LearnerProgram:
             running.feedback,
             contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
             feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
-            records_max=self._portion.records if self._time.is_known else 0,
+            records_max=self._portion.records if self._time.is_known and not self._lag.stops_decisions else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
         if asks:  # and then apply them

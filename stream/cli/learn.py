@@ -17,6 +17,7 @@ from stream.cli.connection import by_client, keep_running, require_topics, watch
 from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
 from stream.cli.live_estimates import LiveEstimating, check_estimate
+from stream.cli.model_lag import LagWarnings, model_line
 from stream.cli.program_metrics import LearnerCounts, learner_unready
 from stream.cli.readiness import ReadyFile
 from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
@@ -105,11 +106,16 @@ def learn(
             "Ctrl-C stops it"
         )
         said = Status()
+        lag_warnings = LagWarnings(
+            topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
+        )
 
         def status() -> None:
             said.show(status_lines(program, tally) + estimating.lines(program.assigned))
             ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
             for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
+                warn(warning)
+            for warning in lag_warnings.of(program.model_hold):
                 warn(warning)
 
         show, stands = every(STATUS_INTERVAL_MS, status), False
@@ -145,6 +151,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
         records_max=cost.records_max(task, nnz, LearnerOptions().records_max),
         step_max_ms=settings.step_max_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
+        model_lag_max_ms=settings.model_lag_max_ms,
     )
 
 
@@ -155,6 +162,8 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
         + (f", {running.alarms:,} drift alarms" if running.alarms else "")
         for partition, running in sorted(program.tasks.items())
     ]
+    if program.replica is not None:
+        lines.append(model_line(program.replica.version, program.model_hold))
     if tally.reward_rate is not None:
         lines.append(f"reward 1 for {percent(tally.reward_rate)} of the decisions matched since this program started")
     if program.outdated:

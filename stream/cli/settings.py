@@ -294,6 +294,16 @@ class Settings(BaseSettings):
             "Whose model decides: that of each partition, or one of all partitions, which is a log in a topic.",
         ),
     ] = "own"
+    model_lag_max_ms: Annotated[
+        Retention,
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.LEARN,)),
+            "Of a shared model: after its log could not be read on for so long, since a transaction is open in it, no "
+            "more decisions are made.",
+            "DURATION",
+        ),
+    ] = -1
     reward: Annotated[
         Literal["exclusive", "any"],
         Setting(

@@ -28,6 +28,7 @@ from stream.reporting.latency import quantiles
 from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.tables import percent
 from stream.verifying.audit import Finding, audit_partition, latencies_of
+from stream.verifying.reapply import Replay
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire import codec
 from stream.wire.events import Example
@@ -73,7 +74,7 @@ def verify(
     log = audit_model(settings)
     replays = model.replay(settings) if replay else []
     error = matched_error_of(settings)
-    parts: list[Finding | LogFinding | model.Replay] = [*findings, *replays]
+    parts: list[Finding | LogFinding | Replay] = [*findings, *replays]
     ok = all(part.ok for part in (parts if log is None else [*parts, log]))
     if json:
         result = {

@@ -60,13 +60,15 @@ def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipe
             lambda: len({replica.version for replica in audit_log(watch.broker, shared.topics, 3).replicas}) == 1,
             "all have told the model at one version",
         )
-    found = shared.verify()
+    found = shared.verify("--replay")
     assert (found["ok"], found["model"]) == (True, "shared"), found
     assert [replica["instance"] for replica in found["replicas"]] == ["learner-a", "learner-b", "learner-c"]
     assert {replica["version"] for replica in found["replicas"]} == {found["model_version"]}
     assert len({replica["sha256"] for replica in found["replicas"]}) == 1
     assert found["model_version"] > EVENTS
     assert found["model_log"]["faults"] == []
+    assert [one["version"] for one in found["replay"]] == [found["model_version"]] * 3
+    assert {one["state"] for one in found["replay"]} == {found["replicas"][0]["sha256"]}
 
     learners["a"].stop()
     other = shared.start("learn", "--model", "own", "--instance", "a")
