@@ -97,8 +97,9 @@ def test_transaction_of_another_program_holds_the_log_up_until_it_ends() -> None
     idle(learner)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 90_000)
     learner.read_log()
-    assert learner.model_hold is not None
-    assert (learner.model_hold.offset, learner.model_hold.for_ms) == (0, 90_000)
+    held = learner.model_hold
+    assert held is not None
+    assert (held.offset, held.for_ms) == (0, 90_000)
     other.abort()
     learner.read_log()
     assert learner.model_hold is None
