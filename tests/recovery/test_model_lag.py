@@ -4,6 +4,7 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from consumers.model_lag import Hold, ModelLag
+from stream.brokers.clocks import VirtualClock
 from stream.brokers.port import Ends
 from stream.cli.learn import status_lines
 from stream.cli.model_lag import LagWarnings
@@ -107,8 +108,8 @@ def test_transaction_of_another_program_holds_the_log_up_until_it_ends() -> None
 
 
 def test_lag_counts_from_when_reading_has_stood_at_one_offset() -> None:
-    now_ms = 0
-    lag = ModelLag(lambda: now_ms, 500)
+    clock = VirtualClock(0)
+    lag = ModelLag(lambda: clock.now_ms, 500)
     for now_ms, ends, for_ms in (
         (100, Ends(5, 5), None),
         (200, Ends(8, 5), 0),
@@ -118,6 +119,7 @@ def test_lag_counts_from_when_reading_has_stood_at_one_offset() -> None:
         (900, Ends(12, 12), None),
         (950, Ends(14, 12), 0),
     ):
+        clock.advance_to(now_ms)
         lag.sees(ends)
         assert (None if lag.hold is None else lag.hold.for_ms) == for_ms
         assert lag.stops_decisions == (for_ms == 501)
@@ -127,7 +129,9 @@ def test_people_are_warned_once_of_each_transaction_and_told_what_ends_one_that_
     warnings = LagWarnings("onebit.updates", "kafka:9092", 60_000, 20_000)
     assert warnings.of(None) == warnings.of(Hold(7, 4_999, 3)) == []
     (held,) = warnings.of(Hold(7, 5_000, 3))
-    assert held.startswith("onebit.updates/0 cannot be read beyond offset 7: a transaction is open there; decisions are")
+    assert held.startswith(
+        "onebit.updates/0 cannot be read beyond offset 7: a transaction is open there; decisions are"
+    )
     assert warnings.of(Hold(7, 49_999, 3)) == []
     (overdue,) = warnings.of(Hold(7, 50_000, 3))
     assert overdue.endswith(
