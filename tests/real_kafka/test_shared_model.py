@@ -76,15 +76,6 @@ def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipe
     assert "has model = 'shared'; got 'own': start with the settings of before, or begin a new pipeline" in other.said()
 
 
-def test_learner_that_is_to_share_a_model_names_the_topic_that_is_missing(pipeline: MakePipeline) -> None:
-    shared = pipeline(data="synsep", model="shared", partitions=2)
-    assert shared.start("topics", "create", "--model", "own").wait() == 0
-    learner = shared.start("learn")
-    assert learner.wait() == 2
-    assert f"there is no topic {shared.topics.updates}, and the model is shared: it is its log" in learner.said()
-    assert "--partitions 2 --model shared" in learner.said()
-
-
 def test_run_on_kafka_shares_a_model(kafka: LocalKafka, pipeline: MakePipeline) -> None:
     flags = ["--events", "600", "--rate", "300", "--delay", "exponential:100ms", "--window", "2s", "--loss", "0.02"]
     run = pipeline(data="synsep", learner="late-ucb", model="shared", partitions=2).start(

@@ -352,6 +352,18 @@ def test_retention_that_is_too_short_for_a_recovery_is_warned_of(
         assert all(says in warning for warning in warnings)
 
 
+def test_retention_of_what_a_shared_model_is_recovered_from_is_warned_of() -> None:
+    topics = Topics.with_prefix("a.")
+    pipeline = Pipeline(small_task())
+    pipeline.broker.create_topics(topics.specs(2, retention_ms=60_000, shares_model=True))
+    found = pipeline.broker.describe_topics(topics.all_of(shares_model=True))
+    kept = [warning.split()[0] for warning in topics.retention_warnings(found, 60_000, 300_000)]
+    assert kept == ["a.contexts", "a.feedback", "a.predictions"]
+    found[topics.updates] = found[topics.updates]._replace(retention_ms=3_600_000)
+    first, *_ = topics.retention_warnings(found, 60_000, 300_000)
+    assert first == "a.updates is kept for 1h; a shared model needs all of its log: set its retention.ms to -1"
+
+
 def test_times_are_read_with_their_zone_or_in_milliseconds() -> None:
     assert time_ms("2026-03-01T12:00:00Z") == time_ms("2026-03-01T13:00:00+01:00") == 1_772_366_400_000
     assert time_ms("1772366400000") == 1_772_366_400_000
