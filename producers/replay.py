@@ -123,15 +123,16 @@ class ReplayProgram:
         Raises:
             BrokerUnavailableError: the broker did not take them in time; they may or may not be in the topic.
         """
-        options, now_ms, first = self._options, self._now_ms(), self.position
+        now_ms, first = self._now_ms(), self.position
+        if self._due > now_ms:
+            return 0
+        options, dataset, send, topic = self._options, self._dataset, self._producer.send, self._topics.contexts
         last = min(options.events, first + options.batch_max)
         while self.position < last and self._due <= now_ms:
             event_id, row = next(self._schedule)
-            value = codec.encode_context(event_id, self._dataset.row(row).x, self._dataset.logged(row))
+            value = codec.encode_context(event_id, dataset.row(row).x, dataset.logged(row))
             key = event_id.encode()
-            self._producer.send(
-                self._topics.contexts, partition_for(key, options.partitions), key, value, codec.HEADERS
-            )
+            send(topic, partition_for(key, options.partitions), key, value, codec.HEADERS)
             if options.speed != inf and options.rate_per_s != inf:
                 self.timetable.slip.add(now_ms - self._due)
             self.position += 1

@@ -70,7 +70,8 @@ class Judge:
         """Take in one answer and what is known of its outcome; where that is nothing, it is not judged."""
         self.decided_ms.append(answer.decided_at_ms)
         self.explored.append(answer.action != answer.greedy)
-        bit, greedy_bit = known.bit(answer.action), known.bit(answer.greedy)
+        bit = known.bit(answer.action)
+        greedy_bit = bit if answer.greedy == answer.action else known.bit(answer.greedy)
         if bit is not None:
             self.curve.add(bit == 0, None if greedy_bit is None else greedy_bit == 0)
         if known.label is not None:
