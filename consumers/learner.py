@@ -1,6 +1,6 @@
-"""The learner program: contexts and feedback in, through the engine, to predictions, examples and the journal.
+"""The learner program: contexts and feedback in, through its tasks, to predictions, examples and the journal.
 
-It moves records and time to and fro; what is decided, learned or expired is the engine's business.
+It moves records and time to and fro. What is decided, learned or expired is settled by the task's step.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from consumers.following import Following
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
-from consumers.starting import Starting
+from consumers.starting import Found, Starting
 from stream.brokers.port import (
     AccessError,
     Broker,
@@ -26,8 +26,6 @@ from stream.joining.task_settings import TaskSettings
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit, predictions_digest
 from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
-from stream.recovery.model_snapshot import PARTITION
-from stream.recovery.recover import Recovered
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot_chunks import CHUNK_BYTES
 from stream.sharing.replica import Replica
@@ -50,6 +48,7 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
     snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
+    ahead_max: int = 10_000  # decisions of a task that its shared model has not observed, at most
     dates_by_contexts: bool = False  # in virtual time: a learner that polls seldom stands for one that always polls
 
     @property
@@ -111,12 +110,19 @@ class LearnerProgram:
         self._running: dict[int, RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
+        self._held_back: set[int] = set()  # those that have decided as much as they may before their log is read on
         self._starting = Starting(
-            broker, topics, settings, lambda told: self._announce(told), given=given, change_settings=change_settings
+            broker,
+            topics,
+            settings,
+            host_ms,
+            lambda told: self._announce(told),
+            given=given,
+            change_settings=change_settings,
         )
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
-        self._last_ends: dict[TopicPartition, Ends] = {}
+        self._ends: dict[TopicPartition, Ends] | None = None  # of the inputs; None: nothing has depended on them yet
         work_ms = min(tolerated_ms, 2 * options.step_max_ms)
         self._portion = Portion(options.records_max, None if options.dates_by_contexts else work_ms)
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
@@ -142,6 +148,8 @@ class LearnerProgram:
             self._revocations += 1
             self._running.pop(tp.partition, None)
             self._snapshots.give_up(tp.partition)
+            self._held_back.discard(tp.partition)
+            self._starting.forget(tp.partition)
 
     @property
     def tasks(self) -> dict[int, Task]:
@@ -163,14 +171,13 @@ class LearnerProgram:
         """The broker's time, as far as this process can tell; 0 before it has heard of it."""
         return self._time.now_ms and self._time.now_ms + self._time.silent_ms
 
-    @property
     def lag(self) -> dict[TopicPartition, int]:
-        """How many records of each input are not applied, as the last step has left it."""
+        """How many records of each input are not applied; the broker is asked, between two steps."""
+        self._ends = None
         return {
-            tp: len(waiting) + max(0, self._last_ends[tp].high_watermark - self._consumer.position(tp))
+            tp: len(waiting) + max(0, self._end(tp).high_watermark - self._consumer.position(tp))
             for running in self._running.values()
             for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
-            if tp in self._last_ends
         }
 
     @property
@@ -183,10 +190,11 @@ class LearnerProgram:
         """The shared model, as far as this process has read its log; None: tasks have models of their own."""
         return None if self._following is None else self._following.replica
 
-    def read_log(self) -> None:
-        """Read the log of a shared model to where it ends now; decisions are made on what was read."""
+    def read_log(self, for_ms: int | None = None) -> None:
+        """Read the log of a shared model to where it ends now, or for a while; decisions are made on what was read."""
         if self._following is not None:
-            self._following.read_on()
+            began_ms = self._host_ms()
+            self._following.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
 
     @property
     def _following(self) -> Following | None:
@@ -223,12 +231,12 @@ class LearnerProgram:
         self._read(0 if asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
-        self.read_log()
-        self._last_ends = ends = self._ends()
+        self.read_log(self._options.step_max_ms)
+        self._ends = None
         self._began_ms, self._most_records = self._host_ms(), 0
         commits = []
         for partition, running in self._running.items():
-            step = self._apply(partition, running, ends)
+            step = self._apply(partition, running)
             if step is not None:
                 commits.append(step)
         if commits and not self._commit(commits):
@@ -304,35 +312,46 @@ class LearnerProgram:
             self._consumer.resume((tp,))
             paused.remove(tp)
 
-    def _ends(self) -> dict[TopicPartition, Ends]:
-        """Where the inputs end; asked after what is waiting here was read."""
-        tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
-        return self._broker.ends(tps) if tps else {}
+    def _end(self, tp: TopicPartition) -> Ends:
+        """Where an input ends. All inputs are asked for at once, in this step, when the first of them is needed.
 
-    def _apply(self, partition: int, running: RunningTask, ends: dict[TopicPartition, Ends]) -> Commit | None:
+        That is after what is waiting here was read, and after the acknowledgement that gave the time: what comes beyond
+        these ends is later than both.
+        """
+        if self._ends is None:
+            tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
+            self._ends = self._broker.ends(tps)
+        return self._ends[tp]
+
+    def _is_read(self, tp: TopicPartition) -> bool:
+        """Whether an input is read to its end, as far as it can be."""
+        return self._consumer.position(tp) >= self._end(tp).stable
+
+    def _is_all_read(self, tp: TopicPartition) -> bool:
+        """Whether no record is left in an input, not even one whose transaction is open."""
+        return self._consumer.position(tp) >= self._end(tp).high_watermark
+
+    def _apply(self, partition: int, running: RunningTask) -> Commit | None:
         """Apply the records that are next, or the time that has passed without any."""
-        position = self._consumer.position
-        feedback_end = ends[running.feedback_tp]
         records = merge(
             running.contexts,
             running.feedback,
-            contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
-            feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
-            records_max=self._portion.records if self._time.is_known else 0,
+            contexts_ended=lambda: self._is_read(running.contexts_tp),
+            feedback_ended=lambda: self._is_read(running.feedback_tp),
+            records_max=min(self._portion.records, self._room(partition, running)) if self._time.is_known else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
         if asks:  # and then apply them
             for record in reversed(records):
                 (running.contexts if record.topic == self._topics.contexts else running.feedback).appendleft(record)
             records = []
-        # The stable end may stand before records of open transactions; up to the high watermark there are none left.
-        all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
-        feedback_end_ms = min(self._time.now_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
+        feedback_end_ms = self._feedback_end_ms(running, records)
         if not records and not (
             asks
-            or self._time_is_due(running.task, feedback_end_ms)
+            or feedback_end_ms >= 0
+            or self._time_is_due(running.task)
             or self._snapshots.is_writing(partition)
-            or self._snapshots.waits(running)
+            or self._snapshots.waits(partition, running)
             or (running.number > 0 and running.task.settings != running.settings)
         ):
             return None
@@ -366,6 +385,26 @@ class LearnerProgram:
         contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
         return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
 
+    def _room(self, partition: int, running: RunningTask) -> int:
+        """How many decisions a task may make before its shared model has observed some of those that it has made.
+
+        They are put on top of the model in each step: a log that stands still would make steps longer and longer.
+        """
+        view = running.task.view
+        if not isinstance(view, View):
+            return self._options.records_max
+        room = max(0, self._options.ahead_max - view.ahead)
+        if room and partition in self._held_back:
+            self._held_back.remove(partition)
+            self._announce(f"partition {partition} decides on")
+        elif not room and partition not in self._held_back and self._following is not None:
+            self._held_back.add(partition)
+            self._announce(
+                f"partition {partition} decides nothing more for now, since {view.ahead:,} of its decisions are not "
+                f"read in {self._topics.updates}: {self._following.waits_for}"
+            )
+        return room
+
     @staticmethod
     def _before_next_step(running: RunningTask) -> Opening | SettingsChange | None:
         """What the journal is told before the task's next step: what it begins with, or that its settings change."""
@@ -377,7 +416,21 @@ class LearnerProgram:
         running.settings_from = running.number + 1
         return SettingsChange(running.settings_from, running.task.settings)
 
-    def _contexts_passed_ms(self, running: RunningTask, ends: dict[TopicPartition, Ends]) -> int:
+    def _feedback_end_ms(self, running: RunningTask, records: Sequence[Record]) -> int:
+        """The time that passes when the step's records are applied; -1: none but theirs.
+
+        It passes where it makes something due, and the feedback is read to its end.
+        """
+        now_ms, deadline_ms = self._time.now_ms, running.task.join.next_deadline_ms()
+        if deadline_ms is None or deadline_ms >= now_ms or running.feedback:
+            return -1
+        feedback = (record for record in reversed(records) if record.topic == self._topics.feedback)
+        if any(record.append_ms > deadline_ms for record in feedback) or not self._is_all_read(running.feedback_tp):
+            return -1
+        passed_ms = min(now_ms, self._contexts_passed_ms(running))
+        return passed_ms if passed_ms > deadline_ms else -1
+
+    def _contexts_passed_ms(self, running: RunningTask) -> int:
         """A time before which no context is still to be applied.
 
         Time does not pass beyond it: feedback that waits for a context would be dropped while the context stands in a
@@ -385,17 +438,11 @@ class LearnerProgram:
         """
         if running.contexts:
             return running.contexts[0].append_ms
-        all_read = self._consumer.position(running.contexts_tp) >= ends[running.contexts_tp].high_watermark
-        return self._time.now_ms if all_read else running.context_ms
+        return self._time.now_ms if self._is_all_read(running.contexts_tp) else running.context_ms
 
-    def _time_is_due(self, task: Task, feedback_end_ms: int) -> bool:
-        """Whether a step without records is needed: to settle what is due, or to learn what time it is."""
-        deadline_ms = task.join.next_deadline_ms()
-        if deadline_ms is None:
-            return False
-        if deadline_ms < feedback_end_ms:
-            return True
-        return self._time.silent_ms >= self._options.idle_ms
+    def _time_is_due(self, task: Task) -> bool:
+        """Whether a step without records is needed to learn what time it is."""
+        return task.join.next_deadline_ms() is not None and self._time.silent_ms >= self._options.idle_ms
 
     def _time_is_asked_for(self, running: RunningTask) -> bool:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
@@ -421,27 +468,26 @@ class LearnerProgram:
             if partition not in self._assigned or self._starting.is_held_up(partition):
                 continue
             revocations = self._revocations
-            snapshots_end = self._starting.snapshots_end(partition)
             recovering = Recovering(partition, self._host_ms, self._announce, self._stop, lambda: self._read(0))
-            recovered = self._starting.recover(partition, recovering)
-            if recovered is None:
-                continue
-            recovered_count += 1
-            if self._revocations == revocations:
-                self._start(partition, recovered, snapshots_end)
+            found = self._starting.recover(partition, recovering)
+            recovered_count += found is not None
+            if self._revocations != revocations:
+                self._starting.forget(partition)
+            elif found is not None:
+                self._start(partition, found)
         return recovered_count
 
-    def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
-        running = self._starting.running(partition, recovered, snapshots_end)
-        if self._following is not None and partition == PARTITION:
-            self._snapshots.begin_model(self._following)
-        self._snapshots.make_room(recovered.task)
+    def _start(self, partition: int, found: Found) -> None:
+        running = self._starting.running(partition, found)
+        if self._following is not None and found.model_stored is not None:
+            self._snapshots.begin_model(self._following, found.model_stored)
+        self._snapshots.make_room(running.task)
         self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)
         self._running[partition] = running
-        self._starting.tell(partition, recovered, running)
+        self._starting.tell(partition, found.recovered, running)
 
     def close(self) -> None:
         """Leave the group and release the connections; steps that were not committed are lost with this object."""

@@ -1,4 +1,4 @@
-"""`onebit`: its command groups, and what a command's end means to a shell."""
+"""`onebit`: its command groups, and how errors become messages and exit codes."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the user wants of a pipeline that may have begun: only what was given is asked of it."""
+"""The settings that a user asks of a pipeline: once it has begun, only those that were given."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

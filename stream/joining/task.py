@@ -5,7 +5,7 @@ it is comes with the records and with the step, so that the same steps give the 
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -80,29 +80,26 @@ def merge(
     contexts: deque[Record],
     feedback: deque[Record],
     *,
-    contexts_ended: bool,
-    feedback_ended: bool,
+    contexts_ended: Callable[[], bool],
+    feedback_ended: Callable[[], bool],
     records_max: int,
 ) -> list[Record]:
     """Take the records that are next in the order of append time, contexts before feedback, offset.
 
     A record is next only when the other input has a later one waiting, or is known to be read to its end: otherwise
-    an earlier one could still come.
+    an earlier one could still come. That is asked once, and only where it matters.
 
         contexts   10 ──── 30              taken: 10, 20, 25
         feedback      20 25                30 waits: feedback of time 28 may be on its way
     """
     merged: list[Record] = []
-    while len(merged) < records_max:
-        if contexts and feedback:
-            source = contexts if contexts[0].append_ms <= feedback[0].append_ms else feedback
-        elif contexts and feedback_ended:
-            source = contexts
-        elif feedback and contexts_ended:
-            source = feedback
-        else:
-            break
+    while contexts and feedback and len(merged) < records_max:
+        source = contexts if contexts[0].append_ms <= feedback[0].append_ms else feedback
         merged.append(source.popleft())
+    rest, other_ended = (contexts, feedback_ended) if contexts else (feedback, contexts_ended)
+    count = min(len(rest), records_max - len(merged))
+    if count > 0 and other_ended():
+        merged += [rest.popleft() for _ in range(count)]
     return merged
 
 

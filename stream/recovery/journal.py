@@ -34,7 +34,7 @@ from stream.recovery.stored_settings import (
 )
 from stream.wire.codec import VERSION_HEADER
 from stream.wire.ledger import Ledger
-from stream.wire.records import Headers, Record
+from stream.wire.records import Headers, Record, place_of
 
 FORMAT = 2
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
@@ -173,11 +173,6 @@ def is_foreign(record: Record) -> bool:
     except orjson.JSONDecodeError:
         return True
     return not (isinstance(value, dict) and "n" in value)
-
-
-def place_of(record: Record) -> str:
-    """Where a record stands, for messages."""
-    return f"{record.topic}/{record.partition} offset {record.offset}"
 
 
 class _UnknownCountError(ValueError):

@@ -7,7 +7,7 @@ from stream.brokers.port import Broker
 from stream.joining.task import Effects, Reading, Task
 from stream.joining.task_settings import TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
-from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError, place_of
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError
 from stream.recovery.journal_reading import last_step, read_journal
 from stream.recovery.published import Published
 from stream.recovery.resolve import Given, resolve
@@ -19,19 +19,8 @@ from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
 from stream.recovery.stored_settings import ABSENT, by_name, task_settings
 from stream.sharing.view import Recall, RecallError
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Foreign, Record, TopicPartition
 from stream.wire.topics import Topics
-
-
-class Foreign(NamedTuple):
-    """Records of a journal that other programs have written; they are passed over."""
-
-    records: int = 0
-    first: str = ""  # the place of the first one
-
-    def and_also(self, record: Record) -> "Foreign":
-        """One more."""
-        return Foreign(self.records + 1, self.first or place_of(record))
 
 
 class Recovered(NamedTuple):

@@ -19,7 +19,7 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.joining.task_settings import TaskSettings
 from stream.learners import KernelLearner, registered
-from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange
 from stream.recovery.journal_reading import read_journal
 from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
 from stream.sharing.view import check_room
@@ -31,7 +31,7 @@ from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, decode_dead_letter
 from stream.wire.events import Example, Logged
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Record, TopicPartition, place_of
 from stream.wire.topics import Topics
 
 

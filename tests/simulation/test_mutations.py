@@ -184,7 +184,6 @@ def passes_time_at_contexts(self: Task, record: Any, now_ms: int, effects: Any, 
 
 
 _apply_context = Task._apply_context
-_apply = LearnerProgram._apply
 _merge = task_module.merge
 _decode_feedback = codec.decode_feedback
 
@@ -195,13 +194,14 @@ def expires_by_the_host(self: Join, watermark_ms: int, original: Any = Join.pass
 
 
 def takes_what_is_there(contexts: Any, feedback: Any, **arguments: Any) -> Any:
-    return _merge(contexts, feedback, **(arguments | {"contexts_ended": True, "feedback_ended": True}))
+    return _merge(contexts, feedback, **(arguments | {"contexts_ended": lambda: True, "feedback_ended": lambda: True}))
 
 
-def feedback_is_always_read_to_its_end(self: LearnerProgram, partition: int, running: Any, ends: Any) -> Any:
-    position = self._consumer.position(running.feedback_tp)
-    ends = ends | {running.feedback_tp: Ends(min(position, ends[running.feedback_tp].high_watermark), position)}
-    return _apply(self, partition, running, ends)
+def feedback_is_always_read_to_its_end(
+    self: LearnerProgram, tp: TopicPartition, original: Any = LearnerProgram._end
+) -> Ends:
+    end, position = original(self, tp), self._consumer.position(tp)
+    return Ends(min(position, end.high_watermark), position) if tp.topic == self._topics.feedback else end
 
 
 def ends_without_open_transactions(
@@ -303,9 +303,9 @@ def joins_as_it_comes(parts: Sequence[Any]) -> Any:
 
 
 def goes_on_with_what_is_read(
-    self: Starting, partition: int, recovered: Any, original: Any = Starting._has_read_its_log
+    self: Starting, partition: int, recovered: Any, recovering: Any, original: Any = Starting._has_read_its_log
 ) -> bool:
-    original(self, partition, recovered)
+    original(self, partition, recovered, recovering)
     return True
 
 
@@ -349,7 +349,7 @@ MUTATIONS = [
     replaced("open transactions not waited for", Starting, "is_held_up", lambda self, partition: False),
     replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
-    replaced("expiry before feedback is read", LearnerProgram, "_apply", feedback_is_always_read_to_its_end),
+    replaced("expiry before feedback is read", LearnerProgram, "_end", feedback_is_always_read_to_its_end),
     replaced("expiry while a transaction is open", FaultyBroker, "ends", ends_without_open_transactions),
     replaced("inputs merged as they come", learner_module, "merge", takes_what_is_there),
     replaced("decides before it knows the time", LearnerProgram, "_start", starts_as_if_it_knew_the_time),

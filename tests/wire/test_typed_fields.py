@@ -6,11 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stream.wire import codec
+from stream.wire import codec, typed_fields
 from stream.wire.codec import HEADERS, MalformedError
 from stream.wire.events import Context
 from stream.wire.records import Record
-from stream.wire.typed_fields import read_context, read_feedback, read_prediction
 
 N_FEATURES, N_CLASSES = 10, 4
 
@@ -91,11 +90,11 @@ def test_an_answer_is_read_as_field_by_field(value: bytes) -> None:
 @pytest.mark.parametrize(
     ("read", "value"),
     [
-        (read_context, b'{"id":"a","x":{"i":[1,4],"v":[0.5,2]}}'),
-        (read_context, b'{"id":"a","x":{"i":[1,4]}}'),
-        (read_feedback, b'{"id":"a","reward":1}'),
+        (typed_fields.read_context, b'{"id":"a","x":{"i":[1,4],"v":[0.5,2]}}'),
+        (typed_fields.read_context, b'{"id":"a","x":{"i":[1,4]}}'),
+        (typed_fields.read_feedback, b'{"id":"a","reward":1}'),
         (
-            read_prediction,
+            typed_fields.read_prediction,
             b'{"id":"a","action":1,"greedy":1,"propensity":1.0,"scores":[0.5,1.0],"model_version":3,'
             b'"decided_at_ms":12,"context_offset":0}',
         ),
