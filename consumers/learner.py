@@ -468,8 +468,9 @@ class LearnerProgram:
 
     def _time_is_asked_for(self, running: RunningTask) -> bool:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
-        waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
-        return not self._time.is_known and bool(waits)
+        if self._time.is_known:
+            return False
+        return bool(running.contexts or running.feedback) or running.task.join.next_deadline_ms() is not None
 
     def _dates_need_time(self, records: Sequence[Record]) -> bool:
         """Whether these would be decided at a time that may be long ago; what a question has just brought is not."""
