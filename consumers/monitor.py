@@ -89,6 +89,7 @@ class MonitorProgram:
             broker_commit_interval=1.0,
             broker_max_poll_records=FETCHED_MAX,
             stream_buffer_maxsize=BUFFERED_MAX,
+            stream_wait_empty=False,  # at the end: what is not taken in yet is read again
             consumer_auto_offset_reset="earliest",
             consumer_group_instance_id=options.group,  # one that is started again takes its place at once
             processing_guarantee="at_least_once",

@@ -37,7 +37,7 @@ DOUBTFUL_MAX = 10
 CLASSES_SHOWN = 20
 LETTERS_SHOWN = 10
 BEHIND_MAX = 20_000
-"""Records. Further behind, and not catching up, the monitor looks at fewer decisions."""
+"""Records. Further behind, and falling back, the monitor looks at fewer decisions."""
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
@@ -68,12 +68,13 @@ class Picture:
         self._moments: deque[_Moment] = deque()
         self._dated: dict[int, tuple[int, int]] = {}  # of each task's last step: its number, and when it was heard of
         self._level = 0  # one decision in 2**level is looked at
-        self._paced_ms, self._was_behind = now_ms(), 0
+        self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._read_out: dict[TopicPartition, tuple[int, int]] = {}  # offsets between which there is no record
 
     def take(self, records: Iterable[Record]) -> dict[int, bytes]:
         """Take in committed records; the states of the partitions that have changed, to be kept."""
         with self._lock:
+            self._reads = True
             changed = {
                 record.partition
                 for record in records
@@ -240,12 +241,13 @@ class Picture:
         """Look at fewer decisions where the monitor cannot follow, and at more again where it can."""
         behind, since_ms = self._behind_in_all(), self._now_ms() - self._paced_ms
         if behind > BEHIND_MAX and since_ms >= THINNER_MS:
-            change = 1 if behind > 0.9 * self._was_behind and self._level < LEVEL_MAX else 0
+            change = 1 if self._reads and behind > self._was_behind and self._level < LEVEL_MAX else 0
         elif behind < CAUGHT_UP and since_ms >= FULLER_MS:
             change = -1 if self._level else 0
         else:
             return
-        self._level, self._paced_ms, self._was_behind = self._level + change, self._now_ms(), behind
+        self._level, self._paced_ms = self._level + change, self._now_ms()
+        self._was_behind, self._reads = behind, False
 
     def _outputs(self) -> tuple[str, str]:
         return self._topics.predictions, self._topics.examples

@@ -5,7 +5,7 @@ const at = id => document.getElementById(id);
 const count = n => n.toLocaleString("en");
 const words = name => name.replaceAll("_", " ");
 const percent = (x, digits = 1) => x === null ? "–" : `${(100 * x).toFixed(digits)}\u00a0%`;
-const between = interval => interval === null ? "–" : `${(100 * interval[0]).toFixed(1)} to ${percent(interval[1])}`;
+const between = interval => interval === null ? "–" : `${(100 * interval[0]).toFixed(1)} to ${percent(interval[1])}`.replaceAll(" ", "\u00a0");
 const shown = share => share === null ? "–" : `${percent(share[0])} (${between(share.slice(1))})`;
 const seconds = s => s === null ? "–" : s < 1 ? `${Math.round(1000 * s)}\u00a0ms` : s < 120 ? `${s.toFixed(1)}\u00a0s`
   : s < 7200 ? `${(s / 60).toFixed(0)}\u00a0min` : `${(s / 3600).toFixed(1)}\u00a0h`;
@@ -145,9 +145,8 @@ function show(picture) {
     ["decided", count(ledger.decided)], ["pending", count(ledger.pending)], ["matched", count(ledger.matched)],
     ["expired", count(ledger.expired)], ["late", count(ledger.late)], ["misplaced", count(ledger.contexts_misplaced + ledger.feedback_misplaced)],
     [`oldest pending${sampled}`, seconds(picture.oldest_s)],
-    ["a decision took, last minute", n ? `${seconds(half)}, 99\u00a0% at most ${seconds(nearly)}` : "–"],
-    ["error, last minute", shown(error)], ["greedy error", shown(greedy_error)],
-    ["explored", shown(exploration)],
+    ["error, 1 min", shown(error)], ["greedy error, 1 min", shown(greedy_error)], ["explored, 1 min", shown(exploration)],
+    ["time to decide, 1 min", n ? `${seconds(half)}; 99\u00a0%: ${seconds(nearly)}` : "–"],
   ];
   at("now").replaceChildren(...now.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 
