@@ -156,7 +156,8 @@ def _saved_estimate(estimate: "LiveEstimates") -> dict[str, object]:
 
 def _estimate(fields: Mapping[str, Any]) -> "LiveEstimates":
     from stream.estimating.intervals import Interval
-    from stream.estimating.live import LiveEstimate, LiveEstimates, LivePoint
+    from stream.estimating.live import LiveEstimates, LivePoint
+    from stream.estimating.running import LiveEstimate
     from stream.estimating.survey import Flag
 
     def interval(ends: Sequence[float] | None) -> Interval | None:
