@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from stream.brokers.port import Broker
+from stream.brokers.port import Broker, Ends
 from stream.brokers.reading import read_towards
 from stream.joining.task_settings import TaskSettings
 from stream.learners.base import KernelLearner
@@ -98,14 +98,18 @@ class Following:
             self._announce(self.replica.foreign.told(self._place))
 
     @property
+    def ends(self) -> Ends:
+        """Of the log, as it was asked last."""
+        return self._ends
+
+    @property
     def waits_for(self) -> str:
-        """Why the log cannot be read further than it is, and what to do about that."""
+        """Why the log cannot be read further than it is."""
         high_watermark, stable = self._ends
         if stable < high_watermark:
             return (
-                f"a transaction is open in {self._place} at offset {stable}. It ends with its program, or by the "
-                f"broker's time-out. One that hangs is ended by: kafka-transactions.sh --bootstrap-server ... abort "
-                f"--topic {self._tp.topic} --partition {self._tp.partition} --start-offset {stable}"
+                f"a transaction is open in {self._place} from offset {stable} on, which ends with its program, or by "
+                "the broker's time-out"
             )
         return f"{self._place} ends at offset {high_watermark}"
 

@@ -25,9 +25,7 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 LOG = TopicPartition(TOPICS.updates, 0)
 OPEN_AT_THE_BEGINNING = (
-    "a transaction is open in test.updates/0 at offset 0. It ends with its program, or by the broker's time-out. One "
-    "that hangs is ended by: kafka-transactions.sh --bootstrap-server ... abort --topic test.updates --partition 0 "
-    "--start-offset 0"
+    "a transaction is open in test.updates/0 from offset 0 on, which ends with its program, or by the broker's time-out"
 )
 
 
