@@ -27,7 +27,7 @@ from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import local_kafka
 from stream.brokers.port import Broker
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import check_parameters
 from stream.recovery import commit as commit_module
 from stream.recovery.digests import task_digest

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stream.brokers.port import Ends
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.recovery import journal
 from stream.recovery.journal import JournalStep, Opening, encode_entry
 from stream.verifying.audit import audit_partition

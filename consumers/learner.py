@@ -1,16 +1,19 @@
-"""The learner program: contexts and feedback in, through the engine, to predictions, examples and the journal.
+"""The learner program: contexts and feedback in, through its tasks, to predictions, examples and the journal.
 
-It moves records and time to and fro; what is decided, learned or expired is the engine's business.
+It moves records and time to and fro. What is decided, learned or expired is settled by the task's step.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.following import Following
+from consumers.model_lag import Hold, ModelLag
 from consumers.recovering import Recovering
-from consumers.running_task import RunningTask, TaskSnapshots
+from consumers.running_task import RunningTask
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
+from consumers.starting import Found, Starting
+from consumers.telling import Telling
 from stream.brokers.port import (
     AccessError,
     Broker,
@@ -20,16 +23,13 @@ from stream.brokers.port import (
     StaleMemberError,
     TransactionalProducer,
 )
-from stream.joining.task import Effects, Reading, Task, TaskSettings, merge
+from stream.joining.task import Effects, Task, merge
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.broker_time import BrokerTime, Portion, tolerance_ms
 from stream.recovery.commit import Commit, CrashPoint, OutdatedError, commit, predictions_digest
-from stream.recovery.inputs import check_partitions
 from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
-from stream.recovery.model_snapshot import PARTITION
-from stream.recovery.recover import Recovered, recover
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot_chunks import CHUNK_BYTES
-from stream.recovery.stored_settings import by_name
 from stream.sharing.replica import Replica
 from stream.sharing.view import View
 from stream.wire.codec import encode_prediction
@@ -50,6 +50,8 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
     snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
+    model_lag_max_ms: int = -1  # of a shared model: how long it may be held up and be decided on; -1: for ever
+    ahead_max: int = 10_000  # decisions of a task that its shared model has not observed, at most
     dates_by_contexts: bool = False  # in virtual time: a learner that polls seldom stands for one that always polls
 
     @property
@@ -102,33 +104,39 @@ class LearnerProgram:
         settings.make_learner()  # refuses what cannot work before anything is read
         self._broker = broker
         self._topics = topics
-        self._settings = settings
         self._options = options
         self._host_ms = host_ms
         self._announce = announce
         self._crash_point = crash_point
         self._stop = stop
-        self._given = given
-        self._change_settings = change_settings
         self._committed = committed
         self._running: dict[int, RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
-        self._held_up: set[int] = set()  # assigned, and not to be recovered before a transaction has ended
+        self._held_back: set[int] = set()  # those that have decided as much as they may before their log is read on
+        self._starting = Starting(
+            broker,
+            topics,
+            settings,
+            host_ms,
+            lambda told: self._announce(told),
+            given=given,
+            change_settings=change_settings,
+        )
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
-        self._last_ends: dict[TopicPartition, Ends] = {}
+        self._ends: dict[TopicPartition, Ends] | None = None  # of the inputs; None: nothing has depended on them yet
         work_ms = min(tolerated_ms, 2 * options.step_max_ms)
         self._portion = Portion(options.records_max, None if options.dates_by_contexts else work_ms)
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
         self._most_records = 0  # of one of its tasks
         self._asks = False  # whether the step that is being made is to tell the time
-        self._has_asked = False  # whether the one before was
+        self._has_asked = False  # whether the one before has told it, just now
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
-        self._behind: set[int] = set()  # assigned, and not to run before the log of a shared model can be read on
-        self._following: Following | None = None  # the log of a shared model; None: none has been seen yet
+        self._lag = ModelLag(host_ms, options.model_lag_max_ms)
+        self._telling = Telling(options.instance, options.snapshot_interval_ms, self._time)
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
         )
@@ -145,6 +153,8 @@ class LearnerProgram:
             self._revocations += 1
             self._running.pop(tp.partition, None)
             self._snapshots.give_up(tp.partition)
+            self._held_back.discard(tp.partition)
+            self._starting.forget(tp.partition)
 
     @property
     def tasks(self) -> dict[int, Task]:
@@ -166,14 +176,13 @@ class LearnerProgram:
         """The broker's time, as far as this process can tell; 0 before it has heard of it."""
         return self._time.now_ms and self._time.now_ms + self._time.silent_ms
 
-    @property
     def lag(self) -> dict[TopicPartition, int]:
-        """How many records of each input are not applied, as the last step has left it."""
+        """How many records of each input are not applied; the broker is asked, between two steps."""
+        self._ends = None
         return {
-            tp: len(waiting) + max(0, self._last_ends[tp].high_watermark - self._consumer.position(tp))
+            tp: len(waiting) + max(0, self._end(tp).high_watermark - self._consumer.position(tp))
             for running in self._running.values()
             for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
-            if tp in self._last_ends
         }
 
     @property
@@ -186,10 +195,28 @@ class LearnerProgram:
         """The shared model, as far as this process has read its log; None: tasks have models of their own."""
         return None if self._following is None else self._following.replica
 
-    def read_log(self) -> None:
-        """Read the log of a shared model to where it ends now; decisions are made on what was read."""
+    def read_log(self, for_ms: int | None = None) -> None:
+        """Read the log of a shared model to where it ends now, or for a while; decisions are made on what was read."""
         if self._following is not None:
-            self._following.read_on()
+            began_ms = self._host_ms()
+            self._following.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
+            self._lag.sees(self._following.ends)
+
+    @property
+    def model_hold(self) -> Hold | None:
+        """The open transaction that holds up what is read of a shared model's log; None: none does."""
+        return self._lag.hold
+
+    def tell_replica(self) -> None:
+        """Have the journal of a task tell the model once more, as far as its log can be read now: before the end."""
+        for partition, running in [] if self._following is None else [*self._running.items()][:1]:
+            running.told_ms = -1
+            if commits := self._apply_to({partition: running}):
+                self._commit(commits)
+
+    @property
+    def _following(self) -> Following | None:
+        return self._starting.following
 
     def next_due_ms(self) -> int | None:
         """The broker's time at which something will be due although no record comes."""
@@ -216,24 +243,27 @@ class LearnerProgram:
             raise
 
     def _step(self, timeout_ms: int) -> int:
-        self._has_asked, self._asks = self._asks, False
-        self._read(0 if self._has_asked else timeout_ms)
+        asked, self._asks = self._asks, False
+        # A slow broker does not answer the next question sooner; after a pause since the answer came, it does.
+        self._has_asked = asked and not self._time.has_paused
+        self._read(0 if asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
-        self.read_log()
-        self._last_ends = ends = self._ends()
-        self._began_ms, self._most_records = self._host_ms(), 0
-        commits = []
-        for partition, running in self._running.items():
-            step = self._apply(partition, running, ends)
-            if step is not None:
-                commits.append(step)
+        commits = self._apply_to(self._running)
         if commits and not self._commit(commits):
             return 1
         for running in self._running.values():
             self._pace(running.paused, running.contexts_tp, running.contexts)
             self._pace(running.paused, running.feedback_tp, running.feedback)
         return len(commits) + recovered
+
+    def _apply_to(self, tasks: Mapping[int, RunningTask]) -> list[Commit]:
+        """Apply what can be applied now: a step of each task that has something to do."""
+        self.read_log(self._options.step_max_ms)
+        self._ends = None
+        self._began_ms, self._most_records = self._host_ms(), 0
+        steps = (self._apply(partition, running) for partition, running in tasks.items())
+        return [step for step in steps if step is not None]
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Publish a step; or give it up, and have its tasks recovered."""
@@ -301,35 +331,48 @@ class LearnerProgram:
             self._consumer.resume((tp,))
             paused.remove(tp)
 
-    def _ends(self) -> dict[TopicPartition, Ends]:
-        """Where the inputs end; asked after what is waiting here was read."""
-        tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
-        return self._broker.ends(tps) if tps else {}
+    def _end(self, tp: TopicPartition) -> Ends:
+        """Where an input ends. All inputs are asked for at once, in this step, when the first of them is needed.
 
-    def _apply(self, partition: int, running: RunningTask, ends: dict[TopicPartition, Ends]) -> Commit | None:
+        That is after what is waiting here was read, and after the acknowledgement that gave the time: what comes beyond
+        these ends is later than both.
+        """
+        if self._ends is None:
+            tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
+            self._ends = self._broker.ends(tps)
+        return self._ends[tp]
+
+    def _is_read(self, tp: TopicPartition) -> bool:
+        """Whether an input is read to its end, as far as it can be."""
+        return self._consumer.position(tp) >= self._end(tp).stable
+
+    def _is_all_read(self, tp: TopicPartition) -> bool:
+        """Whether no record is left in an input, not even one whose transaction is open."""
+        return self._consumer.position(tp) >= self._end(tp).high_watermark
+
+    def _apply(self, partition: int, running: RunningTask) -> Commit | None:
         """Apply the records that are next, or the time that has passed without any."""
-        position = self._consumer.position
-        feedback_end = ends[running.feedback_tp]
+        decides = self._time.is_known and not self._lag.stops_decisions
         records = merge(
             running.contexts,
             running.feedback,
-            contexts_ended=position(running.contexts_tp) >= ends[running.contexts_tp].stable,
-            feedback_ended=position(running.feedback_tp) >= feedback_end.stable,
-            records_max=self._portion.records if self._time.is_known else 0,
+            contexts_ended=lambda: self._is_read(running.contexts_tp),
+            feedback_ended=lambda: self._is_read(running.feedback_tp),
+            records_max=min(self._portion.records, self._room(partition, running)) if decides else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
         if asks:  # and then apply them
             for record in reversed(records):
                 (running.contexts if record.topic == self._topics.contexts else running.feedback).appendleft(record)
             records = []
-        # The stable end may stand before records of open transactions; up to the high watermark there are none left.
-        all_read = not running.feedback and position(running.feedback_tp) >= feedback_end.high_watermark
-        feedback_end_ms = min(self._time.now_ms, self._contexts_passed_ms(running, ends)) if all_read else -1
+        feedback_end_ms = self._feedback_end_ms(running, records)
         if not records and not (
             asks
-            or self._time_is_due(running.task, feedback_end_ms)
+            or feedback_end_ms >= 0
+            or self._time_is_due(running.task)
             or self._snapshots.is_writing(partition)
-            or self._snapshots.waits(running)
+            or self._snapshots.waits(partition, running)
+            or self._telling.waits(running)
             or (running.number > 0 and running.task.settings != running.settings)
         ):
             return None
@@ -357,11 +400,32 @@ class LearnerProgram:
             running.reading,
             running.task.alarms,
             _log_step(running, effects),
+            self._telling.told(running, self.replica),
         )
         if step.log is not None:
             running.wrote = step.log.wrote(step.number)
         contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
         return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
+
+    def _room(self, partition: int, running: RunningTask) -> int:
+        """How many decisions a task may make before its shared model has observed some of those that it has made.
+
+        They are put on top of the model in each step: a log that stands still would make steps longer and longer.
+        """
+        view = running.task.view
+        if not isinstance(view, View):
+            return self._options.records_max
+        room = max(0, self._options.ahead_max - view.ahead)
+        if room and partition in self._held_back:
+            self._held_back.remove(partition)
+            self._announce(f"partition {partition} decides on")
+        elif not room and partition not in self._held_back and self._following is not None:
+            self._held_back.add(partition)
+            self._announce(
+                f"partition {partition} decides nothing more for now, since {view.ahead:,} of its decisions are not "
+                f"read in {self._topics.updates}: {self._following.waits_for}"
+            )
+        return room
 
     @staticmethod
     def _before_next_step(running: RunningTask) -> Opening | SettingsChange | None:
@@ -374,7 +438,21 @@ class LearnerProgram:
         running.settings_from = running.number + 1
         return SettingsChange(running.settings_from, running.task.settings)
 
-    def _contexts_passed_ms(self, running: RunningTask, ends: dict[TopicPartition, Ends]) -> int:
+    def _feedback_end_ms(self, running: RunningTask, records: Sequence[Record]) -> int:
+        """The time that passes when the step's records are applied; -1: none but theirs.
+
+        It passes where it makes something due, and the feedback is read to its end.
+        """
+        now_ms, deadline_ms = self._time.now_ms, running.task.join.next_deadline_ms()
+        if deadline_ms is None or deadline_ms >= now_ms or running.feedback:
+            return -1
+        feedback = (record for record in reversed(records) if record.topic == self._topics.feedback)
+        if any(record.append_ms > deadline_ms for record in feedback) or not self._is_all_read(running.feedback_tp):
+            return -1
+        passed_ms = min(now_ms, self._contexts_passed_ms(running))
+        return passed_ms if passed_ms > deadline_ms else -1
+
+    def _contexts_passed_ms(self, running: RunningTask) -> int:
         """A time before which no context is still to be applied.
 
         Time does not pass beyond it: feedback that waits for a context would be dropped while the context stands in a
@@ -382,148 +460,56 @@ class LearnerProgram:
         """
         if running.contexts:
             return running.contexts[0].append_ms
-        all_read = self._consumer.position(running.contexts_tp) >= ends[running.contexts_tp].high_watermark
-        return self._time.now_ms if all_read else running.context_ms
+        return self._time.now_ms if self._is_all_read(running.contexts_tp) else running.context_ms
 
-    def _time_is_due(self, task: Task, feedback_end_ms: int) -> bool:
-        """Whether a step without records is needed: to settle what is due, or to learn what time it is."""
-        deadline_ms = task.join.next_deadline_ms()
-        if deadline_ms is None:
-            return False
-        if deadline_ms < feedback_end_ms:
-            return True
-        return self._time.silent_ms >= self._options.idle_ms
+    def _time_is_due(self, task: Task) -> bool:
+        """Whether a step without records is needed to learn what time it is."""
+        return task.join.next_deadline_ms() is not None and self._time.silent_ms >= self._options.idle_ms
 
     def _time_is_asked_for(self, running: RunningTask) -> bool:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
-        waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
-        return not self._time.is_known and bool(waits)
+        if self._time.is_known:
+            return False
+        return bool(running.contexts or running.feedback) or running.task.join.next_deadline_ms() is not None
 
     def _dates_need_time(self, records: Sequence[Record]) -> bool:
-        """Whether these would be decided at a time that may be long ago.
-
-        What the question before has brought is taken as it is: a slow broker does not answer the next one sooner.
-        """
+        """Whether these would be decided at a time that may be long ago; what a question has just brought is not."""
         if self._has_asked or not self._time.may_be_old():
             return False
         return any(record.topic == self._topics.contexts for record in records)
 
     def _is_overtaken(self, partition: int) -> bool:
         """Whether something was written to the snapshots of a task that waits for its first event."""
-        return self._snapshots_end(partition) != self._running[partition].snapshots_end
-
-    def _snapshots_end(self, partition: int) -> int:
-        tp = TopicPartition(self._topics.snapshots, partition)
-        return self._broker.ends([tp])[tp].high_watermark
+        return self._starting.snapshots_end(partition) != self._running[partition].snapshots_end
 
     def _recover_assigned(self) -> int:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""
         recovered_count = 0
         for partition in sorted(self._assigned - self._running.keys()):
             # A recovery before this one has polled, and may have heard that this one is another's now.
-            if partition not in self._assigned or self._is_held_up(partition):
+            if partition not in self._assigned or self._starting.is_held_up(partition):
                 continue
             revocations = self._revocations
-            snapshots_end = self._snapshots_end(partition)
             recovering = Recovering(partition, self._host_ms, self._announce, self._stop, lambda: self._read(0))
-            recovered = recover(
-                self._broker, self._topics, partition, self._settings, recovering.progress,
-                given=self._given, change_settings=self._change_settings, pulse=recovering.pulse,
-            )  # fmt: skip
-            if not self._has_read_its_log(partition, recovered):
-                continue
-            recovered_count += 1
-            if self._revocations == revocations:
-                self._start(partition, recovered, snapshots_end)
+            found = self._starting.recover(partition, recovering)
+            recovered_count += found is not None
+            if self._revocations != revocations:
+                self._starting.forget(partition)
+            elif found is not None:
+                self._start(partition, found)
         return recovered_count
 
-    def _is_held_up(self, partition: int) -> bool:
-        """Whether the task's journal has an open transaction, or its snapshots.
-
-        It is of the process that had this partition before, and that may still commit: what it wrote must be recovered
-        then. It ends by that process, or by the broker's time-out.
-        """
-        topics = [self._topics.journal, self._topics.snapshots]
-        shares = self._settings.model == "shared"
-        if shares:  # its decisions are read back, and an open transaction of anybody stands before them
-            topics.append(self._topics.predictions)
-        tps = [TopicPartition(topic, partition) for topic in topics]
-        if all(end.stable >= end.high_watermark for end in self._broker.ends(tps).values()):
-            self._held_up.discard(partition)
-            return False
-        if partition not in self._held_up:
-            self._held_up.add(partition)
-            others = ", or of another program in its predictions" if shares else ""
-            self._announce(f"partition {partition} waits for a transaction of the learner that had it before{others}")
-        return True
-
-    def _has_read_its_log(self, partition: int, recovered: Recovered) -> bool:
-        """Whether a shared model has all that the task wrote and decided on; if not, it is recovered again later."""
-        if recovered.settings.model == "own":
-            return True
-        if self._following is None:
-            self._following = Following(self._broker, self._topics, recovered.settings)
-        self._following.read_on()
-        replica = self._following.replica
-        if replica.place_of(partition).step >= recovered.wrote and replica.version >= recovered.task.updates:
-            self._behind.discard(partition)
-            return True
-        if partition not in self._behind:
-            self._behind.add(partition)
-            self._announce(
-                f"partition {partition} waits until {self._topics.updates} can be read up to what its step "
-                f"{recovered.wrote} wrote, and as far as its last step had read it: a transaction is open before it"
-            )
-        return False
-
-    def _start(self, partition: int, recovered: Recovered, snapshots_end: int) -> None:
-        described = self._broker.describe_topics([self._topics.contexts])[self._topics.contexts]
-        reading = Reading(partitions=described.partitions)
-        check_partitions(recovered.reading, reading, f"{self._topics.journal}/{partition}")
-        running = RunningTask(
-            recovered.task,
-            recovered.number,
-            TopicPartition(self._topics.contexts, partition),
-            TopicPartition(self._topics.feedback, partition),
-            recovered.contexts_offset,
-            recovered.feedback_offset,
-            TaskSnapshots(
-                recovered.stored,
-                recovered.stored.next_slot(),
-                {},
-                recovered.snapshot_ms,
-                recovered.snapshot_ledger,
-            ),
-            snapshots_end,
-            recovered.imported,
-            recovered.settings.resolved(),
-            recovered.settings_from,
-            reading,
-            recovered.wrote,
-        )
-        if self._following is not None:
-            recovered.task.see(View(self._following.replica, partition))
-            if partition == PARTITION:
-                self._snapshots.begin_model(self._following)
-        self._snapshots.make_room(recovered.task)
+    def _start(self, partition: int, found: Found) -> None:
+        running = self._starting.running(partition, found)
+        if self._following is not None and found.model_stored is not None:
+            self._snapshots.begin_model(self._following, found.model_stored)
+        self._snapshots.make_room(running.task)
         self._time.forget()
         self._consumer.resume((running.contexts_tp, running.feedback_tp))
         self._consumer.seek(running.contexts_tp, running.contexts_offset)
         self._consumer.seek(running.feedback_tp, running.feedback_offset)
         self._running[partition] = running
-        if recovered.number > 0:
-            self._announce_change(partition, running)
-        if recovered.foreign.records:
-            self._announce(
-                f"partition {partition}: records in its journal that are not Onebit's are passed over: "
-                f"{recovered.foreign.records:,}, the first is {recovered.foreign.first}; see who else writes there"
-            )
-
-    def _announce_change(self, partition: int, running: RunningTask) -> None:
-        was = by_name(running.task.settings)
-        changed = [f"{n} = {v}, and no longer {was[n]}" for n, v in by_name(running.settings).items() if v != was[n]]
-        if changed:
-            self._announce(f"partition {partition}: from step {running.number + 1} on {'; '.join(changed)}")
+        self._starting.tell(partition, found.recovered, running)
 
     def close(self) -> None:
         """Leave the group and release the connections; steps that were not committed are lost with this object."""

@@ -46,6 +46,15 @@ class Recovering:
             self._polled_ms = now_ms
             self._poll()
 
+    def reads_log(self, offset: int, end: int) -> bool:
+        """The log of a shared model was read on: the same, and people are told now and then; it is to be read on."""
+        self._where = f"at offset {offset:,} of {end:,} of the model's log"
+        self.pulse()
+        if self._host_ms() - self._told_ms >= REPORT_INTERVAL_MS:
+            self._told_ms = self._host_ms()
+            self._announce(f"recovering partition {self._partition}: offset {offset:,} of {end:,} of the model's log")
+        return True
+
     def progress(self, progress: Progress) -> None:
         """A step was applied again: the same, and people are told at the beginning, now and then, and at the end."""
         number, first, last, records = progress

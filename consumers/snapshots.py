@@ -9,7 +9,7 @@ from stream.brokers.port import Broker
 from stream.joining.task import Task
 from stream.learners import State
 from stream.recovery.broker_time import BrokerTime
-from stream.recovery.model_snapshot import PARTITION, model_writer, read_model_snapshots, take_model
+from stream.recovery.model_snapshot import PARTITION, model_writer, take_model
 from stream.recovery.snapshot import take
 from stream.recovery.snapshot_chunks import ChunkWriter, Message, Stored, Writer, other_slot
 from stream.recovery.snapshot_format import Position
@@ -57,9 +57,8 @@ class SnapshotWriting:
         if self._options.interval_ms and self._spare is None and task.view is None:
             self._spare = task.learner.state()
 
-    def begin_model(self, following: Following) -> None:
-        """Write the snapshots of a shared model from now on, in a generation of its own."""
-        stored = read_model_snapshots(self._broker, self._topics)
+    def begin_model(self, following: Following, stored: Stored) -> None:
+        """Write the snapshots of a shared model from now on, in a generation of its own; `stored` is what there is."""
         version = 0 if stored.newest is None else stored.newest.number
         if stored.newest is not None:
             stored.newest.payloads.clear()  # what is in it has been read; here only its place counts
@@ -130,17 +129,19 @@ class SnapshotWriting:
         has_passed = self._time.now_ms - snapshots.taken_ms >= self._options.interval_ms
         return has_passed and running.task.join.ledger() != snapshots.ledger
 
-    def waits(self, running: RunningTask) -> bool:
+    def waits(self, partition: int, running: RunningTask) -> bool:
         """Whether a step without records is needed for a snapshot, or to learn whether it is time for one.
 
         A task that is idle takes it, too: retention deletes its inputs some time, and then only a snapshot of after
-        the last of them can be recovered.
+        the last of them can be recovered. That of a shared model is for those whose tasks are not idle.
         """
-        if self.writer is None and self._is_due(running):
+        model = self._model if partition == PARTITION else None
+        if self.writer is None and (self._is_due(running) or (model is not None and self._model_is_due(model))):
             return True
         interval_ms = self._options.interval_ms
         is_idle = interval_ms > 0 and self._time.silent_ms >= interval_ms
-        return is_idle and running.task.join.ledger() != running.snapshots.ledger
+        has_news = model is not None and model.following.replica.version != model.version
+        return is_idle and (has_news or running.task.join.ledger() != running.snapshots.ledger)
 
     def finish(self, tasks: Mapping[int, RunningTask]) -> None:
         """Take note of a snapshot whose last portion is committed."""

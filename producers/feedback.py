@@ -12,15 +12,28 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from producers.datasets.base import Known, UnknownEventError
 from stream.brokers.port import Broker, StaleMemberError
 from stream.randomness.delays import FeedbackPlan
 from stream.wire import codec
-from stream.wire.codec import DEAD_LETTER_MALFORMED, MalformedError
+from stream.wire.codec import MalformedError
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, encode_dead_letter
 from stream.wire.events import Answer, Feedback
 from stream.wire.records import Record, TopicPartition, make
 from stream.wire.topics import Topics
+
+
+class _Due(NamedTuple):
+    """Feedback that waits to be sent; in a heap, which orders it by its time, and then as it came."""
+
+    due_ms: int
+    sequence: int
+    partition: int
+    offset: int  # of the prediction that it answers
+    key: bytes
+    value: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +91,7 @@ class FeedbackProgram:
         self._sequence = 0
         self._untimed = 0  # outcomes of a log without their times
         self._paused = False
-        self._due: list[tuple[int, int, Record, Feedback]] = []  # heap: due_ms, order of arrival
+        self._due: list[_Due] = []  # a heap
         # For each partition the predictions whose feedback is not all sent, with the number still to be sent.
         self._unsent: dict[int, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
@@ -104,12 +117,12 @@ class FeedbackProgram:
         revoked = {tp.partition for tp in tps}
         for partition in revoked:
             self._unsent.pop(partition, None)
-        self._due = [entry for entry in self._due if entry[2].partition not in revoked]
+        self._due = [due for due in self._due if due.partition not in revoked]
         heapq.heapify(self._due)
 
     def next_due_ms(self) -> int | None:
         """When the next feedback is to be sent."""
-        return self._due[0][0] if self._due else None
+        return self._due[0].due_ms if self._due else None
 
     @property
     def assigned(self) -> frozenset[int]:
@@ -134,12 +147,13 @@ class FeedbackProgram:
             self._take(record)
         if records:
             self._heard(records[-1].append_ms)
-        sent = self._send_due()
+        now_ms = self._now_ms()
+        sent = self._send_due(now_ms) if self._due and self._due[0].due_ms <= now_ms else 0
         if sent:
             self._acknowledged = False
             self._heard(self._producer.flush())
             self._acknowledged = True
-        now_ms = self._now_ms()
+            now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
             self._committed_at_ms = now_ms
             self._producer.flush()  # dead letters too are written before their predictions count as done
@@ -184,27 +198,31 @@ class FeedbackProgram:
                 )
         if reward is None or not delays_ms:
             return
-        feedback = make(Feedback, (event_id, reward, known.label if self._options.with_label else None, None))
-        self._unsent[record.partition][record.offset] = len(delays_ms)
+        value = codec.encode_feedback(
+            make(Feedback, (event_id, reward, known.label if self._options.with_label else None, None))
+        )
+        partition, offset, key = record.partition, record.offset, record.key or event_id.encode()
+        self._unsent[partition][offset] = len(delays_ms)
         for delay_ms in delays_ms:
             self._sequence += 1
-            heapq.heappush(self._due, (answer.decided_at_ms + delay_ms, self._sequence, record, feedback))
+            due_ms = answer.decided_at_ms + delay_ms
+            heapq.heappush(self._due, make(_Due, (due_ms, self._sequence, partition, offset, key, value)))
 
-    def _send_due(self) -> int:
-        now_ms, sent = self._now_ms(), 0
-        while self._due and self._due[0][0] <= now_ms:
-            _, _, record, feedback = heapq.heappop(self._due)
-            value = codec.encode_feedback(feedback)
-            self._producer.send(self._topics.feedback, record.partition, feedback.id.encode(), value, codec.HEADERS)
+    def _send_due(self, now_ms: int) -> int:
+        due, send, topic, sent = self._due, self._producer.send, self._topics.feedback, 0
+        while due and due[0].due_ms <= now_ms:
+            _, _, partition, offset, key, value = heapq.heappop(due)
+            send(topic, partition, key, value, codec.HEADERS)
             sent += 1
-            unsent = self._unsent[record.partition]
-            unsent[record.offset] -= 1
-            if not unsent[record.offset]:
-                del unsent[record.offset]
+            unsent = self._unsent[partition]
+            if unsent[offset] > 1:
+                unsent[offset] -= 1
+            else:
+                del unsent[offset]
         return sent
 
     def _refuse(self, record: Record, reason: str) -> None:
-        letter = codec.encode_dead_letter(record, DEAD_LETTER_MALFORMED, reason)
+        letter = encode_dead_letter(record, DEAD_LETTER_MALFORMED, reason)
         self._producer.send(self._topics.dead_letter, record.partition, *letter)
 
     def close(self) -> None:

@@ -43,10 +43,9 @@ class Slip:
     worst_ms: int = 0
 
     def add(self, late_ms: int) -> None:
-        """Take in an event that was sent."""
-        if late_ms > SLIP_MS:
-            self.events += 1
-            self.worst_ms = max(self.worst_ms, late_ms)
+        """Take in an event that has slipped."""
+        self.events += 1
+        self.worst_ms = max(self.worst_ms, late_ms)
 
 
 @dataclass(slots=True)
@@ -123,16 +122,17 @@ class ReplayProgram:
         Raises:
             BrokerUnavailableError: the broker did not take them in time; they may or may not be in the topic.
         """
-        options, now_ms, first = self._options, self._now_ms(), self.position
+        now_ms, first = self._now_ms(), self.position
+        if self._due > now_ms:
+            return 0
+        options, dataset, send, topic = self._options, self._dataset, self._producer.send, self._topics.contexts
         last = min(options.events, first + options.batch_max)
         while self.position < last and self._due <= now_ms:
             event_id, row = next(self._schedule)
-            value = codec.encode_context(event_id, self._dataset.row(row).x, self._dataset.logged(row))
+            value = codec.encode_context(event_id, dataset.row(row).x, dataset.logged(row))
             key = event_id.encode()
-            self._producer.send(
-                self._topics.contexts, partition_for(key, options.partitions), key, value, codec.HEADERS
-            )
-            if options.speed != inf and options.rate_per_s != inf:
+            send(topic, partition_for(key, options.partitions), key, value, codec.HEADERS)
+            if now_ms - self._due > SLIP_MS and options.speed != inf and options.rate_per_s != inf:
                 self.timetable.slip.add(now_ms - self._due)
             self.position += 1
             self._due = self._next_due()

@@ -1,4 +1,4 @@
-"""What somebody probably meant who gave a name that there is not."""
+"""The known names that are nearest to a mistyped one."""
 
 import difflib
 from collections.abc import Iterable

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.joining.task import LatePolicy, OnExpiry, TaskSettings
+from stream.joining.task_settings import LatePolicy, OnExpiry, TaskSettings
 from stream.learners.base import KernelLearner, Learner
 from stream.learners.loops import loop_of
 from stream.wire.events import Decision, Features, FloatArray, IndexArray

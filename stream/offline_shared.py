@@ -1,4 +1,4 @@
-"""One learner for many partitions, over examples: what a shared model errs that is read with a lag.
+"""One learner for many partitions, over examples: how a lag in reading a shared model raises its error.
 
 Rounds, deadlines and bits are those of `stream.offline`. Event t is decided by the task of its partition. The model's
 log holds round after round: the decision, if decisions move the model, and then what is settled in that round.

@@ -18,7 +18,7 @@ from stream.brokers.partitioner import partition_for
 from stream.brokers.reading import read_partition
 from stream.brokers.virtual_time import Program, run_until_settled
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalStep, decode_step

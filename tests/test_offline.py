@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.joining.task import PolicyError
+from stream.joining.task_settings import PolicyError
 from stream.learners import Cost, Learner, create
 from stream.learners.base import State
 from stream.offline import NEVER, Examples, Patience, run

@@ -1,4 +1,4 @@
-"""Looking at what stands in topics: from a time on, in the order in which it came, and what comes then."""
+"""Records of topics for a reader who looks on: from a time on, in the order of their append times, and as they come."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge

@@ -26,13 +26,27 @@ from stream.wire.topics import TopicDescription, TopicSpec
 class _Transaction:
     """An open transaction: what it has appended where."""
 
-    __slots__ = ("appended_ms", "last_ms", "offsets", "touched")
+    __slots__ = ("flushed", "offsets", "touched")
 
     def __init__(self) -> None:
         self.touched: dict[_Log, list[int]] = {}
-        self.appended_ms: dict[tuple[str, int], int] = {}  # since the last flush, the latest append time of each
-        self.last_ms = -1  # the append time of its last record
+        self.flushed: dict[_Log, int] = {}  # the last offset in each that a flush has told of
         self.offsets: dict[tuple[str, TopicPartition], int] = {}  # (group, partition) -> next offset
+
+    def flush(self) -> dict[TopicPartition, int]:
+        """The latest append time in each partition that was written to since the last flush."""
+        appended_ms = {}
+        for log, offsets in self.touched.items():
+            last = offsets[-1]
+            if last > self.flushed.get(log, -1):
+                self.flushed[log] = last
+                record = log.at(last)
+                appended_ms[TopicPartition(record.topic, record.partition)] = record.append_ms
+        return appended_ms
+
+    def last_ms(self) -> int:
+        """The append time of its last record; -1 when it has none."""
+        return max((log.at(offsets[-1]).append_ms for log, offsets in self.touched.items()), default=-1)
 
 
 class _Log:
@@ -46,8 +60,8 @@ class _Log:
         self.open: dict[_Transaction, int] = {}  # first offset of each open transaction
         self.aborted: set[int] = set()
 
-    def high_watermark(self) -> int:
-        return self.first + len(self.records)
+    def at(self, offset: int) -> Record:
+        return self.records[offset - self.first]
 
     def stable(self) -> int:
         return min(self.open.values()) if self.open else self.first + len(self.records)
@@ -183,9 +197,9 @@ class EmbeddedBroker:
                 )
             # An encoder's bytes still lie in the buffer that they were written to, a page of memory for each record.
             value = b"%b" % value
-        records, now_ms = log.records, self.clock.now_ms
+        records = log.records
         offset = log.first + len(records)
-        records.append(make(Record, (topic, partition, offset, now_ms, key, value, headers)))
+        records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
         if transaction is not None:
             offsets = transaction.touched.get(log)
             if offsets is None:
@@ -193,7 +207,6 @@ class EmbeddedBroker:
                 transaction.touched[log] = [offset]
             else:
                 offsets.append(offset)
-            transaction.last_ms = transaction.appended_ms[topic, partition] = now_ms
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:
         """Refuse a producer that a later one of the same id has replaced."""
@@ -350,9 +363,7 @@ class EmbeddedTransactionalProducer:
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer."""
         self._broker.check_epoch(self._id, self._epoch)
-        transaction = self._current()
-        appended_ms, transaction.appended_ms = transaction.appended_ms, {}
-        return {TopicPartition(*tp): latest_ms for tp, latest_ms in appended_ms.items()}
+        return self._current().flush()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         """See TransactionalProducer."""
@@ -369,7 +380,7 @@ class EmbeddedTransactionalProducer:
         transaction = self._current()
         self._broker.commit(self._id)
         self._transaction = None
-        return transaction.last_ms
+        return transaction.last_ms()
 
     def abort(self) -> None:
         """See TransactionalProducer."""
@@ -419,9 +430,9 @@ class EmbeddedConsumer:
         if self._listener is not None:
             self._follow_group(self._listener)
         records: list[Record] = []
-        read = self._broker.read
+        read, paused = self._broker.read, self._paused
         for tp, position in self._positions.items():
-            if tp not in self._paused and len(records) < records_max:
+            if len(records) < records_max and tp not in paused:
                 found, end = read(tp, position, records_max - len(records))
                 if end != position:
                     self._positions[tp] = end

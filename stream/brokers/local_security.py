@@ -38,7 +38,7 @@ class LocalSecurity:
         return self.client_config.exists()
 
     def make(self) -> str:
-        """Make certificates and the password of `admin`; the password."""
+        """Make certificates, and the password of `admin`, which is returned."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self._issue_certificates()
         password = secrets.token_urlsafe(24)

@@ -1,4 +1,4 @@
-"""`onebit`: its command groups, and what a command's end means to a shell."""
+"""`onebit`: its command groups, and how errors become messages and exit codes."""
 
 import sys
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from stream.cli.settings import SettingsError
 from stream.durations import DurationError
 from stream.estimating.policies import EstimateError
 from stream.experiments.definition import ExperimentError
-from stream.joining.task import PolicyError, Unsuitable
+from stream.joining.task_settings import PolicyError, Unsuitable
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
 from stream.recovery.journal import JournalError, UnrecoverableError

@@ -3,7 +3,8 @@
 import stream
 from stream.cli.connection import by_client
 from stream.cli.console import announce
-from stream.cli.settings import Program, Settings, setting_name
+from stream.cli.setting_names import setting_name
+from stream.cli.settings import Program, Settings
 
 
 def announce_start(program: Program, settings: Settings, partitions: int) -> None:

@@ -14,10 +14,11 @@ from producers.datasets.logs.kept import keep_log
 from producers.datasets.logs.mapping import read_mapping
 from producers.replay import ReplayOptions
 from stream.cli.console import announce, warn
-from stream.cli.settings import AUTO, LOGGED, Settings, SettingsError, parse_time
+from stream.cli.setting_values import LOGGED, parse_time
+from stream.cli.settings import AUTO, Settings, SettingsError
 from stream.durations import parse_speed
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import check_parameters, registered
 from stream.learners.auto import choose
 from stream.randomness.delays import FeedbackPlan, parse_delay

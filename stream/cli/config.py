@@ -14,7 +14,9 @@ from stream.cli.access import client_config_of
 from stream.cli.console import out
 from stream.cli.described import Described, described
 from stream.cli.flags import Config, Json, settings_from
-from stream.cli.settings import HIDDEN, Settings, config_path, variable_of
+from stream.cli.setting_names import config_path, variable_of
+from stream.cli.setting_values import HIDDEN
+from stream.cli.settings import Settings
 from stream.cli.sources import is_set
 
 app = typer.Typer(help="The settings that hold here, and where they come from.", no_args_is_help=True)

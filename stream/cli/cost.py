@@ -1,7 +1,7 @@
 """How long a learner's events take on a machine like this one, before the first has been applied."""
 
 from producers.datasets.base import Dataset
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import registered
 from stream.reporting.tables import duration
 

@@ -33,7 +33,7 @@ from stream.cli.hindsight import answers, warnings
 from stream.cli.live_estimates import from_topics
 from stream.cli.progress import RunProgress, run_progress
 from stream.cli.settings import Settings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.reporting.delayed import Settlements
@@ -44,6 +44,7 @@ from stream.reporting.run_report import ReplicaReport, RunReport, summarise_dela
 from stream.reporting.tables import percent
 from stream.reporting.versions import versions
 from stream.verifying.audit import audit_partition, latencies_of
+from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
 from stream.wire.ledger import total_ledger
@@ -69,7 +70,8 @@ class Judge:
         """Take in one answer and what is known of its outcome; where that is nothing, it is not judged."""
         self.decided_ms.append(answer.decided_at_ms)
         self.explored.append(answer.action != answer.greedy)
-        bit, greedy_bit = known.bit(answer.action), known.bit(answer.greedy)
+        bit = known.bit(answer.action)
+        greedy_bit = bit if answer.greedy == answer.action else known.bit(answer.greedy)
         if bit is not None:
             self.curve.add(bit == 0, None if greedy_bit is None else greedy_bit == 0)
         if known.label is not None:
@@ -294,6 +296,9 @@ def report_of(
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}", limited=False)
+    log = audit_log(broker, topics, settings.partitions) if end.model == "shared" else None
+    for fault in () if log is None else log.faults:
+        announce(f"log of the shared model: {fault}", limited=False)
     settlements = Settlements()
     found = answers(
         settlements.take(
@@ -311,7 +316,8 @@ def report_of(
         classes=dataset.n_classes,
         features=dataset.n_features,
         ledger=total_ledger(finding.learner for finding in findings),
-        audit_ok=all(finding.ok for finding in findings),
+        audit_ok=all(finding.ok for finding in (*findings, *(() if log is None else (log,)))),
+        model_behind=None if log is None else log.behind,
         errors=judge.curve.summary(),
         settings=settings.shown() | {"command": command},
         full_information=registered()[task.learner].needs_label,

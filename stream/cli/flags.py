@@ -13,7 +13,8 @@ from producers.datasets.log import OnBadRow
 from stream.cli.console import warn, write_log
 from stream.cli.described import Described, described
 from stream.cli.profiling import profiled
-from stream.cli.settings import CONFIG_VARIABLE, Panel, Program, Settings
+from stream.cli.setting_names import CONFIG_VARIABLE
+from stream.cli.settings import Panel, Program, Settings
 from stream.cli.sources import load_settings, unknown_variables
 
 Command = Callable[..., None]

@@ -1,4 +1,4 @@
-"""The numbers of the programs, made of what they count anyway."""
+"""The metrics of learner, feedback and replay, made from the counts that they keep anyway."""
 
 from collections.abc import Iterator, Sequence
 
@@ -32,8 +32,9 @@ class LearnerCounts:
             oldest = next(iter(task.join.pending.values()), None)
             waited_ms = 0 if oldest is None else max(0, program.broker_ms - oldest.decided_at_ms)
             yield metrics.OLDEST_PENDING.at(waited_ms / 1_000, str(partition))
-        for tp, records in sorted(program.lag.items()):
+        for tp, records in sorted(program.lag().items()):
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
+        yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)
         yield metrics.OUTDATED.at(program.outdated)
         yield from self._rewards.samples()
         yield self._latencies.sample()

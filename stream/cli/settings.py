@@ -9,32 +9,31 @@ goes without it: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 """
 
 import json
-import os
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
-from pydantic_settings import (
-    BaseSettings,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from producers.datasets.log import OnBadRow
-from stream.durations import DurationError, format_duration, parse_duration, parse_speed
-from stream.randomness.delays import DelayError, parse_delay
+from stream.cli.setting_names import PREFIX, config_path, setting_name, variable_of
+from stream.cli.setting_values import (
+    FOR_EVER,
+    Delay,
+    Duration,
+    Names,
+    Probability,
+    Retention,
+    Secret,
+    Speed,
+    Texts,
+    Time,
+)
 from stream.wire.topics import DEFAULT_PREFIX
 
 AUTO = "auto"
 """Stands for the learner that fits the data; it is resolved before anything is stored."""
-
-PREFIX = "ONEBIT_"
-CONFIG_VARIABLE = "ONEBIT_CONFIG"
-DEFAULT_CONFIG = Path("onebit.toml")
 
 
 class SettingsError(ValueError):
@@ -89,151 +88,6 @@ class Setting(NamedTuple):
     metavar: str | None = None  # None: by its type
     unset: str | None = None  # what counts when it is None
     is_secret: bool = False  # it is never shown
-
-
-def _duration(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return parse_duration(value)
-    except DurationError as error:
-        raise ValueError(str(error)) from error
-
-
-LOGGED = "logged"
-"""Stands for the delays that a log has."""
-
-
-def _delay(value: str) -> str:
-    try:
-        if value != LOGGED:
-            parse_delay(value)
-    except DelayError as error:
-        raise ValueError(str(error)) from error
-    return value
-
-
-def _speed(value: str | None) -> str | None:
-    try:
-        if value is not None:
-            parse_speed(value)
-    except DurationError as error:
-        raise ValueError(str(error)) from error
-    return value
-
-
-def parse_time(text: str) -> int:
-    """A time as milliseconds since 1970: ISO 8601, in UTC where it does not say, or the number itself.
-
-    >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
-    (60000, 500, 250)
-    """
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"expected a time such as 2019-11-24T08:30 or 1574584200000 (ms); got {text!r}") from None
-    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
-
-
-def _time(value: str | None) -> str | None:
-    if value is not None:
-        parse_time(value)
-    return value
-
-
-Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0), PlainSerializer(format_duration)]
-"""Milliseconds; written as 250ms, 10s, 5m or 2h."""
-
-FOR_EVER = "forever"
-
-
-def _retention(value: object) -> object:
-    if value == FOR_EVER:
-        return -1
-    if _duration(value) == 0:
-        raise ValueError(f"expected a duration of more than 0ms, or {FOR_EVER}; got {value!r}")
-    return _duration(value)
-
-
-def format_retention(retention_ms: int) -> str:
-    """A retention as people write it."""
-    return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
-
-
-Retention = Annotated[int, BeforeValidator(_retention), PlainSerializer(format_retention)]
-"""Milliseconds, -1: for ever; written as 24h, or forever."""
-
-
-def _list(value: object) -> object:
-    """A list as a variable holds it: a,b or ["a","b"]."""
-    if not isinstance(value, str):
-        return value
-    if value.lstrip().startswith("["):
-        return json.loads(value)
-    return [name for part in value.split(",") if (name := part.strip())]
-
-
-def _names(value: object) -> object:
-    """Names, each of which may be several with commas between them, wherever they come from."""
-    parts = _list(value)
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        return parts
-    return [name for part in parts for name in _list_of(part)]
-
-
-def _list_of(text: str) -> list[str]:
-    return [name for part in text.split(",") if (name := part.strip())]
-
-
-Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
-"""Names, written a,b or one by one."""
-
-Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
-"""Several texts, which may hold commas; in a variable they are written a,b or ["a","b"]."""
-
-HIDDEN = "(hidden)"
-
-Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
-"""A text that is never shown."""
-
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-
-_UNITS = ("_ms", "_per_s", "_time")
-
-
-def setting_name(field: str) -> str:
-    """The name of the setting that a field of `Settings` holds: without its unit.
-
-    >>> setting_name("window_ms"), setting_name("rate_per_s"), setting_name("data")
-    ('window', 'rate', 'data')
-    """
-    for unit in _UNITS:
-        field = field.removesuffix(unit)
-    return field
-
-
-def flag_of(name: str) -> str:
-    """The flag of a setting.
-
-    >>> flag_of("on_expiry"), variable_of("on_expiry")
-    ('--on-expiry', 'ONEBIT_ON_EXPIRY')
-    """
-    return "--" + name.replace("_", "-")
-
-
-def variable_of(name: str) -> str:
-    """The variable of a setting."""
-    return PREFIX + name.upper()
-
-
-def config_path() -> Path | None:
-    """The file of settings, if one was named or there is one in the working directory."""
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named:
-        return Path(named)
-    return DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
 
 
 class Settings(BaseSettings):
@@ -311,8 +165,7 @@ class Settings(BaseSettings):
         Setting(Panel.DATA, _REPLAY, "The pace of the replay, in events per second.", "EVENTS_PER_S"),
     ] = 100.0
     speed: Annotated[
-        str | None,
-        AfterValidator(_speed),
+        Speed,
         Setting(
             Panel.DATA,
             _REPLAY | {Program.FEEDBACK},
@@ -323,13 +176,11 @@ class Settings(BaseSettings):
         ),
     ] = None
     from_time: Annotated[
-        str | None,
-        AfterValidator(_time),
+        Time,
         Setting(Panel.DATA, _EVENTS, "Replay a log from this time on: 2019-11-24T08:30, or ms.", "TIME", unset="all"),
     ] = None
     to_time: Annotated[
-        str | None,
-        AfterValidator(_time),
+        Time,
         Setting(Panel.DATA, _EVENTS, "Replay a log up to, and without, this time.", "TIME", unset="all"),
     ] = None
     limit: Annotated[
@@ -386,8 +237,7 @@ class Settings(BaseSettings):
         ),
     ] = None
     delay: Annotated[
-        str,
-        AfterValidator(_delay),
+        Delay,
         Setting(
             Panel.FEEDBACK,
             _FEEDBACK,
@@ -440,10 +290,20 @@ class Settings(BaseSettings):
         Literal["own", "shared"],
         Setting(
             Panel.LEARNER,
-            frozenset((Program.RUN,)),
-            "Whose model decides: that of each partition, or one of all partitions, in embedded runs only.",
+            _LEARN | {Program.CREATE},
+            "Whose model decides: that of each partition, or one of all partitions, which is a log in a topic.",
         ),
     ] = "own"
+    model_lag_max_ms: Annotated[
+        Retention,
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.LEARN,)),
+            "Of a shared model: after its log could not be read on for so long, since a transaction is open in it, no "
+            "more decisions are made.",
+            "DURATION",
+        ),
+    ] = -1
     reward: Annotated[
         Literal["exclusive", "any"],
         Setting(

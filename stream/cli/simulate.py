@@ -14,7 +14,7 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from stream.cli.console import announce, every, out
 from stream.cli.exits import ExitCode
 from stream.cli.settings import SettingsError
-from stream.joining.task import Sharing
+from stream.joining.task_settings import Sharing
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from stream.cli.access import with_address_of_file
 from stream.cli.described import described
-from stream.cli.settings import CONFIG_VARIABLE, PREFIX, Settings, SettingsError, config_path, flag_of, variable_of
+from stream.cli.setting_names import CONFIG_VARIABLE, PREFIX, config_path, flag_of, variable_of
+from stream.cli.settings import Settings, SettingsError
 from stream.near_names import close_matches
 
 OTHER_VARIABLES = frozenset(

@@ -14,7 +14,8 @@ from stream.brokers.port import Broker
 from stream.cli.connection import connected
 from stream.cli.console import examples
 from stream.cli.flags import Json, with_settings
-from stream.cli.settings import Program, Settings, SettingsError, parse_time
+from stream.cli.setting_values import parse_time
+from stream.cli.settings import Program, Settings, SettingsError
 from stream.durations import DurationError, parse_duration
 from stream.near_names import close_matches
 from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name

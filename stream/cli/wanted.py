@@ -1,12 +1,13 @@
-"""What the user wants of a pipeline that may have begun: only what was given is asked of it."""
+"""The settings that a user asks of a pipeline: once it has begun, only those that were given."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stream.cli import cost
 from stream.cli.composition import class_names_of, dataset_of, n_features_of, task_settings, with_chosen
-from stream.cli.settings import AUTO, Settings, SettingsError, flag_of, setting_name
-from stream.joining.task import TaskSettings
+from stream.cli.setting_names import flag_of, setting_name
+from stream.cli.settings import AUTO, Settings, SettingsError
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.resolve import SettingsDifferError, resolve
 from stream.recovery.stored_settings import PARAMETER
 

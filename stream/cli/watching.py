@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from stream import __version__
 from stream.cli.console import monotonic_ms
-from stream.cli.settings import Settings, SettingsError, flag_of
+from stream.cli.setting_names import flag_of
+from stream.cli.settings import Settings, SettingsError
 from stream.telemetry.metrics import Sample
 from stream.telemetry.vital import Vital
 

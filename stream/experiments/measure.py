@@ -27,7 +27,7 @@ from stream.experiments.streams import (
     split,
     stream_of,
 )
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import Learner, ParameterError
 from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Patience, Run, run

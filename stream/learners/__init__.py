@@ -6,19 +6,8 @@ Every module of this package is imported here, which registers its learners: a n
 import importlib
 import pkgutil
 
-from stream.learners.base import (
-    Cost,
-    FromLogs,
-    KernelLearner,
-    Learner,
-    Parameter,
-    ParameterError,
-    State,
-    absent_parameters,
-    check_parameters,
-    create,
-    registered,
-)
+from stream.learners.base import Cost, FromLogs, KernelLearner, Learner, Parameter, ParameterError, State
+from stream.learners.registry import absent_parameters, check_parameters, create, registered
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stream.learners.base import ParameterError, check_parameters
+from stream.learners.base import ParameterError
 from stream.learners.late_ucb import SIZE_MAX, LateUcb
+from stream.learners.registry import check_parameters
 from stream.learners.stack_igw import StackIgw
 
 STATE_BYTES_MAX = 64 * 2**20

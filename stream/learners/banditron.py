@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter, register, sparse
+from stream.learners.base import MARGIN, Cost, FromLogs, KernelLearner, Kernels, Parameter, sparse
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -16,6 +16,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
+from stream.learners.registry import register
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 

@@ -1,16 +1,15 @@
-"""What a learner is, how one is declared, and how one is made by name."""
+"""What a learner is, and how it declares its parameters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.kernels import DRIFTS, observe_nothing
-from stream.near_names import close_matches
 from stream.parsing import parse_number, parse_whole
 from stream.wire.events import NOTHING_LOGGED, Decision, Features, FloatArray
 from stream.wire.records import make
@@ -27,10 +26,6 @@ class Kernels(NamedTuple):
     predict: Kernel
     update: Kernel
     observe: Kernel = observe_nothing
-
-
-STATE_BYTES_MAX = 8 * 2**30
-"""A state larger than this is refused before it is allocated: it would not fit a common machine, or a snapshot."""
 
 
 U_STEP = 2.0**-53
@@ -401,84 +396,6 @@ INVERSE_GAP = (
     Parameter("bias", 0.1, "the constant entry behind x of unit norm", low=0.0, high=1e9),
 )
 """Of learners that play by inverse-gap weighting; their docstrings say what n counts, and which bits say something."""
-
-LearnerType = TypeVar("LearnerType", bound=type[Learner])
-
-_REGISTRY: dict[str, type[Learner]] = {}
-
-
-def register(cls: LearnerType) -> LearnerType:
-    """Make a learner available by its name."""
-    if cls.name in _REGISTRY:
-        raise ValueError(f"two learners are called {cls.name}")
-    _REGISTRY[cls.name] = cls
-    return cls
-
-
-def registered() -> dict[str, type[Learner]]:
-    """All learners by name, in the order of their names."""
-    return dict(sorted(_REGISTRY.items()))
-
-
-def check_parameters(
-    name: str, parameters: Mapping[str, object], *, correctable: bool = False, any_right: bool = False
-) -> dict[str, float | int | str]:
-    """All parameters of a learner, the given ones checked and the others at their defaults.
-
-    Args:
-        name: the learner.
-        parameters: those that are given.
-        correctable: whether an update must be one that can be taken back: some defaults are others then.
-        any_right: whether several classes may be right at once: some parameters must have one value then.
-    """
-    if name not in _REGISTRY:
-        hint = close_matches(name, registered())
-        raise ParameterError(f"no learner is called {name!r}{hint or ';'} there are: {', '.join(registered())}")
-    declared = {parameter.name: parameter for parameter in _REGISTRY[name].parameters}
-    unknown = [given for given in parameters if given not in declared]
-    if unknown:
-        accepted = "; ".join(f"{p.name}: {p.accepted()}" for p in declared.values()) or "none"
-        raise ParameterError(f"{name} has no parameter {unknown[0]!r}; accepted parameters: {accepted}")
-    checked = {}
-    for parameter in declared.values():
-        default = parameter.default_where(correctable=correctable, any_right=any_right)
-        value = checked[parameter.name] = parameter.check(name, parameters.get(parameter.name, default))
-        if any_right and parameter.any_right is not None and value != parameter.any_right:
-            raise ParameterError(
-                f"{name}: parameter {parameter.name} is {parameter.any_right:g} where several classes may be right, "
-                f"since a right answer then says nothing of the others; got {value:g}"
-            )
-    return checked
-
-
-def absent_parameters(name: str) -> dict[str, float | int | str]:
-    """What the parameters of a learner are where a journal or a model does not name them.
-
-    A parameter came with some version; what was written before means what that version's predecessor did.
-    """
-    return {p.name: p.default if p.absent is None else p.absent for p in _REGISTRY[name].parameters}
-
-
-def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Learner:
-    """Make a learner by name.
-
-    Raises:
-        ParameterError: an unknown name or parameter, a value out of range, or a state too large to be allocated; the
-            message lists what is accepted.
-    """
-    checked = check_parameters(name, parameters)
-    for size, value, least in (("n_classes", n_classes, 2), ("n_features", n_features, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ParameterError(f"{name}: {size} is a whole number of at least {least}; got {value!r}")
-    cls = _REGISTRY[name]
-    state_bytes = cls.cost(n_classes, n_features, 0, checked).state_bytes
-    if state_bytes > STATE_BYTES_MAX:
-        hint = f"; use {cls.instead}" if cls.instead else ""
-        raise ParameterError(
-            f"{name}: its state for {n_classes} classes and {n_features} features takes {state_bytes / 1e9:,.0f} GB, "
-            f"more than the {STATE_BYTES_MAX / 1e9:,.0f} GB allowed{hint}"
-        )
-    return cls(n_classes, n_features, **checked)
 
 
 def sparse(x: object, n_features: int) -> Features:

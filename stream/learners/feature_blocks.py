@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, KernelLearner, Parameter, register
+from stream.learners.base import Cost, KernelLearner, Parameter
 from stream.learners.kernels import argmax, check_event, compiled, usable
+from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 CELL_MAX = 2.0**31 - 2.0

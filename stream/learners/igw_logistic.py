@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, Parameter, WatchingLearner, register
+from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, Parameter, WatchingLearner
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
@@ -21,6 +21,7 @@ from stream.learners.kernels import (
     usable,
     watch,
 )
+from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 A_START = 1e-3

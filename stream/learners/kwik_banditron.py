@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import Cost, KernelLearner, Parameter, ParameterError, register
+from stream.learners.base import Cost, KernelLearner, Parameter, ParameterError
 from stream.learners.kernels import (
     argmax,
     argmax_except,
@@ -18,6 +18,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
+from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 STEP = 0.125

@@ -18,7 +18,6 @@ from stream.learners.base import (
     ParameterError,
     State,
     WatchingLearner,
-    register,
     sparse,
 )
 from stream.learners.kernels import (
@@ -69,6 +68,7 @@ from stream.learners.late_ucb_kernels import (
     weights_of_class,
     with_bias,
 )
+from stream.learners.registry import register
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import Cost, KernelLearner, Parameter, register
+from stream.learners.base import Cost, KernelLearner, Parameter
 from stream.learners.kernels import add_scaled, argmax, check_event, compiled, linear_scores, usable
+from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 TOLERANCE = 1e-13

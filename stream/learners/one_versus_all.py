@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stream.learners.base import Cost, KernelLearner, Parameter, register, sparse
+from stream.learners.base import Cost, KernelLearner, Parameter, sparse
 from stream.learners.kernels import (
     SIMILARITIES,
     add_scaled,
@@ -20,6 +20,7 @@ from stream.learners.kernels import (
     unit,
     usable,
 )
+from stream.learners.registry import register
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 # Places in the columns of `marks`: what is kept of a support example beside x.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, KernelLearner, Kernels, Parameter, register, sparse
+from stream.learners.base import Cost, KernelLearner, Kernels, Parameter, sparse
 from stream.learners.kernels import (
     add_scaled,
     argmax,
@@ -17,6 +17,7 @@ from stream.learners.kernels import (
     sample_epsilon_greedy,
     usable,
 )
+from stream.learners.registry import register
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, Parameter, WatchingLearner, register
+from stream.learners.base import DRIFT, INVERSE_GAP, Cost, Extent, FromLogs, Parameter, WatchingLearner
 from stream.learners.kernels import (
     ALARM_OF_ALL,
     ALARM_OF_CLASS,
@@ -22,6 +22,7 @@ from stream.learners.kernels import (
     usable,
     watch,
 )
+from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 A_START = 3e-3

@@ -148,6 +148,11 @@ class DelayModel:
                     f"delay {self.spec!r} names class {label}; the data has the classes 0 to {n_classes - 1}"
                 )
 
+    @property
+    def always_ms(self) -> int | None:
+        """The delay of every event, where it is one and the same; None: it must be drawn."""
+        return self.otherwise.delay_ms if isinstance(self.otherwise, Fixed) and not self.by_class else None
+
 
 NO_DELAY = DelayModel("none", Fixed(0))
 
@@ -162,12 +167,13 @@ class FeedbackPlan:
     event, not of the copy: a lost feedback has no copy either.
     """
 
-    __slots__ = ("_copy_delay", "_delay", "_duplicate", "_loss", "delay", "duplicates", "loss")
+    __slots__ = ("_always_ms", "_copy_delay", "_delay", "_duplicate", "_loss", "delay", "duplicates", "loss")
 
     def __init__(
         self, seed: int, delay: DelayModel | None = NO_DELAY, loss: float = 0.0, duplicates: float = 0.0
     ) -> None:
         self.delay = delay
+        self._always_ms = None if delay is None else delay.always_ms
         self.loss = _probability("loss", loss)
         self.duplicates = _probability("duplicates", duplicates)
         self._delay = Draws(seed, Purpose.DELAY)
@@ -185,12 +191,14 @@ class FeedbackPlan:
         """
         if self.loss > 0.0 and self._loss(event_id) < self.loss:
             return []
-        delays = [self._delay]
-        if self.duplicates > 0.0 and self._duplicate(event_id) < self.duplicates:
-            delays.append(self._copy_delay)
+        is_copied = self.duplicates > 0.0 and self._duplicate(event_id) < self.duplicates
+        always_ms = logged_ms if self.delay is None else self._always_ms
+        if always_ms is not None:
+            return [always_ms, always_ms] if is_copied else [always_ms]
         if self.delay is None:
-            return [] if logged_ms is None else [logged_ms] * len(delays)
-        return [self.delay.draw_ms(label, draw(event_id)) for draw in delays]
+            return []
+        draws = (self._delay, self._copy_delay) if is_copied else (self._delay,)
+        return [self.delay.draw_ms(label, draw(event_id)) for draw in draws]
 
 
 def parse_delay(text: str) -> DelayModel:

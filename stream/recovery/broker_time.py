@@ -64,6 +64,11 @@ class BrokerTime:
         """How long ago, by the host's clock, the last commit was acknowledged."""
         return self._host_ms() - self.heard_at_ms
 
+    @property
+    def has_paused(self) -> bool:
+        """Whether too much time for the next decisions has passed since the last commit was acknowledged."""
+        return self._tolerance_ms is not None and self.silent_ms > self._tolerance_ms
+
     def may_be_old(self) -> bool:
         """Whether a decision that is dated by what is known may be dated too long before its prediction."""
         if not self.is_known:

@@ -10,6 +10,7 @@ from stream.recovery import journal
 from stream.recovery.journal import JournalStep, Opening, SettingsChange, encode_entry
 from stream.recovery.snapshot_chunks import Message
 from stream.wire import codec, updates
+from stream.wire.dead_letters import encode_dead_letter
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.updates import encode_updates
@@ -135,5 +136,5 @@ def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit)
         value = codec.encode_example(example, feedback_offset)
         send(topics.examples, partition, example.id.encode(), value, headers)
     for record, kind, reason in part.effects.dead_letters:
-        key, letter, place = codec.encode_dead_letter(record, kind, reason)
+        key, letter, place = encode_dead_letter(record, kind, reason)
         send(topics.dead_letter, partition, key, letter, (*headers, *place[1:]))

@@ -24,7 +24,9 @@ class Inputs:
         contexts = self._contexts.up_to(step.contexts[1])
         feedback = self._feedback.up_to(step.feedback[1])
         records_max = len(contexts) + len(feedback)
-        return merge(contexts, feedback, contexts_ended=True, feedback_ended=True, records_max=records_max)
+        return merge(
+            contexts, feedback, contexts_ended=lambda: True, feedback_ended=lambda: True, records_max=records_max
+        )
 
     def close(self) -> None:
         """Release the connections."""

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import State
-from stream.recovery.journal import JournalError, place_of
+from stream.recovery.journal import JournalError
 from stream.recovery.snapshot_chunks import CHUNK_BYTES, ChunkWriter, Generation, Stored, chunks_of
-from stream.recovery.snapshot_format import SnapshotError, learner_part, learner_sections
+from stream.recovery.snapshot_format import Pulse, SnapshotError, learner_part, learner_sections
 from stream.recovery.stored_settings import MODEL_SETTINGS, stored_settings
 from stream.sharing.replica import Place, Replica
-from stream.wire.records import TopicPartition
+from stream.wire.records import TopicPartition, place_of
 from stream.wire.sections import Section, SectionReader, encode_section
 from stream.wire.topics import Topics
 
@@ -69,8 +69,8 @@ def model_writer(snapshot: ModelSnapshot, slot: str, chunks_before: int, chunk_b
     return ChunkWriter(chunks_of(snapshot.version, parts, chunk_bytes), _KEYS, slot, chunks_before)
 
 
-def read_model_snapshots(broker: Broker, topics: Topics) -> Stored:
-    """Find the newest whole snapshot of the shared model.
+def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> Stored:
+    """Find the newest whole snapshot of the shared model; the pulse is called after each record.
 
     Raises:
         JournalError: one was written by a later version.
@@ -82,6 +82,7 @@ def read_model_snapshots(broker: Broker, topics: Topics) -> Stored:
                 stored.add(b"0/" + record.key[len(prefix) :], record.value)
             except SnapshotError as error:
                 raise JournalError(f"{place_of(record)}: {error}") from error
+        pulse()
     return stored
 
 

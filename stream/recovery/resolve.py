@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.journal import JournalError
 from stream.recovery.stored_settings import PARAMETER, by_name, task_settings
 

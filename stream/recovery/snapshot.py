@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.learners import State
 from stream.recovery.snapshot_format import Position, Snapshot, SnapshotError
 from stream.recovery.stored_settings import stored_settings

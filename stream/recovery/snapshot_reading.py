@@ -2,10 +2,10 @@
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
-from stream.recovery.journal import JournalError, place_of
+from stream.recovery.journal import JournalError
 from stream.recovery.snapshot_chunks import Generation, Stored, decode
 from stream.recovery.snapshot_format import Pulse, Snapshot, SnapshotError
-from stream.wire.records import TopicPartition
+from stream.wire.records import TopicPartition, place_of
 from stream.wire.topics import Topics
 
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import absent_parameters, registered
 
 PARAMETER = "parameters."

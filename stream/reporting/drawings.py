@@ -1,4 +1,4 @@
-"""What every figure of a page comes to."""
+"""The figures of a page, drawn: each as SVG, in one size."""
 
 from typing import NamedTuple
 

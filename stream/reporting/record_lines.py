@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from stream.wire.codec import MalformedError, decode_dead_letter, step_of
+from stream.wire.codec import MalformedError, step_of
+from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import Record
 from stream.wire.topics import Topics
 

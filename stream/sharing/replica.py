@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stream.learners.base import KernelLearner
 from stream.learners.loops import loop_of
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
-from stream.wire.records import Record
+from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
@@ -50,7 +50,7 @@ class Replica:
         self.updates = 0  # of these: bits and corrections that changed the model
         self.offset = 0  # of the first record that is not read
         self.places: dict[int, Place] = {}  # by partition
-        self.foreign: list[int] = []  # offsets of records of other programs, which are passed over
+        self.foreign = Foreign()  # records of other programs, which are passed over
         self.is_overlaid = False  # a task decides on it, see `stream.sharing.view`: the model is not the log's alone
 
     def place_of(self, partition: int) -> Place:
@@ -77,7 +77,7 @@ class Replica:
             self.offset = record.offset + 1
             update = decode_update(record)
             if update is None:
-                self.foreign.append(record.offset)
+                self.foreign = self.foreign.and_also(record)
             elif self._follows(record, update):
                 taken.append((record, update.entries))
         if not taken:
@@ -101,9 +101,9 @@ class Replica:
             if (update.step, update.part) < (place.step, place.parts):
                 return False
             raise UpdatesError(
-                f"{record.topic}/{record.partition} offset {record.offset}: expected updates of partition "
-                f"{update.partition} after step {place.step}, part {place.parts - 1}; got step {update.step}, part "
-                f"{update.part}, after step {update.follows}: records are missing; set the topic's retention.ms to -1"
+                f"{place_of(record)}: expected updates of partition {update.partition} after step {place.step}, part "
+                f"{place.parts - 1}; got step {update.step}, part {update.part}, after step {update.follows}: records "
+                "are missing; set the topic's retention.ms to -1"
             )
         decided = int(np.count_nonzero(update.entries.kinds == DECIDED))
         self.places[update.partition] = Place(update.step, update.part + 1, place.decided + decided)
@@ -115,9 +115,9 @@ class Replica:
                 check(self.learner, entries)
             except ValueError as error:
                 raise UpdatesError(
-                    f"{record.topic}/{record.partition} offset {record.offset}: the updates do not fit a model of "
-                    f"{self.learner.name}, {self.learner.n_classes} classes and {self.learner.n_features} features: "
-                    f"{error}: a learner with other settings has written them; give this one topics of its own"
+                    f"{place_of(record)}: the updates do not fit a model of {self.learner.name}, "
+                    f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}: a learner with "
+                    "other settings has written them; give this one topics of its own"
                 ) from error
 
 

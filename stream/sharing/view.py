@@ -137,9 +137,10 @@ class View:
         self._entries.append(Entry(CORRECTED, x, decision, reward, assumed, v))
 
     @property
-    def last_step(self) -> int:
-        """The last step of the task that wrote to the log, as far as the log is read; 0: none did."""
-        return self._replica.place_of(self._partition).step
+    def ahead(self) -> int:
+        """How many decisions of the task the model has not observed yet."""
+        self._forget_those_in_the_log()
+        return len(self._own)
 
     @property
     def offset(self) -> int:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stream.joining.join import TRANSITIONS, Input, State
-from stream.joining.task import Sharing
+from stream.joining.task_settings import Sharing
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.checks import check
 from stream.simulation.dates import OUTDATED

@@ -8,7 +8,8 @@ from math import nan
 from typing import Any, NamedTuple
 
 from stream.brokers.reading import read_partition
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.randomness.draws import Purpose, uniform
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalStep, decode_step
@@ -23,6 +24,7 @@ from stream.simulation.shared_model import LOG, Scribe, Written, check_shared_mo
 from stream.simulation.world import World
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
+from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.events import Decision, Features, Logged, Outcome, Prediction
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
@@ -53,7 +55,7 @@ class _Partition:
         self.feedback = records(TOPICS.feedback)
         self.predictions = [codec.decode_prediction(record) for record in records(TOPICS.predictions)]
         self.examples = [codec.decode_example(record) for record in records(TOPICS.examples)]
-        self.dead_letters = [codec.decode_dead_letter(record) for record in records(TOPICS.dead_letter)]
+        self.dead_letters = [decode_dead_letter(record) for record in records(TOPICS.dead_letter)]
         self.steps: list[tuple[JournalStep, int]] = []  # with their append times
         for record in records(TOPICS.journal):
             entry = decode_step(record)

@@ -1,4 +1,4 @@
-"""When decisions are dated: what must hold whatever stood still, and for how long."""
+"""What must hold of the dates of decisions, whatever was paused, and for how long."""
 
 from stream.brokers.reading import read_partition
 from stream.simulation.faulty_broker import Fate

@@ -157,7 +157,7 @@ class Outside:
         if foreign is None or (in_journal and next(read_partition(self._broker, tp), None) is None):
             return  # a learner that finds nothing but others' records in its journal does not begin
         foreign.outputs.append((tp, self._end_of(tp)))
-        values = FOREIGN_STEPS if in_journal or in_log else FOREIGN_OUTPUTS
+        values = FOREIGN_STEPS if in_journal else FOREIGN_OUTPUTS
         value, headers = values[item.member % len(values)]
         foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
         self._trace.fired["foreign record in the journal"] += in_journal

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Broker, BrokerError, FencedError
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.commit import CrashPoint
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError
@@ -255,15 +256,14 @@ class Processes:
                 )
 
     def _may_be_given_up(self, process: Process, known: Transaction | None) -> bool:
-        """Whether time has passed in the step itself, or since a question was put, or in the commit that told the time.
+        """Whether time has passed in the step itself, or in the commit that told the time.
 
         Else what the process knew was too old when it began the step, and it could know that.
         """
         if known is None:
             return False
         knew_it_well = process.called_ms - known.append_ms <= self._schedule.tolerance_ms
-        has_asked = {tp.topic for tp, _ in known.records} <= {TOPICS.journal, TOPICS.snapshots}
-        return knew_it_well or has_asked or known.ended_ms > known.append_ms
+        return knew_it_well or known.ended_ms > known.append_ms
 
     # ------------------------------------------------------------------------------------- how they come and go
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stream.joining.join import JoinSettings
 from stream.joining.play import Play
-from stream.joining.task import LatePolicy, OnExpiry, Sharing, TaskSettings
+from stream.joining.task_settings import LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.luck import Luck
 from stream.wire.events import Logged

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stream.brokers.reading import read_partition
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Purpose, uniform

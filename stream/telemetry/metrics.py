@@ -131,8 +131,13 @@ LEDGER_BALANCED = Metric(
     ("partition",),
 )  # fmt: skip
 MODEL_VERSION = Metric(
-    "onebit_model_version", Kind.GAUGE, _PIPELINE, "Updates that the model has learned from.", ("partition",)
-)
+    "onebit_model_version", Kind.GAUGE, _PIPELINE,
+    "Updates that the model has learned from; of a shared one its version at the last step.", ("partition",),
+)  # fmt: skip
+MODEL_LAG = Metric(
+    "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
+    "How long an open transaction has held up what is read of a shared model's log; 0 while none does.",
+)  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
     "onebit_input_lag_records", Kind.GAUGE, _PIPELINE, "Records of an input that are not applied yet.",

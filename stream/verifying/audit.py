@@ -17,9 +17,9 @@ from typing import NamedTuple
 from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import KernelLearner, registered
-from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, place_of
+from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange
 from stream.recovery.journal_reading import read_journal
 from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
 from stream.sharing.view import check_room
@@ -27,10 +27,11 @@ from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSe
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire import codec
-from stream.wire.codec import DEAD_LETTER_MALFORMED, MalformedError
+from stream.wire.codec import MalformedError
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, decode_dead_letter
 from stream.wire.events import Example, Logged
 from stream.wire.ledger import Ledger
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Record, TopicPartition, place_of
 from stream.wire.topics import Topics
 
 
@@ -353,7 +354,7 @@ class _Audit:
         inputs = {self.topics.contexts: CONTEXTS, self.topics.feedback: FEEDBACK}
         for record, step in self._published(self.topics.dead_letter):
             try:
-                topic, partition, offset, kind = codec.decode_dead_letter(record)
+                topic, partition, offset, kind = decode_dead_letter(record)
             except MalformedError as error:
                 self._cannot_read("dead letter", record, step, error)
                 continue

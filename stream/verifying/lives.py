@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.randomness.draws import Purpose, uniform
 from stream.verifying.evidence import (
     CONTEXTS,
@@ -25,7 +25,8 @@ from stream.verifying.evidence import (
     PredictionSeen,
 )
 from stream.verifying.settings_by_step import SettingsByStep
-from stream.wire.codec import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN, FEEDBACK_RULES_1
+from stream.wire.codec import FEEDBACK_RULES_1
+from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import Logged, Outcome
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.journal import SettingsChange
 from stream.recovery.resolve import SettingsDifferError, resolve
 from stream.recovery.stored_settings import by_name

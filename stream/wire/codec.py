@@ -6,13 +6,13 @@ write contexts and feedback.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from operator import lt
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from msgspec import UNSET
 
 from stream.wire.events import (
     DRIFT_OF_ALL,
@@ -31,6 +31,7 @@ from stream.wire.events import (
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import Headers, Record, make
+from stream.wire.typed_fields import SparseFields, read_context, read_feedback, read_prediction
 
 VERSION = 1
 VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
@@ -109,8 +110,14 @@ def decode_context(
     Raises:
         MalformedError: not a context, or its features or a logged decision that is needed do not fit.
     """
-    fields = _fields(record)
-    event_id = _event_id(fields, record)
+    value = _value(record)
+    typed = read_context(value) if log is None else None
+    if typed is not None:
+        event_id = _checked_id(typed.id, record)
+        _check_indices(typed.x.i, n_features)
+        return make(Context, (event_id, _typed_features(typed.x), None))
+    fields = _fields(value)
+    event_id = _checked_id(fields.get("id"), record)
     x = fields.get("x")
     if type(x) is dict:
         # No value of a named feature is a list: so one that is called i cannot be taken for indices.
@@ -159,19 +166,36 @@ def _sparse(x: dict[str, Any], n_features: int) -> Features:
     indices = x.get("i")
     if type(indices) is not list or not (set(map(type, indices)) <= _INTEGERS):
         raise MalformedError(f"x.i: expected a list of whole numbers; got {_shown(indices)}")
-    if indices:
-        if not all(map(lt, indices, indices[1:])):
-            raise MalformedError("x.i: expected strictly increasing indices")
-        if indices[0] < 0 or indices[-1] >= n_features:
-            wrong = indices[0] if indices[0] < 0 else indices[-1]
-            raise MalformedError(f"x.i: expected indices from 0 to {n_features - 1}; got {wrong}")
+    _check_indices(indices, n_features)
     if "v" not in x:
-        return make(Features, (np.array(indices, dtype=np.int32), _ones(len(indices))))
+        return Features(np.array(indices, dtype=np.int32), _ones(len(indices)))
     values = x["v"]
     if type(values) is not list or len(values) != len(indices):
         got = f"{len(values)} values" if type(values) is list else _shown(values)
         raise MalformedError(f"x.v: expected as many numbers as x.i has, {len(indices)}; got {got}")
     return Features(np.array(indices, dtype=np.int32), _finite(values, "x.v"))
+
+
+def _typed_features(x: SparseFields) -> Features:
+    """Indices that were checked, and values that are numbers."""
+    nnz = len(x.i)
+    if x.v is UNSET:
+        values = _ones(nnz)
+    elif len(x.v) == nnz:
+        values = np.array(x.v, dtype=np.float64)
+    else:
+        raise MalformedError(f"x.v: expected as many numbers as x.i has, {nnz}; got {len(x.v)} values")
+    return make(Features, (np.fromiter(x.i, np.int32, nnz), values))
+
+
+def _check_indices(indices: list[int], n_features: int) -> None:
+    if not indices:
+        return
+    if not all(map(lt, indices, indices[1:])):
+        raise MalformedError("x.i: expected strictly increasing indices")
+    if indices[0] < 0 or indices[-1] >= n_features:
+        wrong = indices[0] if indices[0] < 0 else indices[-1]
+        raise MalformedError(f"x.i: expected indices from 0 to {n_features - 1}; got {wrong}")
 
 
 def _ones(n: int) -> FloatArray:
@@ -228,8 +252,8 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
     Raises:
         MalformedError: not a prediction.
     """
-    fields = _fields(record)
-    event_id = _event_id(fields, record)
+    fields = _fields(_value(record))
+    event_id = _checked_id(fields.get("id"), record)
     scores = fields.get("scores")
     if type(scores) is not list or len(scores) < 2:
         raise MalformedError(f"scores: expected a list of one number for each class; got {_shown(scores)}")
@@ -299,8 +323,15 @@ def decode_feedback(
     Raises:
         MalformedError: not a feedback, or without the label that a full-information learner needs.
     """
-    fields = _fields(record)
-    event_id = _event_id(fields, record)
+    value = _value(record)
+    typed = read_feedback(value) if rules == FEEDBACK_RULES else None
+    if typed is not None:
+        label = None if typed.label is UNSET else typed.label
+        fits = not needs_label if label is None else label < n_classes
+        if fits and (typed.action is None or typed.action < n_classes):
+            return make(Feedback, (_checked_id(typed.id, record), typed.reward, label, typed.action))
+    fields = _fields(value)
+    event_id = _checked_id(fields.get("id"), record)
     reward = _integer(fields, "reward", 2) if rules == FEEDBACK_RULES_1 else _reward(fields)
     label = action = None
     if "label" in fields:
@@ -341,8 +372,8 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
     Raises:
         MalformedError: not an example.
     """
-    fields = _fields(record)
-    event_id = _event_id(fields, record)
+    fields = _fields(_value(record))
+    event_id = _checked_id(fields.get("id"), record)
     if fields.get("outcome") not in tuple(Outcome):
         raise MalformedError(f"outcome: expected one of {', '.join(Outcome)}; got {_shown(fields.get('outcome'))}")
     example = Example(
@@ -369,13 +400,20 @@ def _drift(fields: dict[str, Any]) -> Drift | None:
 
 
 def decode_answer(record: Record) -> Answer:
-    """Read the part of a prediction that a judge needs; it costs half of `decode_prediction`.
+    """Read the part of a prediction that a judge needs; it costs a fraction of `decode_prediction`.
 
     Raises:
         MalformedError: not a prediction.
     """
-    fields = _fields(record)
-    event_id = _event_id(fields, record)
+    value = _value(record)
+    typed = read_prediction(value)
+    if typed is not None:
+        n_classes = len(typed.scores)
+        if n_classes >= 2 and typed.action < n_classes and typed.greedy < n_classes:
+            event_id = _checked_id(typed.id, record)
+            return make(Answer, (event_id, typed.action, typed.greedy, typed.decided_at_ms))
+    fields = _fields(value)
+    event_id = _checked_id(fields.get("id"), record)
     scores = fields.get("scores")
     if type(scores) is not list or len(scores) < 2:
         raise MalformedError(f"scores: expected a list of one number for each class; got {_shown(scores)}")
@@ -383,86 +421,8 @@ def decode_answer(record: Record) -> Answer:
     return make(Answer, (event_id, action, greedy, _integer(fields, "decided_at_ms")))
 
 
-DEAD_LETTER_MALFORMED = "malformed"
-DEAD_LETTER_ORPHAN = "orphan"
-DEAD_LETTER_MISMATCHED = "mismatched"
-
-
-def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reason: str) -> Headers:
-    """The headers of a dead letter: where the record stood, and why it is here."""
-    return (
-        VERSION_HEADER,
-        ("onebit-topic", topic.encode()),
-        ("onebit-partition", b"%d" % partition),
-        ("onebit-offset", b"%d" % offset),
-        ("onebit-kind", kind.encode()),
-        ("onebit-reason", reason.encode()),
-    )
-
-
-DEAD_LETTER_BYTES_MAX = 500_000
-"""Of the key, and of the value. A topic may hold larger records than a producer may send (compressed ones count as they
-are stored): their dead letters are cut, and say so in a header, for else they could never be written."""
-
-_DEAD_LETTER_CONTENT_MAX = 1_020_000
-"""Bytes of key, value and the record's own headers together. Kafka's default limit is 1 MiB for a whole record: what is
-left is for our headers. So there is room for 20,000 bytes of its own at least, and mostly for all of them."""
-
-_HEADER_OVERHEAD_BYTES = 10  # of two lengths, at most
-
-RESERVED_NAME = re.compile(r"(original-)*onebit-")
-"""How names of headers begin that get `original-` before them in a dead letter."""
-
-
-def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
-    """Key, value and headers of a record's dead letter: ours first, then the record's own.
-
-    Names of ours among its own get `original-` before them, so that a reader finds only ours under our names.
-    """
-    headers = dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
-    key, value = record.key, record.value
-    if key is not None and len(key) > DEAD_LETTER_BYTES_MAX:
-        key, headers = key[:DEAD_LETTER_BYTES_MAX], (*headers, ("onebit-key-bytes", b"%d" % len(key)))
-    if value is not None and len(value) > DEAD_LETTER_BYTES_MAX:
-        value, headers = value[:DEAD_LETTER_BYTES_MAX], (*headers, ("onebit-value-bytes", b"%d" % len(value)))
-    own = _own_headers(record.headers, _DEAD_LETTER_CONTENT_MAX - len(key or b"") - len(value or b""))
-    if len(own) < len(record.headers):
-        headers = (*headers, ("onebit-headers", b"%d" % len(record.headers)))
-    return key, value, (*headers, *own)
-
-
-def _own_headers(headers: Headers, bytes_max: int) -> Headers:
-    """The headers of a record under the names that they have in its dead letter; those that fit, each of them whole."""
-    kept, left = [], bytes_max
-    for name, content in headers:
-        kept_name = f"original-{name}" if RESERVED_NAME.match(name) else name
-        size = len(kept_name.encode(errors="surrogateescape")) + len(content) + _HEADER_OVERHEAD_BYTES
-        if size <= left:
-            kept.append((kept_name, content))
-            left -= size
-    return tuple(kept)
-
-
-def decode_dead_letter(record: Record) -> tuple[str, int, int, str]:
-    """Topic, partition and offset of the record that a dead letter holds, and of what kind it is.
-
-    Raises:
-        MalformedError: the headers are not those of a dead letter.
-    """
-    headers = dict(record.headers)
-    try:
-        return (
-            headers["onebit-topic"].decode(),
-            int(headers["onebit-partition"]),
-            int(headers["onebit-offset"]),
-            headers["onebit-kind"].decode(),
-        )
-    except (KeyError, ValueError) as error:
-        raise MalformedError(f"a dead letter without a usable header: {error}") from error
-
-
-def _fields(record: Record) -> dict[str, Any]:
-    """The JSON object in a record."""
+def _value(record: Record) -> bytes:
+    """The bytes of a record, which may be read as far as their number and their version go."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -472,6 +432,11 @@ def _fields(record: Record) -> dict[str, Any]:
         for name, content in record.headers:
             if name == VERSION_HEADER[0] and content != VERSION_HEADER[1]:
                 raise MalformedError(f"version: expected {VERSION}; got {_shown(content)}")
+    return value
+
+
+def _fields(value: bytes) -> dict[str, Any]:
+    """The JSON object in a record's bytes."""
     try:
         fields = orjson.loads(value)
     except orjson.JSONDecodeError as error:
@@ -481,8 +446,8 @@ def _fields(record: Record) -> dict[str, Any]:
     return fields
 
 
-def _event_id(fields: dict[str, Any], record: Record) -> str:
-    event_id = fields.get("id")
+def _checked_id(event_id: object, record: Record) -> str:
+    """The id that stands in a record, seen to be one and to be the record's key."""
     if type(event_id) is not str or not event_id:
         raise MalformedError(f"id: expected a text; got {_shown(event_id)}")
     key = event_id.encode()

@@ -29,3 +29,26 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+def place_of(record: Record) -> str:
+    """Where a record stands, for messages."""
+    return f"{record.topic}/{record.partition} offset {record.offset}"
+
+
+class Foreign(NamedTuple):
+    """Records that other programs have written into a topic of Onebit's; they are passed over."""
+
+    records: int = 0
+    first: str = ""  # the place of the first one
+
+    def and_also(self, record: Record) -> "Foreign":
+        """One more."""
+        return Foreign(self.records + 1, self.first or place_of(record))
+
+    def told(self, where: str) -> str:
+        """The same for people."""
+        return (
+            f"records in {where} that are not Onebit's are passed over: {self.records:,}, the first is {self.first}; "
+            "see who else writes there"
+        )

@@ -42,6 +42,15 @@ def headed(head: Mapping[str, Any]) -> bytes:
     return len(encoded).to_bytes(4, "little") + encoded
 
 
+def section_name(data: bytes) -> str | None:
+    """The name in the head of the section that bytes begin with; None where there is none."""
+    try:
+        head = orjson.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
+    except orjson.JSONDecodeError:
+        return None
+    return head.get("name") if isinstance(head, dict) else None
+
+
 class SectionReader:
     """Reads sections off payloads, and lets each payload go when it has been read."""
 

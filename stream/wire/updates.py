@@ -22,7 +22,8 @@ An entry has all that a model needs to take it in, so that whoever reads the log
 is the step before that wrote to the log, 0 for the first: so a reader knows when one is missing, or came twice.
 
 The header `onebit-version` holds the format. A later version may add a column that may be absent; one that does not
-know it refuses the record.
+know it refuses the record. Every format is a section of this name: so records of other programs are told from those of
+later versions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +34,8 @@ from numpy.typing import NDArray
 
 from stream.wire.codec import VERSION_HEADER
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
-from stream.wire.records import Headers, Record
-from stream.wire.sections import Section, SectionReader, encode_section
+from stream.wire.records import Headers, Record, place_of
+from stream.wire.sections import Section, SectionReader, encode_section, section_name
 
 FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
@@ -47,6 +48,7 @@ DECIDED, SETTLED, CORRECTED = 0, 1, 2
 
 NO_BIT, NO_LABEL = -1, -1
 
+_NAME = "updates"
 _ENTRY_BYTES = 38  # of an entry, beside its scores and its x
 _NEEDED = ("kind", "action", "greedy", "propensity", "scores", "reward", "nnz", "x.indices")
 _OPTIONAL = ("x.values", "assumed", "v", "label")
@@ -141,15 +143,17 @@ def encode_updates(
 
 
 def decode_update(record: Record) -> Update | None:
-    """Read a record of the log; None for one of another program, which has no version.
+    """Read a record of the log; None for one of another program, which has no version, or is no section of updates.
+
+    It can hide no step: those of a task are chained by their numbers.
 
     Raises:
         UpdatesError: a later version has written it, or it cannot be read.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
-    if version is None:
+    if version is None or section_name(record.value or b"") != _NAME:
         return None
-    place = f"{record.topic}/{record.partition} offset {record.offset}"
+    place = place_of(record)
     if version != HEADERS[0][1]:
         raise UpdatesError(
             f"{place}: expected updates of format {FORMAT}; got {version!r}: a later version of Onebit has written "
@@ -203,7 +207,7 @@ def _section(update: Update) -> Section:
     )
     arrays |= {name: column for name, column, absent in optional if np.any(column != absent)}
     values = {"partition": update.partition, "step": update.step, "part": update.part, "follows": update.follows}
-    return Section("updates", values, arrays)
+    return Section(_NAME, values, arrays)
 
 
 def _update(values: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Update:

@@ -1,8 +1,8 @@
 """Dead letters are put again as the records that they were, once, and the pipeline takes them like any others."""
 
 from stream.brokers.requeueing import REQUEUED_HEADER, Fate, Requeued, requeue
-from stream.wire.codec import HEADERS, dead_letter_headers, encode_dead_letter
-from stream.wire.dead_letters import DeadLetter
+from stream.wire.codec import HEADERS
+from stream.wire.dead_letters import DeadLetter, dead_letter_headers, encode_dead_letter
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
 

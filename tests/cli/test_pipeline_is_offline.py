@@ -16,7 +16,7 @@ from stream.brokers.reading import read_partition
 from stream.cli.composition import feedback_plan
 from stream.cli.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
 from stream.cli.settings import Settings
-from stream.joining.task import PolicyError
+from stream.joining.task_settings import PolicyError
 from stream.learners import registered
 from stream.offline import NEVER, Examples, Patience, Run, run
 from stream.randomness.draws import Draws, Purpose

@@ -7,7 +7,7 @@ import pytest
 
 from stream.cli.app import POLICY_HINTS, main
 from stream.cli.exits import ExitCode
-from stream.joining.task import Unsuitable
+from stream.joining.task_settings import Unsuitable
 from tests.cli.conftest import Onebit
 
 

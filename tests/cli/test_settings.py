@@ -10,7 +10,8 @@ from stream.cli.access import client_config_of
 from stream.cli.connection import command_hint
 from stream.cli.described import described
 from stream.cli.exits import ExitCode, markdown
-from stream.cli.settings import HIDDEN, Panel, Program, SettingsError
+from stream.cli.setting_values import HIDDEN
+from stream.cli.settings import Panel, Program, SettingsError
 from stream.cli.settings_table import as_markdown
 from stream.cli.sources import command_line, load_settings, unknown_variables
 from tests.cli.conftest import Onebit

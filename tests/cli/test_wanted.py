@@ -11,7 +11,7 @@ from stream.cli.settings import Settings
 from stream.cli.sources import load_settings
 from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import ParameterError, check_parameters
 from stream.recovery.resolve import SettingsDifferError
 from stream.recovery.stored_settings import ABSENT, by_name

@@ -36,7 +36,6 @@ def test_a_learner_tells_what_it_has_decided_and_what_waits() -> None:
     while learner.step(0):
         pass
     pipeline.context("not read yet")
-    learner._last_ends = learner._ends()  # as the next step asks for them
     assert learner_unready(learner) == ""
     told = by_metric(list(counts.samples(learner)))
     assert told[metrics.DECISIONS.name] == {("0",): 5}

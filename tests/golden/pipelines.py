@@ -14,7 +14,7 @@ from stream.brokers.clocks import VirtualClock
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.partitioner import partition_for
 from stream.brokers.reading import read_partition
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import create
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalStep

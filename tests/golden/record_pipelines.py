@@ -34,7 +34,7 @@ from stream.brokers.local_kafka import local_kafka
 from stream.brokers.partitioner import partition_for
 from stream.brokers.port import Broker, BrokerError
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.snapshot_chunks import Stored
 from stream.recovery.snapshot_format import FORMAT

@@ -5,7 +5,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.learners import ParameterError
 from stream.recovery.resolve import SettingsDifferError, resolve
 from stream.recovery.stored_settings import by_name, named, stored_settings, task_settings

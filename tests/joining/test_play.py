@@ -7,7 +7,8 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.joining.task import Effects, PolicyError, Task, TaskSettings, Unsuitable
+from stream.joining.task import Effects, Task
+from stream.joining.task_settings import PolicyError, TaskSettings, Unsuitable
 from stream.learners import FromLogs, ParameterError, check_parameters, create, registered
 from stream.recovery.digests import state_digest
 from stream.recovery.stored_settings import by_name, task_settings

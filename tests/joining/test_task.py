@@ -1,4 +1,4 @@
-"""The engine: the order of the merge, the time of a decision, and a state that does not depend on batches."""
+"""The task: the order of the merge, the time of a decision, and a state that does not depend on batches."""
 
 from collections import deque
 from itertools import pairwise
@@ -12,24 +12,12 @@ from hypothesis import strategies as st
 
 from stream.joining import placement
 from stream.joining.join import JoinSettings
-from stream.joining.task import (
-    READING_1,
-    Effects,
-    PolicyError,
-    Reading,
-    Task,
-    TaskSettings,
-    Unsuitable,
-    merge,
-)
+from stream.joining.task import READING_1, Effects, Reading, Task, merge
+from stream.joining.task_settings import PolicyError, TaskSettings, Unsuitable
 from stream.learners import ParameterError, banditron, create, soba
 from stream.recovery.digests import state_digest
-from stream.wire.codec import (
-    DEAD_LETTER_MALFORMED,
-    DEAD_LETTER_MISMATCHED,
-    DEAD_LETTER_ORPHAN,
-    VERSION_HEADER,
-)
+from stream.wire.codec import VERSION_HEADER
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import Example, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
@@ -69,17 +57,21 @@ def test_merge_takes_what_no_earlier_record_can_still_precede(
     left = timeline("contexts", contexts), timeline("feedback", feedback)
     merged = merge(
         *left,
-        contexts_ended=ended in ("contexts", "both"),
-        feedback_ended=ended in ("feedback", "both"),
+        contexts_ended=lambda: ended in ("contexts", "both"),
+        feedback_ended=lambda: ended in ("feedback", "both"),
         records_max=100,
     )
     assert " ".join(f"{record.topic[0]}{record.append_ms}" for record in merged) == taken
     assert len(merged) + len(left[0]) + len(left[1]) == len(contexts) + len(feedback)
 
 
+def not_asked() -> bool:
+    raise AssertionError("whether an input is read to its end decides nothing here")
+
+
 def test_merge_takes_at_most_so_many_and_leaves_the_rest_in_order() -> None:
     contexts, feedback = timeline("contexts", [10, 30]), timeline("feedback", [20, 25])
-    taken = merge(contexts, feedback, contexts_ended=True, feedback_ended=True, records_max=2)
+    taken = merge(contexts, feedback, contexts_ended=not_asked, feedback_ended=not_asked, records_max=2)
     assert [record.append_ms for record in taken] == [10, 20]
     assert [record.append_ms for record in (*contexts, *feedback)] == [30, 25]
 
@@ -460,7 +452,9 @@ def test_merge_gives_the_same_order_however_the_inputs_are_read(
     for more_contexts, more_feedback in (*portions, (100, 100)):
         for source, target, more in ((contexts, read[0], more_contexts), (feedback, read[1], more_feedback)):
             target.extend(source.popleft() for _ in range(min(more, len(source))))
-        merged += merge(*read, contexts_ended=not contexts, feedback_ended=not feedback, records_max=1_000)
+        merged += merge(
+            *read, contexts_ended=lambda: not contexts, feedback_ended=lambda: not feedback, records_max=1_000
+        )
     assert merged == records
 
 

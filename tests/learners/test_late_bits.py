@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
 from stream.learners.late_ucb import PROJECTION_SEED, LateUcb, projection
 from stream.learners.late_ucb_kernels import BLOCK

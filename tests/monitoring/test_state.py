@@ -9,7 +9,8 @@ from stream.monitoring.delays import Bin, DelaySketch
 from stream.monitoring.state import CLASSES_MAX, LETTERS_MAX, Letter, PartitionState, decode, encode
 from stream.monitoring.windows import WINDOW_MS, WINDOWS_MAX, Counts, Windows, share, total_windows
 from stream.wire import codec
-from stream.wire.codec import encode_dead_letter, encode_example, encode_prediction
+from stream.wire.codec import encode_example, encode_prediction
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, encode_dead_letter
 from stream.wire.events import Decision, Example, Outcome, Prediction
 from stream.wire.records import Record
 from tests.pipeline import TOPICS
@@ -30,7 +31,7 @@ def example(
 
 def letter(offset: int, reason: str = "x: expected numbers") -> Record:
     refused = Record(TOPICS.contexts, 0, 40 + offset, 5, None, b"?", ())
-    key, value, headers = encode_dead_letter(refused, codec.DEAD_LETTER_MALFORMED, reason)
+    key, value, headers = encode_dead_letter(refused, DEAD_LETTER_MALFORMED, reason)
     return Record(TOPICS.dead_letter, 0, offset, 7, key, value, headers)
 
 

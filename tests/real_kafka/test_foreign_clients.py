@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
-from stream.wire import codec as wire_codec
+from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers, TopicPartition
 from tests.contract.test_foreign_records import CODECS, NOT_UTF_8, Name
@@ -102,7 +102,7 @@ def test_nothing_that_other_clients_write_stops_learner_or_audit(
     broker = ours.broker()
     letters = list(read_partition(broker, TopicPartition(topics.dead_letter, 0)))
     broker.close()
-    places = [wire_codec.decode_dead_letter(letter) for letter in letters]
+    places = [decode_dead_letter(letter) for letter in letters]
     contents = [(letter.key, letter.value, letter.headers[7:]) for letter in letters]
     assert dict(zip(places, contents, strict=True)) == {
         (topics.contexts, 0, 0, "malformed"): (None, None, ()),

@@ -14,7 +14,7 @@ from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import Broker
 from stream.cli.app import app
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.digests import task_digest
 from stream.recovery.recover import rebuild

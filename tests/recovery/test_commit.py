@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import orjson
 import pytest
 
-from consumers import learner as learner_module
+from consumers import starting as starting_module
 from consumers.learner import LearnerProgram
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.joining.join import JoinSettings
@@ -233,7 +233,7 @@ def test_steps_of_the_first_rules_are_applied_again_by_them(monkeypatch: pytest.
     """A pipeline of the first version, which a later one recovers, and goes on with by its own rules."""
     pipeline = Pipeline(small_task())
     # The first version's steps: the rewards and the action below are to it malformed, and an unknown field.
-    monkeypatch.setattr(learner_module, "Reading", lambda partitions: READING_1)
+    monkeypatch.setattr(starting_module, "Reading", lambda partitions: READING_1)
     first = pipeline.learner(snapshot_interval_ms=0)
     for event_id in "abc":
         pipeline.context(event_id)
@@ -425,6 +425,7 @@ def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_
         raise BrokerUnavailableError("not in time")
 
     monkeypatch.setattr(pipeline.broker, "ends", unanswered)
+    pipeline.context("next")
     with pytest.raises(FencedError if is_expelled else BrokerUnavailableError):
         learner.step(0)
 

@@ -225,6 +225,24 @@ def test_busy_learner_asks_for_nothing_and_an_idle_one_once_before_it_decides() 
     assert max(ages_ms(pipeline)) <= TOLERANCE_MS
 
 
+@pytest.mark.parametrize(("for_ms", "asks"), [(TOLERANCE_MS, 0), (TOLERANCE_MS + 1, 1)])
+def test_pause_after_the_answer_to_a_question_makes_it_ask_again_and_gives_nothing_up(for_ms: int, asks: int) -> None:
+    pipeline, learner, slow = slowed(1)
+    for name in "abcd":
+        pipeline.answer(name, 1)
+    idle(learner)
+    pipeline.clock.advance_to(9_000)
+    pipeline.context("e")
+    learner.step(0)
+    assert pipeline.ledger().decided == 4, "it has asked"
+    pipeline.clock.advance_to(9_000 + for_ms)
+    slow.begun = 0
+    idle(learner)
+    assert (slow.begun, pipeline.ledger().decided) == (asks + 1, 5)
+    assert max(ages_ms(pipeline)) <= TOLERANCE_MS
+    assert learner.outdated == 0
+
+
 def test_learner_that_dates_by_contexts_neither_asks_nor_gives_up() -> None:
     pipeline = Pipeline(small_task())
     slow = Slow(pipeline, 1)

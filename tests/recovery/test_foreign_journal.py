@@ -10,11 +10,11 @@ from stream.recovery import journal
 from stream.recovery.digests import task_digest
 from stream.recovery.journal import JournalError, JournalStep, Opening, is_foreign
 from stream.recovery.journal_reading import JournalFollower, last_step, settings_entry
-from stream.recovery.recover import Foreign, rebuild, recover
+from stream.recovery.recover import rebuild, recover
 from stream.verifying.audit import audit_partition
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
-from stream.wire.records import Headers, Record, TopicPartition
+from stream.wire.records import Foreign, Headers, Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, small_task
 
 JOURNAL = TopicPartition(TOPICS.journal, 0)

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import READING_1, TaskSettings
+from stream.joining.task import READING_1
+from stream.joining.task_settings import TaskSettings
 from stream.recovery import journal
 from stream.recovery.journal import (
     FORMAT_1_LEDGER,

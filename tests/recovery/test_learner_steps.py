@@ -77,6 +77,30 @@ def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
     return producer
 
 
+def test_a_step_asks_where_its_inputs_end_only_when_it_depends_on_that_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.context("first")
+    idle(learner)
+    ends, asked = pipeline.broker.ends, 0
+
+    def asking(tps: Sequence[TopicPartition]) -> Any:
+        nonlocal asked
+        asked += 1
+        return ends(tps)
+
+    monkeypatch.setattr(pipeline.broker, "ends", asking)
+    learner.step(0)
+    questions = [asked]  # there is nothing to do
+    pipeline.context("second")
+    pipeline.answer("first", 1)
+    learner.step(0)
+    questions.append(asked)  # feedback may be on its way that is earlier than a context
+    assert (questions, pipeline.ledger().decided, pipeline.ledger().matched) == ([0, 1], 2, 1)
+
+
 @pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])
 def test_partition_that_is_held_up_holds_up_no_other_and_is_neither_read_nor_told_of_twice(topic: str) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
@@ -234,18 +258,24 @@ def test_learner_with_decisions_that_wait_asks_for_the_time_when_nothing_was_sai
     assert learner.step(0) == 1
     assert learner.step(0) == 0
     assert len(pipeline.journal()) == steps + 1
-    assert pipeline.journal()[-1].feedback_end_ms == 1_000  # all had been read, as of what was known of the time
+    assert pipeline.journal()[-1].feedback_end_ms == -1  # nothing was due, so it was not asked whether all was read
 
 
 def test_step_tells_of_no_time_up_to_which_all_feedback_was_applied_while_some_is_not_committed() -> None:
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner()
-    idle(learner)
-    foreign = hold_up(pipeline, TOPICS.feedback, 0)
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=2_000, orphan_ms=500, retain_ms=100_000)))
+    learner = pipeline.learner(snapshot_interval_ms=0)
     pipeline.context("a")
     idle(learner)
-    assert {step.feedback_end_ms for step in pipeline.journal()[-1:]} == {-1}
+    foreign = hold_up(pipeline, TOPICS.feedback, 0)
+    due_ms = pipeline.now_ms() + 2_001
+    pipeline.clock.advance_to(due_ms)
+    pipeline.context("b")  # and so the learner hears what time it is
+    idle(learner)
+    told = [max(step.feedback_end_ms for step in pipeline.journal())]
     foreign.abort()
+    idle(learner)
+    told.append(pipeline.journal()[-1].feedback_end_ms)
+    assert (told, pipeline.ledger().expired) == ([-1, due_ms], 1)
 
 
 def test_learner_that_has_asked_for_one_task_does_not_wait_although_another_had_something_to_do() -> None:

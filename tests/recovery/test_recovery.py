@@ -10,7 +10,8 @@ import pytest
 from consumers.learner import LearnerProgram
 from stream.brokers.partitioner import partition_for
 from stream.brokers.port import FencedError
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.digests import task_digest
 from stream.recovery.journal import JournalError

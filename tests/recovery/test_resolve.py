@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.learners import Parameter, registered
 from stream.recovery.resolve import CHANGEABLE, Difference, Given, SettingsDifferError, resolve
 from stream.recovery.stored_settings import (

@@ -9,7 +9,8 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from stream.joining.join import JoinSettings
-from stream.joining.task import READING_1, Task, TaskSettings
+from stream.joining.task import READING_1, Task
+from stream.joining.task_settings import TaskSettings
 from stream.learners import ParameterError
 from stream.recovery import journal
 from stream.recovery.commit import COMMIT_STEPS

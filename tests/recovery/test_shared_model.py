@@ -23,7 +23,7 @@ from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalError, UnrecoverableError
 from stream.recovery.model_snapshot import read_model_snapshots
-from stream.recovery.recover import rebuild, recover
+from stream.recovery.recover import recover
 from stream.recovery.resolve import SettingsDifferError
 from stream.sharing.replica import Replica
 from stream.verifying.audit import audit_partition
@@ -254,7 +254,7 @@ def test_a_task_never_goes_on_below_the_version_of_its_last_step(monkeypatch: py
     learner.close()
     behind = pipeline.learner()
     with monkeypatch.context() as patched:
-        patched.setattr(Following, "read_on", lambda self: None)
+        patched.setattr(Following, "read_on", lambda self, reads_on: None)
         idle(behind)
         assert behind.tasks == {}
     idle(behind)
@@ -279,20 +279,6 @@ def test_predictions_that_are_gone_are_not_made_up(forged: bool) -> None:
         pipeline.broker.producer().send(TOPICS.predictions, 0, None, orjson.dumps({"id": name}), step_headers(2))
     with pytest.raises(UnrecoverableError, match=r"step 2 of test.journal/0: expected its 2 predictions in test.pred"):
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
-
-
-def test_a_log_that_was_made_anew_is_not_gone_on_with() -> None:
-    pipeline = decided()
-    pipeline.broker.delete_topics([TOPICS.updates])
-    pipeline.broker.create_topics(TOPICS.specs(1, shares_model=True))
-    said: list[str] = []
-    learner = pipeline.learner()
-    learner._announce = said.append
-    learner.step(0)
-    learner.step(0)
-    assert not learner.ready
-    (line,) = [line for line in said if "waits" in line]
-    assert line.startswith("partition 0 waits until test.updates can be read up to what its step 2 wrote")
 
 
 def test_a_transaction_that_is_open_in_the_log_holds_up_what_is_read_of_it_and_not_the_decisions() -> None:
@@ -334,22 +320,6 @@ def test_a_pipeline_keeps_the_model_that_it_began_with(begun: Any, given: Any) -
 def test_what_a_shared_model_cannot_do_yet_is_refused() -> None:
     with pytest.raises(ParameterError, match="model shared: expected play own; got logged"):
         Task(small_task("late-ucb", model="shared", play="logged"), TOPICS.contexts)
-    pipeline = decided()
-    with pytest.raises(JournalError, match="decides on a model that it shares"):
-        rebuild(pipeline.broker, TOPICS, 0, None)
-
-
-def test_records_of_other_programs_in_the_log_change_nothing() -> None:
-    pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
-    pipeline.send(TOPICS.updates, b"hello")  # with a version, as the events of a plain producer have it
-    with pytest.raises(Exception, match=r"test.updates/0 offset 0: expected a record of updates"):
-        whole_run(pipeline)
-    pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
-    pipeline.broker.producer().send(TOPICS.updates, 0, None, b"hello", ())
-    one, other = whole_run(pipeline)
-    assert replicas(one.program) == replicas(other.program)
-    assert one.program.replica is not None
-    assert one.program.replica.foreign == [0]
 
 
 def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_it_is_applied() -> None:
@@ -377,7 +347,7 @@ def test_a_replica_begins_with_the_newest_snapshot_of_the_model_and_is_the_one_t
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
     one, other = whole_run(pipeline, ({(30, 5)}, {(21, 2)}), snapshot_interval_ms=40, snapshot_chunk_bytes=20_000)
     assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
-    following = Following(pipeline.broker, TOPICS, pipeline.settings)
+    following = Following(pipeline.broker, TOPICS, pipeline.settings, pipeline.now_ms)
     begun = following.replica.version
     following.read_on()
     assert 0 < begun <= following.replica.version
@@ -412,7 +382,7 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
     whole_run(pipeline, snapshot_interval_ms=40)
     other = replace(pipeline.settings, parameters={"project": 4})
     with pytest.raises(JournalError, match=r"of the shared model at version .*another pipeline has written it"):
-        Following(pipeline.broker, TOPICS, other)
+        Following(pipeline.broker, TOPICS, other, pipeline.now_ms)
 
 
 def kernel_learner(pipeline: Pipeline) -> KernelLearner:

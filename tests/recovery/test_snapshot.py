@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.joining.join import JoinSettings, Orphan, Overflows, Pending, Retained
-from stream.joining.task import Task, TaskSettings
+from stream.joining.task import Task
+from stream.joining.task_settings import TaskSettings
 from stream.learners import State, registered
 from stream.recovery import snapshot_columns
 from stream.recovery.digests import task_digest

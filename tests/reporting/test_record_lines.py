@@ -5,7 +5,8 @@ import json
 import pytest
 
 from stream.reporting.record_lines import event_id_of, record_json, record_line
-from stream.wire.codec import HEADERS, encode_dead_letter, step_headers
+from stream.wire.codec import HEADERS, step_headers
+from stream.wire.dead_letters import encode_dead_letter
 from stream.wire.records import Headers, Record
 from tests.pipeline import TOPICS, context_value, feedback_value
 

@@ -8,7 +8,8 @@ from stream.learners.base import KernelLearner
 from stream.recovery.digests import state_digest
 from stream.sharing.replica import Place, Replica
 from stream.wire.events import Decision, Features
-from stream.wire.records import Headers, Record
+from stream.wire.records import Foreign, Headers, Record
+from stream.wire.sections import Section, encode_section
 from stream.wire.updates import DECIDED, HEADERS, SETTLED, Entry, UpdatesError, encode_updates
 
 X = Features(np.array([0, 2], np.int32), np.array([1.0, -0.5]))
@@ -74,8 +75,8 @@ def test_a_record_that_comes_twice_is_passed_over() -> None:
 
 def test_records_of_other_programs_are_passed_over_and_told() -> None:
     one = replica()
-    assert one.read([record(0, b"{}", ()), step(1, 1, 0), record(2, b"", ())]) == 1
-    assert (one.foreign, one.offset) == ([0, 2], 3)
+    assert one.read([record(0, b"{}", ()), step(1, 1, 0), record(2, b"{}")]) == 1
+    assert (one.foreign, one.offset) == (Foreign(2, "onebit.updates/0 offset 0"), 3)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,8 @@ def test_records_of_other_programs_are_passed_over_and_told() -> None:
         ([step(0, 1, 0), step(1, 4, 3)], "offset 1: expected updates of partition 0 after step 1, part 0; got step 4"),
         ([step(0, 4, 3)], "after step 0, part -1; got step 4, part 0, after step 3: records are missing"),
         ([record(0, encode_updates(0, 1, 0, [settled()] * 2, bytes_max=1)[1])], "got step 1, part 1"),
-        ([record(0, b"\x05\0\0\0hello")], "cannot be read"),
-        ([record(0, b"")], "cannot be read"),
-        ([record(0, b"", ((HEADERS[0][0], b"2"),))], "expected updates of format 1; got b'2': a later version"),
+        ([record(0, b"".join(encode_section(Section("updates"))))], "cannot be read"),
+        ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], "updates of format 1; got b'2': a later version"),
     ],
 )
 def test_what_is_missing_or_cannot_be_read_is_refused(records: list[Record], message: str) -> None:

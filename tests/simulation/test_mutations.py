@@ -14,14 +14,17 @@ import pytest
 
 from consumers import learner as learner_module
 from consumers import snapshots as snapshots_module
+from consumers import starting as starting_module
 from consumers.learner import LearnerProgram
+from consumers.starting import Starting
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Ends
 from stream.cli.simulate import make_learner
 from stream.joining import task as task_module
 from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
 from stream.joining.play import Played, play_match
-from stream.joining.task import Sharing, Task
+from stream.joining.task import Task
+from stream.joining.task_settings import Sharing
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
 from stream.recovery import snapshot as snapshot_module
@@ -181,7 +184,6 @@ def passes_time_at_contexts(self: Task, record: Any, now_ms: int, effects: Any, 
 
 
 _apply_context = Task._apply_context
-_apply = LearnerProgram._apply
 _merge = task_module.merge
 _decode_feedback = codec.decode_feedback
 
@@ -192,13 +194,14 @@ def expires_by_the_host(self: Join, watermark_ms: int, original: Any = Join.pass
 
 
 def takes_what_is_there(contexts: Any, feedback: Any, **arguments: Any) -> Any:
-    return _merge(contexts, feedback, **(arguments | {"contexts_ended": True, "feedback_ended": True}))
+    return _merge(contexts, feedback, **(arguments | {"contexts_ended": lambda: True, "feedback_ended": lambda: True}))
 
 
-def feedback_is_always_read_to_its_end(self: LearnerProgram, partition: int, running: Any, ends: Any) -> Any:
-    position = self._consumer.position(running.feedback_tp)
-    ends = ends | {running.feedback_tp: Ends(min(position, ends[running.feedback_tp].high_watermark), position)}
-    return _apply(self, partition, running, ends)
+def feedback_is_always_read_to_its_end(
+    self: LearnerProgram, tp: TopicPartition, original: Any = LearnerProgram._end
+) -> Ends:
+    end, position = original(self, tp), self._consumer.position(tp)
+    return Ends(min(position, end.high_watermark), position) if tp.topic == self._topics.feedback else end
 
 
 def ends_without_open_transactions(
@@ -220,7 +223,7 @@ def recovers_without(attribute: str) -> Mutation:
         getattr(recovered.task.join, attribute).clear()
         return recovered
 
-    return replaced(f"recovery forgets the {attribute}", learner_module, "recover", recover)
+    return replaced(f"recovery forgets the {attribute}", starting_module, "recover", recover)
 
 
 def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recover, **named: Any) -> Any:
@@ -300,9 +303,9 @@ def joins_as_it_comes(parts: Sequence[Any]) -> Any:
 
 
 def goes_on_with_what_is_read(
-    self: LearnerProgram, partition: int, recovered: Any, original: Any = LearnerProgram._has_read_its_log
+    self: Starting, partition: int, recovered: Any, recovering: Any, original: Any = Starting._has_read_its_log
 ) -> bool:
-    original(self, partition, recovered)
+    original(self, partition, recovered, recovering)
     return True
 
 
@@ -343,17 +346,17 @@ MUTATIONS = [
     counted("matches counted twice", Move.MATCH, ("matched", "matched")),
     replaced("feedback learned twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
-    replaced("open transactions not waited for", LearnerProgram, "_is_held_up", lambda self, partition: False),
+    replaced("open transactions not waited for", Starting, "is_held_up", lambda self, partition: False),
     replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
-    replaced("expiry before feedback is read", LearnerProgram, "_apply", feedback_is_always_read_to_its_end),
+    replaced("expiry before feedback is read", LearnerProgram, "_end", feedback_is_always_read_to_its_end),
     replaced("expiry while a transaction is open", FaultyBroker, "ends", ends_without_open_transactions),
     replaced("inputs merged as they come", learner_module, "merge", takes_what_is_there),
     replaced("decides before it knows the time", LearnerProgram, "_start", starts_as_if_it_knew_the_time),
     recovers_without("pending"),
     recovers_without("orphans"),
     recovers_without("retained"),
-    replaced("recovery one context too early", learner_module, "recover", recovers_from_the_end),
+    replaced("recovery one context too early", starting_module, "recover", recovers_from_the_end),
     snapshot_without("pending"),
     snapshot_without("orphans"),
     snapshot_without("retained"),
@@ -373,7 +376,7 @@ MUTATIONS = [
     shared("order by arrival", replica_module, "joined", joins_as_it_comes),
     shared("version not journaled", learner_module, "JournalStep", journal_without_version),
     shared("offset of the log not journaled", learner_module, "_log_step", journal_without_offset),
-    shared("goes on before its log is read", LearnerProgram, "_has_read_its_log", goes_on_with_what_is_read,
+    shared("goes on before its log is read", Starting, "_has_read_its_log", goes_on_with_what_is_read,
            shows_in=has_a_log_that_lags),
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from stream.brokers.partitioner import partition_for
 from stream.brokers.port import BrokerUnavailableError
 from stream.brokers.virtual_time import Program
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers

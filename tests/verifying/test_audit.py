@@ -13,7 +13,8 @@ from stream.recovery.journal import JournalError
 from stream.reporting.latency import Latency, quantiles
 from stream.verifying import audit
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition, latencies_of
-from stream.wire.codec import DEAD_LETTER_ORPHAN, dead_letter_headers, decode_example
+from stream.wire.codec import decode_example
+from stream.wire.dead_letters import DEAD_LETTER_ORPHAN, dead_letter_headers
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import READING, READING_1, Reading, TaskSettings
+from stream.joining.task import READING, READING_1, Reading
+from stream.joining.task_settings import TaskSettings
 from stream.randomness.draws import Purpose, uniform
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, Place, PredictionSeen, Settlement
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
-from stream.wire.codec import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
+from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import Example, Logged, Outcome, Target
 from tests.pipeline import small_task
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import TaskSettings
+from stream.joining.task_settings import TaskSettings
 from stream.recovery.journal import SettingsChange
 from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire.records import Record

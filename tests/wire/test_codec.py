@@ -20,6 +20,7 @@ from stream.wire.codec import (
     LogReading,
     MalformedError,
 )
+from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.events import (
     Context,
     Decision,
@@ -135,74 +136,6 @@ def test_feedback_is_read_as_it_was_written(event_id: str, reward: int, label: i
 )  # fmt: skip
 def test_example_is_read_as_it_was_written(written: Example, offset: int | None) -> None:
     assert codec.decode_example(record(codec.encode_example(written, offset))) == (written, offset)
-
-
-@given(TEXTS, COUNTS, COUNTS, TEXTS, TEXTS)
-def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offset: int, kind: str, reason: str) -> None:
-    headers = codec.dead_letter_headers(topic, partition, offset, kind, reason)
-    assert codec.decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
-
-
-def letter_of(wrong: Record) -> Record:
-    """The dead letter of a record, as it is read."""
-    key, value, headers = codec.encode_dead_letter(wrong, "malformed", "why")
-    return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
-
-
-OUR_NAMES = ("onebit-version", "onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind", "onebit-reason")
-HEADER_NAMES = st.sampled_from(OUR_NAMES) | TEXTS | st.binary().map(lambda name: name.decode(errors="surrogateescape"))
-
-
-@given(st.lists(st.tuples(HEADER_NAMES, st.binary()), max_size=8).map(tuple))
-def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Headers) -> None:
-    letter = letter_of(record(None, None, own))
-    assert codec.decode_dead_letter(letter) == ("topic", 0, 7, "malformed")
-    assert (letter.key, letter.value) == (None, None)
-    ours, kept = letter.headers[:6], letter.headers[6:]
-    assert tuple(name for name, _ in ours) == OUR_NAMES
-    assert tuple((name.removeprefix("original-"), content) for name, content in kept) == tuple(
-        (name.removeprefix("original-"), content) for name, content in own
-    )
-    assert not {name for name, _ in kept} & set(OUR_NAMES)
-    assert all(name == given for (name, _), (given, _) in zip(kept, own, strict=True) if not given.startswith("o"))
-
-
-def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
-    own = (("onebit-offset", b"5"), ("original-onebit-offset", b"6"), ("original-", b"7"), ("trace", b"8"))
-    assert letter_of(record(b"", headers=own)).headers[6:] == (
-        ("original-onebit-offset", b"5"), ("original-original-onebit-offset", b"6"), ("original-", b"7"),
-        ("trace", b"8"),
-    )  # fmt: skip
-
-
-def test_dead_letter_of_an_earlier_version_is_still_read() -> None:
-    lines = (GOLDEN / "dead-letter.headers").read_text().splitlines()
-    headers = tuple((name, content.encode()) for name, content in (line.split(": ", 1) for line in lines))
-    assert codec.decode_dead_letter(record(b"", headers=headers)) == ("onebit.contexts", 2, 41, "malformed")
-
-
-@pytest.mark.parametrize(
-    ("key_bytes", "value_bytes", "large_bytes"), [(0, 0, 5_000_000), (400_000, 5_000_000, 300_000), (10**6, 10**6, 1)]
-)
-def test_dead_letter_of_too_many_headers_keeps_those_that_fit_and_says_so(
-    key_bytes: int, value_bytes: int, large_bytes: int
-) -> None:
-    own = (("large", b"x" * large_bytes), *((f"small-{number}", b"y") for number in range(2_000)))
-    letter = letter_of(record(b"v" * value_bytes, b"k" * key_bytes, own))
-    size = len(letter.key or b"") + len(letter.value or b"")
-    size += sum(len(name) + len(content) + 10 for name, content in letter.headers)
-    assert size < 1_048_576 - 1_000
-    kept = [header for header in own if header in letter.headers]
-    assert ("small-0", b"y") in kept
-    assert len(kept) < len(own)
-    assert dict(letter.headers)["onebit-headers"] == b"2001"
-
-
-def test_dead_letter_with_room_for_a_megabyte_of_headers_keeps_them() -> None:
-    own = (("large", b"x" * 1_000_000),)
-    headers = letter_of(record(b"", headers=own)).headers
-    assert headers[6:] == own
-    assert "onebit-headers" not in dict(headers)
 
 
 class Bad(NamedTuple):
@@ -514,15 +447,6 @@ def test_answer_with_one_bad_field_is_refused_by_its_name(field: str, value: obj
         codec.decode_answer(record(orjson.dumps({**PREDICTION, field: value})))
 
 
-@pytest.mark.parametrize("missing", ["onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind"])
-def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
-    headers = tuple(
-        header for header in codec.dead_letter_headers("t", 0, 1, "malformed", "why") if header[0] != missing
-    )
-    with pytest.raises(MalformedError, match=missing):
-        codec.decode_dead_letter(record(b"", headers=headers))
-
-
 @pytest.mark.parametrize("headers", [None, (), (("trace", b"abc"),), (("trace", b"abc"), VERSION_HEADER)])
 def test_unknown_fields_and_headers_and_a_missing_version_are_tolerated(headers: Headers | None) -> None:
     headers = HEADERS if headers is None else headers
@@ -571,7 +495,7 @@ HEADER_TUPLES = st.lists(
 def refusals(given_record: Record) -> list[str]:
     """What the decoders that refuse a record say; anything but a MalformedError comes through."""
     messages = []
-    for decode in (*DECODERS.values(), codec.decode_dead_letter):
+    for decode in (*DECODERS.values(), decode_dead_letter):
         try:
             decode(given_record)
         except MalformedError as error:
@@ -690,22 +614,3 @@ def test_golden_bytes_are_still_read() -> None:
     assert codec.decode_example(golden("examples.unmatched")) == (
         Example("a", Outcome.UNMATCHED, 2, 0.25, None, None, 1_700_000_000_123), None,
     )  # fmt: skip
-
-
-def test_golden_dead_letter_headers_are_those_of_version_1() -> None:
-    headers = codec.dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1")
-    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
-    assert lines == (GOLDEN / "dead-letter.headers").read_text()
-
-
-def test_golden_headers_of_a_dead_letter_that_was_cut_and_has_headers_of_its_own() -> None:
-    own = (
-        ("onebit-version", b"1"), ("large", b"x" * 10**6), ("onebit-offset", b"5"), ("original-onebit-offset", b"6"),
-        ("original-x", b"7"), ("trace", b"8"),
-    )  # fmt: skip
-    wrong = Record("onebit.feedback", 2, 41, 1_000, b"k" * 500_001, b"v" * 500_002, own)
-    reason = "feedback for 'a': expected action 2, as it was decided; got 1"
-    key, value, headers = codec.encode_dead_letter(wrong, codec.DEAD_LETTER_MISMATCHED, reason)
-    assert (key, value) == (b"k" * 500_000, b"v" * 500_000)
-    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
-    assert lines == (GOLDEN / "dead-letter.own.headers").read_text()

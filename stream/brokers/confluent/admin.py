@@ -55,42 +55,51 @@ class Admin:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         # The stable end first: both only grow, so that it is never beyond the high watermark.
-        stable = {tp: self._watermarks("read_committed", tp)[1] for tp in tps}
-        return {tp: Ends(self._watermarks("read_uncommitted", tp)[1], stable[tp]) for tp in tps}
+        stable = self._offsets("read_committed", _kafka.OFFSET_END, tps)
+        high_watermark = self._offsets("read_uncommitted", _kafka.OFFSET_END, tps)
+        return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
-        return {tp: self._watermarks("read_uncommitted", tp)[0] for tp in tps}
+        return self._offsets("read_uncommitted", _kafka.OFFSET_BEGINNING, tps)
 
-    def _watermarks(self, level: str, tp: TopicPartition) -> tuple[int, int]:
-        """Where a partition begins and ends for a consumer of this level, asked of the broker now."""
+    def _offsets(self, level: str, which: int, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where partitions begin or end for a consumer of this level, asked of the broker now, in one request.
+
+        It is asked as one asks for the offset of a time: Kafka has a time for either.
+        """
         if level not in self._asking:
             with self._connection.translating("make a client"):
                 self._asking[level] = _kafka.Consumer(
                     self._connection.properties(group_id=NO_GROUP, isolation_level=level)
                 )
 
-        def ask() -> tuple[int, int]:
+        def ask() -> dict[TopicPartition, int]:
             try:
-                found = self._asking[level].get_watermark_offsets(
-                    _kafka.TopicPartition(*tp), timeout=self._connection.request_timeout_s, cached=False
+                return _told(
+                    self._asking[level].offsets_for_times(
+                        [_kafka.TopicPartition(*tp, which) for tp in tps], timeout=self._connection.request_timeout_s
+                    )
                 )
             except KafkaException as raised:
                 # So it also answers while it has not heard yet which partitions there are.
-                if error_of(raised).code() in MISSING and tp.partition < self.partitions_of(tp.topic):
+                if error_of(raised).code() in MISSING and self._are_there(tps):
                     raise _timed_out() from raised
                 raise
-            if found is None or min(found) < 0:
-                raise _timed_out()
-            low, high = found
-            return low, high
 
-        needs = (Acl("topic", tp.topic, "Describe"),)
+        if not tps:
+            return {}
+        what = f"ask where {', '.join(f'{tp.topic}/{tp.partition}' for tp in tps)} begin and end"
+        needs = [Acl("topic", tp.topic, "Describe") for tp in tps]
         try:
-            return self._connection.ask(f"ask where {tp.topic}/{tp.partition} begins and ends", ask, needs)
+            return self._connection.ask(what, ask, needs)
         except BrokerUnavailableError:  # a client that was made while a broker stood still may not hear that it is back
             _release(self._asking.pop(level))
             raise
+
+    def _are_there(self, tps: Sequence[TopicPartition]) -> bool:
+        there_are = self.describe_topics(sorted({tp.topic for tp in tps}))
+        return all(tp.topic in there_are and tp.partition < there_are[tp.topic].partitions for tp in tps)
 
     def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -119,6 +128,18 @@ class Admin:
 def _release(client: Any) -> None:
     with suppress(*RAISED):
         client.close()
+
+
+def _told(answers: Iterable[Any]) -> dict[TopicPartition, int]:
+    """The offsets in an answer; the first error in it is raised."""
+    offsets = {}
+    for answer in answers:
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+        if answer.offset < 0:
+            raise _timed_out()
+        offsets[TopicPartition(answer.topic, answer.partition)] = answer.offset
+    return offsets
 
 
 def _timed_out() -> KafkaException:

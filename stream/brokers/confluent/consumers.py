@@ -27,10 +27,11 @@ from stream.brokers.confluent.connection import RAISED, Connection, error_of, is
 from stream.brokers.confluent.headers import headers_read
 from stream.brokers.port import Acl, BrokerError
 from stream.brokers.refusals import check_dated_by_sender, damaged
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Record, TopicPartition, make
 
 _kafka: Any = confluent_kafka
 _code: Any = confluent_kafka.KafkaError
+_BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _FETCH_WAIT_MS = 100
 """How long the broker may wait for records: so long an end that is behind a marker is not heard of, and so long a
@@ -164,21 +165,23 @@ class Reader:
         records = []
         dated_by_sender: dict[str, Record] = {}
         positions, unreadable = self._positions, self._unreadable
+        # A record has the topic's name from here, not a copy of its own.
+        known = {tuple(tp): tp for tp in positions}
         for event in events:
-            topic, partition, error = event.topic(), event.partition(), event.error()
-            tp = TopicPartition(topic, partition)
+            place, error = (event.topic(), event.partition()), event.error()
             if error is not None:
-                self._hear(tp, event, error)
+                self._hear(TopicPartition(*place), event, error)
                 continue
-            if tp not in positions or tp in unreadable:
+            tp = known.get(place)
+            if tp is None or tp in unreadable:
                 continue
             kind, append_ms = event.timestamp()
             offset = event.offset()
-            record = Record(topic, partition, offset, append_ms, event.key(), event.value(), headers_read(event))
+            record = make(Record, (*tp, offset, append_ms, event.key(), event.value(), headers_read(event)))
             positions[tp] = offset + 1
             records.append(record)
-            if kind != _kafka.TIMESTAMP_LOG_APPEND_TIME:
-                dated_by_sender[topic] = record
+            if kind != _BY_BROKER:
+                dated_by_sender[tp.topic] = record
         if dated_by_sender:
             check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
         return records

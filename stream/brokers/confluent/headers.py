@@ -25,7 +25,13 @@ def headers_read(message: Any) -> Headers:
         found = _headers_of(message)
     except SystemError as error:
         return _lenient(message, error)
-    return tuple([(name, b"" if value is None else value) for name, value in found]) if found else ()
+    if not found:
+        return ()
+    headers = tuple(found)
+    for _, value in headers:
+        if value is None:
+            return tuple([(name, value or b"") for name, value in headers])
+    return headers
 
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:

@@ -115,7 +115,7 @@ class Connection(OpenClients):
             self.refuse(what, error, needs)
 
     def forbid(self, what: str, missing: Sequence[Acl]) -> NoReturn:
-        """Raise for what the broker has answered does not allow."""
+        """Raise the error for rights that are missing, as an answer of the broker tells."""
         raise forbidden(what, self.bootstrap, self.config, missing)
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter, register
+from stream.learners.base import Cost, FromLogs, KernelLearner, Parameter
 from stream.learners.kernels import (
     SIMILARITIES,
     argmax,
@@ -19,6 +19,7 @@ from stream.learners.kernels import (
     unit,
     usable,
 )
+from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 SUPPORT_LIMIT = 30_000

@@ -1,0 +1,136 @@
+"""What the values of settings are, and how people write them.
+
+A type here says what a value is in the program, how it is read, and how it is written again: `Duration` is a whole
+number of milliseconds, and is read and written as 10s.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
+from pydantic_settings import NoDecode
+
+from stream.durations import DurationError, format_duration, parse_duration, parse_speed
+from stream.randomness.delays import DelayError, parse_delay
+
+
+def _duration(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_duration(value)
+    except DurationError as error:
+        raise ValueError(str(error)) from error
+
+
+Duration = Annotated[int, BeforeValidator(_duration), Field(ge=0), PlainSerializer(format_duration)]
+"""Milliseconds; written as 250ms, 10s, 5m or 2h."""
+
+LOGGED = "logged"
+"""Stands for the delays that a log has."""
+
+
+def _delay(value: str) -> str:
+    try:
+        if value != LOGGED:
+            parse_delay(value)
+    except DelayError as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+Delay = Annotated[str, AfterValidator(_delay)]
+"""The law of delays, as people write it, or `LOGGED`."""
+
+
+def _speed(value: str | None) -> str | None:
+    try:
+        if value is not None:
+            parse_speed(value)
+    except DurationError as error:
+        raise ValueError(str(error)) from error
+    return value
+
+
+Speed = Annotated[str | None, AfterValidator(_speed)]
+"""A factor, written as 60x, or max; None: unset."""
+
+
+def parse_time(text: str) -> int:
+    """A time as milliseconds since 1970: ISO 8601, in UTC where it does not say, or the number itself.
+
+    >>> parse_time("1970-01-01T00:01"), parse_time("1970-01-01T01:00:00.5+01:00"), parse_time("250")
+    (60000, 500, 250)
+    """
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"expected a time such as 2019-11-24T08:30 or 1574584200000 (ms); got {text!r}") from None
+    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def _time(value: str | None) -> str | None:
+    if value is not None:
+        parse_time(value)
+    return value
+
+
+Time = Annotated[str | None, AfterValidator(_time)]
+"""A time as `parse_time` reads it; None: unset."""
+
+FOR_EVER = "forever"
+
+
+def _retention(value: object) -> object:
+    if value == FOR_EVER:
+        return -1
+    if _duration(value) == 0:
+        raise ValueError(f"expected a duration of more than 0ms, or {FOR_EVER}; got {value!r}")
+    return _duration(value)
+
+
+def format_retention(retention_ms: int) -> str:
+    """A retention as people write it."""
+    return FOR_EVER if retention_ms < 0 else format_duration(retention_ms)
+
+
+Retention = Annotated[int, BeforeValidator(_retention), PlainSerializer(format_retention)]
+"""Milliseconds, -1: for ever; written as 24h, or forever."""
+
+
+def _list(value: object) -> object:
+    """A list as a variable holds it: a,b or ["a","b"]."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)
+    return _list_of(value)
+
+
+def _names(value: object) -> object:
+    """Names, each of which may be several with commas between them, wherever they come from."""
+    parts = _list(value)
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        return parts
+    return [name for part in parts for name in _list_of(part)]
+
+
+def _list_of(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+Names = Annotated[list[str], NoDecode, BeforeValidator(_names)]
+"""Names, written a,b or one by one."""
+
+Texts = Annotated[list[str], NoDecode, BeforeValidator(_list)]
+"""Several texts, which may hold commas; in a variable they are written a,b or ["a","b"]."""
+
+HIDDEN = "(hidden)"
+
+Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
+"""A text that is never shown."""
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -1,0 +1,438 @@
+"""Confidit's compiled arithmetic: its bounds, and steps with full matrices and with diagonals."""
+
+from math import log, sqrt
+
+import numpy as np
+
+from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, subtract_outer, unit, usable
+from stream.wire.events import FloatArray, IndexArray
+
+PENDING_MAX = 32
+"""Rank-one changes of one class's inverse that are kept apart before they are added to it in one pass: the pass is
+bound by memory, and 32 changes together cost a fifth of 32 passes. A multiple of 8, see `subtract_outer`."""
+
+# Places in `memory`, what a run accumulates.
+ROUNDS = 0  # t, decisions made
+CONFIDENCE_SUM = 1  # Σ_s x_sᵀA_{a_s,s}⁻¹x_s over the updates
+ERROR_SUM = 2  # Σ_{s<t} q_s over the rounds
+
+# Places in `settings`.
+ALPHA, ETA, U_NORM_SQ, DELTA, APPROX_ERROR, APPROX_ERROR_POWER, PROJECTION, CONFIDENCE = range(8)
+
+
+@compiled
+def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
+    """ε_i² / c_i for the round that is next."""
+    t = memory[ROUNDS] + 1.0
+    confidence = settings[CONFIDENCE]
+    if confidence == 0.0:
+        return float(settings[ETA])  # (11)
+    scale = (1.0 + float(settings[ALPHA])) ** 2
+    bracket: float = (
+        0.5 * scale * settings[U_NORM_SQ]
+        + 0.5 * scale * memory[CONFIDENCE_SUM]
+        + 9.0 * scale * log((t + 4.0) / settings[DELTA])
+    )  # (9)
+    if confidence == 2.0:
+        bracket += scale * memory[ERROR_SUM]  # (10)
+    return 2.0 * bracket
+
+
+@compiled
+def count_round(memory: FloatArray, settings: FloatArray) -> None:
+    """Count a round, and add its q_t."""
+    t = memory[ROUNDS] + 1.0
+    memory[ROUNDS] = t
+    if settings[CONFIDENCE] == 2.0:
+        memory[ERROR_SUM] += settings[APPROX_ERROR] * t ** settings[APPROX_ERROR_POWER]
+
+
+@compiled
+def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
+    """β_i + λ of the projection of sect. 3.1, by one sort and one pass over the classes.
+
+    With ρ_i = (α + s_i) / c_i it is max(λ, -ρ_i), where λ solves Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα.
+    """
+    K = scores.size
+    rho = np.empty(K)
+    for k in range(K):
+        rho[k] = (alpha + scores[k]) / c[k]
+    order = np.empty(K, np.int64)  # by decreasing ρ; insertion, since K is small and often sorted from the last round
+    for k in range(K):
+        place = k
+        while place > 0 and rho[order[place - 1]] < rho[k]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = k
+    total_s = 0.0
+    total_c = 0.0
+    lam = 0.0
+    for r in range(K):
+        if r > 0 and rho[order[r]] + lam < 0.0:
+            break  # β > 0 for this class, and so for all that follow
+        total_s += scores[order[r]]
+        total_c += c[order[r]]
+        lam = (1.0 + alpha - alpha * (r + 1) - total_s) / total_c
+    shift = np.empty(K)
+    for k in range(K):
+        shift[k] = max(lam, -rho[k])  # (7), (8)
+    return shift
+
+
+@compiled
+def all_positive(c: FloatArray) -> bool:
+    """Whether the projection has a solution: x is not zero."""
+    positive = True
+    for k in range(c.size):
+        positive = positive and c[k] > 0.0
+    return positive
+
+
+@compiled
+def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
+    """The class with the highest s_i + ε_i; ties go to the lowest class."""
+    bounds = np.empty(scores.size)
+    for k in range(scores.size):
+        bounds[k] = scores[k] + sqrt(multiplier * c[k])  # (4)
+    return argmax(bounds)
+
+
+@compiled
+def target(reward: int, v: float, alpha: float) -> float:
+    """The sign of the update: steps 6a, 6b and 7."""
+    return -1.0 if reward == 0 and v < 0.5 * (1.0 + alpha) else 1.0
+
+
+@compiled
+def _variances(
+    indices: IndexArray, x: FloatArray, inverses: FloatArray, columns: FloatArray, counts: IndexArray, c: FloatArray
+) -> None:
+    """c_i = xᵀA_i⁻¹x for every class, from half of the nnz × nnz entries and the changes kept apart.
+
+    Four sums that do not wait for each other: the entries lie far apart, and reading them is all the work.
+    """
+    n = indices.size
+    dots = np.empty(columns.shape[2])
+    for k in range(c.size):
+        total = 0.0
+        for a in range(n):
+            row = inverses[k, indices[a]]
+            s0 = 0.5 * row[indices[a]] * x[a]
+            s1 = s2 = s3 = 0.0
+            b = a + 1
+            while b + 3 < n:
+                s0 += row[indices[b]] * x[b]
+                s1 += row[indices[b + 1]] * x[b + 1]
+                s2 += row[indices[b + 2]] * x[b + 2]
+                s3 += row[indices[b + 3]] * x[b + 3]
+                b += 4
+            while b < n:
+                s0 += row[indices[b]] * x[b]
+                b += 1
+            total += ((s0 + s1) + (s2 + s3)) * x[a]
+        total *= 2.0
+        if counts[k] > 0:
+            dots[:] = 0.0
+            for a in range(n):
+                column = columns[k, indices[a]]
+                for m in range(dots.size):
+                    dots[m] += x[a] * column[m]
+            for m in range(counts[k]):
+                total -= dots[m] * dots[m]
+        c[k] = max(total, 0.0)  # A⁻¹ is positive definite; below zero is rounding
+
+
+@compiled
+def _inverse_times(
+    k: int,
+    indices: IndexArray,
+    x: FloatArray,
+    inverses: FloatArray,
+    rows: FloatArray,
+    columns: FloatArray,
+    counts: IndexArray,
+) -> FloatArray:
+    """A_k⁻¹x."""
+    z = np.zeros(inverses.shape[1])
+    n = indices.size
+    a = 0
+    while a + 3 < n:
+        r0 = inverses[k, indices[a]]
+        r1 = inverses[k, indices[a + 1]]
+        r2 = inverses[k, indices[a + 2]]
+        r3 = inverses[k, indices[a + 3]]
+        x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
+        for j in range(z.size):
+            z[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
+        a += 4
+    while a < n:
+        r0 = inverses[k, indices[a]]
+        x0 = x[a]
+        for j in range(z.size):
+            z[j] += x0 * r0[j]
+        a += 1
+    for m in range(counts[k]):
+        change = rows[k, m]
+        dot = 0.0
+        for a in range(n):
+            dot += x[a] * columns[k, indices[a], m]
+        for j in range(z.size):
+            z[j] -= dot * change[j]
+    return z
+
+
+@compiled
+def predict_full(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    W: FloatArray,
+    inverses: FloatArray,
+    rows: FloatArray,
+    columns: FloatArray,
+    counts: IndexArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> tuple[int, int, float]:
+    """Steps 1-4 with one full matrix per class."""
+    check_event(indices, values, W.shape[1])
+    x = unit(values)
+    linear_scores(indices, x, W, scores)
+    c = np.empty(scores.size)
+    _variances(indices, x, inverses, columns, counts, c)
+    if settings[PROJECTION] != 0.0 and all_positive(c):
+        shift = shifts(scores, c, settings[ALPHA])
+        for k in range(scores.size):
+            scores[k] = bounded(scores[k] + shift[k] * c[k])  # those of W'
+    action = highest_bound(scores, c, next_multiplier(memory, settings))
+    return action, argmax(scores), 1.0
+
+
+@compiled
+def observe_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    W: FloatArray,
+    inverses: FloatArray,
+    rows: FloatArray,
+    columns: FloatArray,
+    counts: IndexArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> None:
+    """Step 2 with one full matrix per class: W' replaces W; and a round is counted."""
+    check_event(indices, values, W.shape[1])
+    count_round(memory, settings)
+    if settings[PROJECTION] == 0.0:
+        return
+    x = unit(values)
+    before = np.empty(W.shape[0])
+    linear_scores(indices, x, W, before)
+    c = np.empty(W.shape[0])
+    _variances(indices, x, inverses, columns, counts, c)
+    if all_positive(c):
+        shift = shifts(before, c, settings[ALPHA])
+        for k in range(c.size):
+            z = _inverse_times(k, indices, x, inverses, rows, columns, counts)
+            row = W[k]
+            for j in range(z.size):
+                row[j] += shift[k] * z[j]  # (7)
+
+
+@compiled
+def update_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    inverses: FloatArray,
+    rows: FloatArray,
+    columns: FloatArray,
+    counts: IndexArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> bool:
+    """Steps 6-8 with one full matrix per class: w += A_new⁻¹x (±1 - wᵀx), A_new⁻¹ = A⁻¹ - zzᵀ/(1+c), z = A⁻¹x."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    x = unit(values)
+    z = _inverse_times(action, indices, x, inverses, rows, columns, counts)
+    w = W[action]
+    score = 0.0
+    c = 0.0
+    for a in range(indices.size):
+        score += w[indices[a]] * x[a]
+        c += z[indices[a]] * x[a]
+    if not c > 0.0:
+        return False
+    step = (target(reward, v, settings[ALPHA]) - score) / (1.0 + c)
+    scale = 1.0 / sqrt(1.0 + c)
+    place = counts[action]
+    change = rows[action, place]
+    for j in range(z.size):
+        w[j] += step * z[j]  # step 8
+        change[j] = scale * z[j]
+        columns[action, j, place] = scale * z[j]
+    counts[action] = place + 1
+    if counts[action] == PENDING_MAX:
+        subtract_outer(inverses[action], rows[action])
+        counts[action] = 0
+    memory[CONFIDENCE_SUM] += c / (1.0 + c)  # xᵀA⁻¹x after this update
+    return True
+
+
+@compiled
+def retract_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    propensity: float,
+    scores: FloatArray,
+    change: float,
+    W: FloatArray,
+    inverses: FloatArray,
+    rows: FloatArray,
+    columns: FloatArray,
+    counts: IndexArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> bool:
+    """w_action += change · A⁻¹x, where change is the real sign less the assumed one."""
+    if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    z = _inverse_times(action, indices, unit(values), inverses, rows, columns, counts)
+    w = W[action]
+    for j in range(z.size):
+        w[j] += change * z[j]
+    return indices.size > 0
+
+
+@compiled
+def _variances_diag(indices: IndexArray, x: FloatArray, A: FloatArray, c: FloatArray) -> None:
+    """c_i = xᵀA_i⁻¹x for every class."""
+    for k in range(c.size):
+        total = 0.0
+        for a in range(indices.size):
+            total += x[a] * x[a] / A[k, indices[a]]
+        c[k] = total
+
+
+@compiled
+def predict_diag(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    M: FloatArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> tuple[int, int, float]:
+    """Steps 1-4 with one diagonal per class."""
+    W, A = M[0], M[1]
+    check_event(indices, values, W.shape[1])
+    x = unit(values)
+    linear_scores(indices, x, W, scores)
+    c = np.empty(scores.size)
+    _variances_diag(indices, x, A, c)
+    if settings[PROJECTION] != 0.0 and all_positive(c):
+        shift = shifts(scores, c, settings[ALPHA])
+        for k in range(scores.size):
+            scores[k] = bounded(scores[k] + shift[k] * c[k])  # those of W'
+    action = highest_bound(scores, c, next_multiplier(memory, settings))
+    return action, argmax(scores), 1.0
+
+
+@compiled
+def observe_diag(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    M: FloatArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> None:
+    """Step 2 with one diagonal per class: W' replaces W; and a round is counted."""
+    W, A = M[0], M[1]
+    check_event(indices, values, W.shape[1])
+    count_round(memory, settings)
+    if settings[PROJECTION] == 0.0:
+        return
+    x = unit(values)
+    before = np.empty(W.shape[0])
+    linear_scores(indices, x, W, before)
+    c = np.empty(W.shape[0])
+    _variances_diag(indices, x, A, c)
+    if all_positive(c):
+        shift = shifts(before, c, settings[ALPHA])
+        for k in range(c.size):
+            for a in range(indices.size):
+                W[k, indices[a]] += shift[k] * x[a] / A[k, indices[a]]  # (7)
+
+
+@compiled
+def update_diag(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    M: FloatArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> bool:
+    """Steps 6-8 with one diagonal per class."""
+    W, A = M[0], M[1]
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    x = unit(values)
+    sign = target(reward, v, settings[ALPHA])
+    c_after = 0.0
+    for a in range(indices.size):
+        i = indices[a]
+        before = A[action, i]
+        after = before + x[a] * x[a]
+        W[action, i] = (before * W[action, i] + sign * x[a]) / after  # step 8
+        A[action, i] = after
+        c_after += x[a] * x[a] / after
+    memory[CONFIDENCE_SUM] += c_after
+    return c_after > 0.0
+
+
+@compiled
+def retract_diag(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    propensity: float,
+    scores: FloatArray,
+    change: float,
+    M: FloatArray,
+    memory: FloatArray,
+    settings: FloatArray,
+) -> bool:
+    """w_action += change · A⁻¹x, where change is the real sign less the assumed one."""
+    W, A = M[0], M[1]
+    if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    x = unit(values)
+    for a in range(indices.size):
+        W[action, indices[a]] += change * x[a] / A[action, indices[a]]
+    return indices.size > 0

@@ -1,0 +1,404 @@
+"""Newtron's compiled arithmetic: the softmax and its gradient, and steps with the diagonal of A and with the full A."""
+
+from math import exp, sqrt
+
+import numpy as np
+
+from stream.learners.kernels import argmax, bounded, check_event, compiled, linear_scores, norm_of, sample_from, usable
+from stream.wire.events import FloatArray, IndexArray
+
+STEP_MAX = 1e200
+"""An update with a larger coefficient is refused: times an entry of x it would leave the range of float64."""
+
+NORM_REFRESH_UPDATES = 1024
+"""pnewtron keeps ‖W''‖² by the changes of the entries touched, and sums it afresh after so many updates: the rounding
+of a thousand changes is some 1e-13 of it, and the fresh sum's share of the cost stays under 1 % for 4,000 weights. The
+count is in the state, so that a loaded model refreshes at the same update."""
+
+NORM_TOLERANCE = 1e-13
+"""newtron's projection ends when ‖W'‖ is within this share of D: a hundred times the rounding of the norm."""
+
+TIE_TOLERANCE = 1e-9
+"""newtron's scores within this share of D‖x‖, the largest there can be, tie: classes with one history (all that were
+not played yet) have equal scores, which a factorisation tells apart by its rounding. Only the greedy class is settled
+by it."""
+
+PROJECTION_STEPS_MAX = 100
+"""Newton's iteration on the secular equation takes 2 to 8; more means that rounding keeps it from the tolerance."""
+
+
+@compiled
+def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> tuple[int, float]:
+    """Sample from p' = (1-γ) softmax(α s) + γ/K; and the propensity."""
+    K = scores.size
+    p = np.empty(K)
+    top = scores[argmax(scores)]
+    total = 0.0
+    for k in range(K):
+        p[k] = exp(alpha * (scores[k] - top))
+        total += p[k]
+    softened, uniform = (1.0 - gamma) / total, gamma / K
+    for k in range(K):
+        p[k] = softened * p[k] + uniform  # line 4
+    action = sample_from(p, u)
+    return action, p[action]
+
+
+@compiled
+def gradient(
+    action: int, propensity: float, scores: FloatArray, reward: int, alpha: float, beta: float
+) -> tuple[float, float, float, float]:
+    """The h of G = h⊗x as (h_action, h_k of every other class), κβ and 1 - κβ G·W_τ: lines 7 to 12.
+
+    All of it is of prediction time.
+    """
+    K = scores.size
+    top = scores[argmax(scores)]
+    total, others = 0.0, 0.0
+    for k in range(K):
+        total += exp(alpha * (scores[k] - top))
+        if k != action:
+            others += scores[k]
+    p = exp(alpha * (scores[action] - top)) / total
+    if reward == 1:
+        c = -(1.0 - p) / propensity
+        curvature = propensity * beta
+    else:
+        c = p / propensity
+        curvature = beta
+    h_action, h_other = c * (1.0 - 1.0 / K), -c / K
+    G_W = h_action * scores[action] + h_other * others  # G·W_τ = Σ_k h_k ⟨W_τ,k, x⟩
+    return h_action, h_other, curvature, 1.0 - curvature * G_W
+
+
+@compiled
+def predict_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    M: FloatArray,
+    norm: FloatArray,
+) -> tuple[int, int, float]:
+    """Sample from the softmax of the projected weights, mixed with γ."""
+    gamma, alpha, D = norm[2], norm[3], norm[5]
+    K = scores.size
+    check_event(indices, values, M.shape[0])
+    scores[:] = 0.0
+    for j in range(indices.size):
+        i = indices[j]
+        for k in range(K):
+            scores[k] += M[i, k] * values[j]
+    scale = D / sqrt(norm[0]) if norm[0] > D * D else 1.0
+    for k in range(K):
+        scores[k] = bounded(scores[k]) * scale
+    action, propensity = sample_softmax(scores, alpha, gamma, u)
+    return action, argmax(scores), propensity
+
+
+@compiled
+def accumulate_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    sign: float,
+    M: FloatArray,
+    norm: FloatArray,
+) -> bool:
+    """Add a round's share to A and b (sign 1), or take it away (sign -1); W'' and its norm follow."""
+    alpha, beta, D = norm[3], norm[4], norm[5]
+    d, K = M.shape[0], M.shape[1] // 3
+    if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
+        return False
+    h_action, h_other, curvature, factor = gradient(action, propensity, scores, reward, alpha, beta)
+    if h_action == 0.0 or not abs(factor * h_action) < STEP_MAX:
+        return False
+    square, step = sign * (curvature * h_other * h_other), sign * (factor * h_other)
+    square_action, step_action = sign * (curvature * h_action * h_action), sign * (factor * h_action)
+    floor = 1.0 / D  # A is never below I/D but for the rounding of a sign of -1
+    change = 0.0
+    changes = np.zeros(K)
+    for j in range(indices.size):
+        i = indices[j]
+        x = values[j]
+        w_action = M[i, action]
+        a_action = max(M[i, K + action] + square_action * (x * x), floor)
+        b_action = M[i, 2 * K + action] + step_action * x
+        # Every class as one that was not played, and then the action's own entry over it: a loop of one kind becomes
+        # vector instructions, if its division is numpy's, which has no branch for a divisor of 0. 0.1 µs per update.
+        for k in range(K):
+            a = max(M[i, K + k] + square * (x * x), floor)
+            b = M[i, 2 * K + k] + step * x
+            new, old = np.divide(-b, a), M[i, k]
+            M[i, k], M[i, K + k], M[i, 2 * K + k] = new, a, b
+            changes[k] += new * new - old * old
+        new = -b_action / a_action
+        M[i, action], M[i, K + action], M[i, 2 * K + action] = new, a_action, b_action
+        change += new * new - w_action * w_action
+    for k in range(K):
+        if k != action:
+            change += changes[k]
+    norm[0] += change
+    norm[1] += 1.0
+    if norm[1] == NORM_REFRESH_UPDATES:
+        norm[1] = 0.0
+        norm[0] = 0.0
+        for i in range(d):
+            for k in range(K):
+                norm[0] += M[i, k] * M[i, k]
+    return True
+
+
+@compiled
+def update_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    M: FloatArray,
+    norm: FloatArray,
+) -> bool:
+    """A += κβ G², b += (1 - κβ G·W_τ) G, W'' = -b/A."""
+    return accumulate_diagonal(indices, values, action, propensity, scores, reward, 1.0, M, norm)
+
+
+@compiled
+def argmax_within(scores: FloatArray, tolerance: float) -> int:
+    """The lowest class whose score is the highest but for a tolerance."""
+    least = scores[argmax(scores)] - tolerance
+    for k in range(scores.size):
+        if scores[k] >= least:
+            return k
+    return 0  # not reached
+
+
+@compiled
+def predict_full(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    W: FloatArray,
+    A: FloatArray,
+    b: FloatArray,
+    shift: FloatArray,
+    gamma: float,
+    alpha: float,
+    beta: float,
+    D: float,
+) -> tuple[int, int, float]:
+    """Sample from the softmax of the projected weights, mixed with γ."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    action, propensity = sample_softmax(scores, alpha, gamma, u)
+    return action, argmax_within(scores, TIE_TOLERANCE * D * norm_of(values)), propensity
+
+
+@compiled
+def factorise(S: FloatArray) -> bool:
+    """Cholesky: write U with S = UᵀU over the upper triangle of S; False when S is not positive definite.
+
+    By rows, so that the innermost loop is a vector operation without fast-math. LAPACK is two to four times as fast,
+    and gives bits that depend on its number of threads, and 6 s of compile time.
+    """
+    size = S.shape[0]
+    for k in range(size):
+        pivot = S[k]
+        if not 0.0 < pivot[k] < np.inf:
+            return False
+        root = sqrt(pivot[k])
+        for j in range(k, size):
+            pivot[j] /= root
+        for i in range(k + 1, size):
+            scale = pivot[i]
+            if scale != 0.0:
+                row = S[i]
+                for j in range(i, size):
+                    row[j] -= scale * pivot[j]
+    return True
+
+
+@compiled
+def solve_lower(U: FloatArray, y: FloatArray) -> None:
+    """Solve by forward substitution: y becomes U⁻ᵀy."""
+    for i in range(y.size):
+        row = U[i]
+        y[i] /= row[i]
+        for j in range(i + 1, y.size):
+            y[j] -= row[j] * y[i]
+
+
+@compiled
+def solve_upper(U: FloatArray, y: FloatArray) -> None:
+    """Solve by back substitution: y becomes U⁻¹y."""
+    for i in range(y.size - 1, -1, -1):
+        row = U[i]
+        total = y[i]
+        for j in range(i + 1, y.size):
+            total -= row[j] * y[j]
+        y[i] = total / row[i]
+
+
+@compiled
+def square_norm(y: FloatArray) -> float:
+    """‖y‖²."""
+    total = 0.0
+    for i in range(y.size):
+        total += y[i] * y[i]
+    return total
+
+
+@compiled
+def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray) -> float:
+    """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and give its λ; -1 when A is beyond float64.
+
+    The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration is on
+    1/‖W(λ)‖ - 1/D (Moré and Sorensen 1983, sect. 3), which is concave and nearly linear: from the right of the
+    solution it steps to the left of it, and from there it rises to it, so nothing has to be bracketed.
+    """
+    size = b.size
+    U = np.empty((size, size))
+    half = np.empty(size)
+    for _ in range(PROJECTION_STEPS_MAX):
+        for i in range(size):
+            for j in range(i, size):
+                U[i, j] = A[i, j]
+            U[i, i] += shift
+            y[i] = -b[i]
+        if not factorise(U):
+            return -1.0
+        solve_lower(U, y)
+        solve_upper(U, y)
+        norm = sqrt(square_norm(y))
+        if not norm < np.inf:
+            return -1.0
+        if abs(norm - D) <= NORM_TOLERANCE * D or (shift == 0.0 and norm <= D):
+            return shift
+        for i in range(size):
+            half[i] = y[i]
+        solve_lower(U, half)
+        following = max(0.0, shift + norm * norm / square_norm(half) * (norm - D) / D)
+        if following == shift:
+            return shift
+        shift = following
+    return shift
+
+
+@compiled
+def accumulate_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    sign: float,
+    A: FloatArray,
+    b: FloatArray,
+    alpha: float,
+    beta: float,
+    d: int,
+) -> bool:
+    """Add a round's share to A and b (sign 1), or take it away (sign -1)."""
+    K = scores.size
+    h_action, h_other, curvature, factor = gradient(action, propensity, scores, reward, alpha, beta)
+    if h_action == 0.0 or not abs(factor * h_action) < STEP_MAX:
+        return False
+    h = np.full(K, h_other)
+    h[action] = h_action
+    for k in range(K):
+        for j in range(indices.size):
+            row = k * d + indices[j]
+            b[row] += sign * factor * h[k] * values[j]
+            for other in range(K):
+                scale = sign * (curvature * h[k] * h[other]) * values[j]
+                for n in range(indices.size):
+                    A[row, other * d + indices[n]] += scale * values[n]
+    return True
+
+
+@compiled
+def settle(
+    W: FloatArray, A: FloatArray, b: FloatArray, shift: FloatArray, A_new: FloatArray, b_new: FloatArray, D: float
+) -> bool:
+    """Take over A and b if their W' can be computed."""
+    y = np.empty(b.size)
+    found = project(A_new, b_new, shift[0], D, y)
+    if found < 0.0:
+        return False
+    shift[0] = found
+    d = W.shape[1]
+    for i in range(b.size):
+        W[i // d, i % d] = y[i]
+        b[i] = b_new[i]
+        for j in range(b.size):
+            A[i, j] = A_new[i, j]
+    return True
+
+
+@compiled
+def update_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    A: FloatArray,
+    b: FloatArray,
+    shift: FloatArray,
+    gamma: float,
+    alpha: float,
+    beta: float,
+    D: float,
+) -> bool:
+    """A += κβ GGᵀ, b += (1 - κβ G·W_τ) G, W' = the projection of -A⁻¹b."""
+    K, d = W.shape
+    if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
+        return False
+    A_new, b_new = A.copy(), b.copy()
+    if not accumulate_full(indices, values, action, propensity, scores, reward, 1.0, A_new, b_new, alpha, beta, d):
+        return False
+    return settle(W, A, b, shift, A_new, b_new, D)
+
+
+@compiled
+def retract_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    propensity: float,
+    scores: FloatArray,
+    assumed_reward: int,
+    reward: int,
+    W: FloatArray,
+    A: FloatArray,
+    b: FloatArray,
+    shift: FloatArray,
+    gamma: float,
+    alpha: float,
+    beta: float,
+    D: float,
+) -> bool:
+    """Take the assumed bit's share away from A and b, and add the real bit's."""
+    K, d = W.shape
+    if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
+        return False
+    A_new, b_new = A.copy(), b.copy()
+    away = accumulate_full(
+        indices, values, action, propensity, scores, assumed_reward, -1.0, A_new, b_new, alpha, beta, d
+    )
+    added = accumulate_full(indices, values, action, propensity, scores, reward, 1.0, A_new, b_new, alpha, beta, d)
+    return (away or added) and settle(W, A, b, shift, A_new, b_new, D)

@@ -1,0 +1,325 @@
+"""SOBA's compiled arithmetic: with the diagonal of A, with the full A, and with an exploration that adapts."""
+
+from math import sqrt
+
+import numpy as np
+
+from stream.learners.kernels import (
+    argmax,
+    argmax_except,
+    check_event,
+    compiled,
+    current_scores,
+    linear_scores,
+    sample_epsilon_greedy,
+    usable,
+)
+from stream.wire.events import FloatArray, IndexArray
+
+
+@compiled
+def predict_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    M: FloatArray,
+    sums: FloatArray,
+    gamma: float,
+) -> tuple[int, int, float]:
+    """Explore uniformly with probability γ, else play the greedy class."""
+    W = M[0]
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    greedy = argmax(scores)
+    action, propensity = sample_epsilon_greedy(greedy, W.shape[0], gamma, u)
+    return action, greedy, propensity
+
+
+@compiled
+def update_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    M: FloatArray,
+    sums: FloatArray,
+    gamma: float,
+) -> bool:
+    """Algorithm 1, lines 8 to 20, with the diagonal of A."""
+    W, theta, A = M[0], M[1], M[2]
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
+        return False
+    if reward == 0 or indices.size == 0:
+        return False
+    rival = argmax_except(scores, action)  # line 9
+    residual = 0.0  # zᵀA⁻¹z
+    for j in range(indices.size):
+        i = indices[j]
+        # 1/A_ȳ + 1/A_y with one division: the divisions are half of what an update costs.
+        residual += values[j] * values[j] * ((A[rival, i] + A[action, i]) / (A[rival, i] * A[action, i]))
+    residual /= propensity
+    delta = scores[rival] - scores[action]
+    m = (delta * delta + 2.0 * delta) / (propensity * (1.0 + residual))  # line 12
+    if not abs(m) < np.inf or not sums[0] + m >= 0.0:  # line 13
+        return False
+    sums[0] += m
+    sums[1] += residual / (1.0 + residual)
+    for j in range(indices.size):
+        i = indices[j]
+        x = values[j]
+        g = x / propensity
+        A[rival, i] += x * g  # line 18: z² = x²/p
+        A[action, i] += x * g
+        theta[rival, i] -= g  # line 19
+        theta[action, i] += g
+        W[rival, i] = theta[rival, i] / A[rival, i]  # line 20
+        W[action, i] = theta[action, i] / A[action, i]
+    return True
+
+
+@compiled
+def update_diagonal_by_current_scores(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    M: FloatArray,
+    sums: FloatArray,
+    gamma: float,
+) -> bool:
+    """The same with ȳ and δ of the current W."""
+    if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]) or reward == 0:
+        return False
+    current = current_scores(indices, values, M[0])
+    return update_diagonal(indices, values, action, greedy, propensity, current, reward, v, label, M, sums, gamma)
+
+
+@compiled
+def predict_full(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    W: FloatArray,
+    P: FloatArray,
+    V: FloatArray,
+    pending: IndexArray,
+    sums: FloatArray,
+    q: FloatArray,
+    product: FloatArray,
+    gamma: float,
+    condition: bool,
+) -> tuple[int, int, float]:
+    """Explore uniformly with probability γ, else play the greedy class."""
+    check_event(indices, values, W.shape[1])
+    linear_scores(indices, values, W, scores)
+    greedy = argmax(scores)
+    action, propensity = sample_epsilon_greedy(greedy, W.shape[0], gamma, u)
+    return action, greedy, propensity
+
+
+@compiled
+def subtract_pending(P: FloatArray, V: FloatArray, product: FloatArray) -> None:
+    """P -= VᵀV, by blocks of rows."""
+    size, rows = P.shape[0], product.shape[0]
+    for start in range(0, size, rows):
+        stop = min(start + rows, size)
+        part = product[: stop - start]
+        np.dot(np.ascontiguousarray(V[:, start:stop].T), V, part)
+        for i in range(start, stop):
+            for j in range(size):
+                P[i, j] -= part[i - start, j]
+
+
+@compiled
+def update_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    P: FloatArray,
+    V: FloatArray,
+    pending: IndexArray,
+    sums: FloatArray,
+    q: FloatArray,
+    product: FloatArray,
+    gamma: float,
+    condition: bool,
+) -> bool:
+    """Algorithm 1, lines 8 to 20, with A⁻¹ = P - VᵀV."""
+    K, d = W.shape
+    if not usable(indices, values, action, propensity, scores, K, d):
+        return False
+    if reward == 0 or indices.size == 0:
+        return False
+    rival = argmax_except(scores, action)  # line 9
+    root = sqrt(propensity)
+    plus, minus = rival * d, action * d  # z = (e_rival - e_action)⊗x/√p lives on these two blocks
+    q[:] = 0.0  # A⁻¹z
+    for j in range(indices.size):
+        z = values[j] / root
+        row_plus, row_minus = P[plus + indices[j]], P[minus + indices[j]]
+        for n in range(q.size):
+            q[n] += z * (row_plus[n] - row_minus[n])
+    for r in range(pending[0]):
+        overlap = 0.0
+        for j in range(indices.size):
+            overlap += values[j] / root * (V[r, plus + indices[j]] - V[r, minus + indices[j]])
+        for n in range(q.size):
+            q[n] -= overlap * V[r, n]
+    residual = 0.0  # zᵀA⁻¹z
+    W_z = 0.0
+    for j in range(indices.size):
+        i = indices[j]
+        residual += values[j] / root * (q[plus + i] - q[minus + i])
+        W_z += values[j] / root * (W[rival, i] - W[action, i])
+    if not 0.0 <= residual < np.inf:
+        return False
+    delta = scores[rival] - scores[action]
+    m = (delta * delta + 2.0 * delta) / (propensity * (1.0 + residual))  # line 12
+    if not abs(m) < np.inf or (condition and not sums[0] + m >= 0.0):  # line 13
+        return False
+    sums[0] += m
+    sums[1] += residual / (1.0 + residual)
+    # Lines 18 to 20 at once. By Sherman and Morrison A⁻¹ loses qqᵀ/(1 + zᵀq), and with θ = AW and g = z/√p the new
+    # (A⁻¹ - qqᵀ/(1 + zᵀq))(θ - g) is W - q(1/√p + ⟨W,z⟩)/(1 + zᵀq): no θ, no solve. ⟨W,z⟩ is of the current W.
+    step = (1.0 / root + W_z) / (1.0 + residual)
+    scale = 1.0 / sqrt(1.0 + residual)
+    flat = W.reshape(K * d)
+    for n in range(q.size):
+        flat[n] -= step * q[n]
+        V[pending[0], n] = scale * q[n]
+    pending[0] += 1
+    if pending[0] == V.shape[0]:
+        subtract_pending(P, V, product)
+        pending[0] = 0
+    return True
+
+
+@compiled
+def update_full_by_current_scores(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    reward: int,
+    v: float,
+    label: int,
+    W: FloatArray,
+    P: FloatArray,
+    V: FloatArray,
+    pending: IndexArray,
+    sums: FloatArray,
+    q: FloatArray,
+    product: FloatArray,
+    gamma: float,
+    condition: bool,
+) -> bool:
+    """The same with ȳ and δ of the current W."""
+    if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]) or reward == 0:
+        return False
+    current = current_scores(indices, values, W)
+    return update_full(
+        indices, values, action, greedy, propensity, current, reward, v, label,
+        W, P, V, pending, sums, q, product, gamma, condition,
+    )  # fmt: skip
+
+
+@compiled
+def adaptive_gamma(sums: FloatArray, K: int) -> float:
+    """γ_t of the round that is next."""
+    return min(1.0, sqrt(K * (1.0 + sums[1]) / (sums[2] + 1.0)))
+
+
+@compiled
+def predict_adaptive_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    M: FloatArray,
+    sums: FloatArray,
+    gamma: float,
+) -> tuple[int, int, float]:
+    """Explore uniformly with probability γ_t, else play the greedy class."""
+    check_event(indices, values, M.shape[2])
+    return predict_diagonal(indices, values, u, scores, M, sums, adaptive_gamma(sums, M.shape[1]))
+
+
+@compiled
+def predict_adaptive_full(
+    indices: IndexArray,
+    values: FloatArray,
+    u: float,
+    scores: FloatArray,
+    W: FloatArray,
+    P: FloatArray,
+    V: FloatArray,
+    pending: IndexArray,
+    sums: FloatArray,
+    q: FloatArray,
+    product: FloatArray,
+    gamma: float,
+    condition: bool,
+) -> tuple[int, int, float]:
+    """Explore uniformly with probability γ_t, else play the greedy class."""
+    check_event(indices, values, W.shape[1])
+    gamma_t = adaptive_gamma(sums, W.shape[0])
+    return predict_full(indices, values, u, scores, W, P, V, pending, sums, q, product, gamma_t, condition)
+
+
+@compiled
+def observe_adaptive_diagonal(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    M: FloatArray,
+    sums: FloatArray,
+    gamma: float,
+) -> None:
+    """Count a round."""
+    sums[2] += 1.0
+
+
+@compiled
+def observe_adaptive_full(
+    indices: IndexArray,
+    values: FloatArray,
+    action: int,
+    greedy: int,
+    propensity: float,
+    scores: FloatArray,
+    W: FloatArray,
+    P: FloatArray,
+    V: FloatArray,
+    pending: IndexArray,
+    sums: FloatArray,
+    q: FloatArray,
+    product: FloatArray,
+    gamma: float,
+    condition: bool,
+) -> None:
+    """Count a round."""
+    sums[2] += 1.0

@@ -1,0 +1,355 @@
+"""How a learner follows the log of a shared model: what it waits for, and what it does meanwhile; what it refuses."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consumers import following
+from consumers.following import GONE_MS, Following
+from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.recovering import POLL_INTERVAL_MS, RecoveryStoppedError
+from stream.brokers.embedded import EmbeddedTransactionalProducer
+from stream.brokers.partitioner import partition_for
+from stream.recovery.journal import HEADERS as JOURNAL_HEADERS
+from stream.recovery.journal import UnrecoverableError
+from stream.recovery.model_snapshot import read_model_snapshots
+from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
+from stream.wire.codec import HEADERS as EVENT_HEADERS
+from stream.wire.events import Features
+from stream.wire.records import Foreign, Headers, TopicPartition
+from stream.wire.sections import Section, encode_section
+from stream.wire.updates import DECIDED, Entry, encode_updates
+from stream.wire.updates import HEADERS as UPDATE_HEADERS
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+LOG = TopicPartition(TOPICS.updates, 0)
+OPEN_AT_THE_BEGINNING = (
+    "a transaction is open in test.updates/0 from offset 0 on, which ends with its program, or by the broker's time-out"
+)
+
+
+def idle(*programs: LearnerProgram) -> None:
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def wait(pipeline: Pipeline, for_ms: int) -> None:
+    pipeline.clock.advance_to(pipeline.now_ms() + for_ms)
+
+
+def decided(**options: Any) -> Pipeline:
+    """A pipeline that has decided in four steps, a tenth of a second apart."""
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner = pipeline.learner(**options)
+    for name in "abcd":
+        pipeline.context(name)
+        idle(learner)
+        wait(pipeline, 100)
+    idle(learner)
+    learner.close()
+    return pipeline
+
+
+def listening(pipeline: Pipeline, **options: Any) -> tuple[LearnerProgram, list[str]]:
+    """A learner, and what it tells people."""
+    said: list[str] = []
+    learner = pipeline.learner(**options)
+    learner._announce = said.append
+    return learner, said
+
+
+def make_log_anew(pipeline: Pipeline) -> None:
+    pipeline.broker.delete_topics([TOPICS.updates])
+    pipeline.broker.create_topics(TOPICS.specs(1, shares_model=True))
+
+
+def open_in_log(pipeline: Pipeline) -> EmbeddedTransactionalProducer:
+    hanging = pipeline.broker.transactional_producer("another")
+    hanging.begin()
+    hanging.send(TOPICS.updates, 0, None, b"theirs", ())
+    hanging.flush()
+    return hanging
+
+
+def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram, message: str) -> None:
+    """It goes on, as a broker may tell an old end for a while; and then it does not."""
+    idle(learner)
+    wait(pipeline, GONE_MS - 1)
+    idle(learner)
+    wait(pipeline, 1)
+    with pytest.raises(UnrecoverableError, match=message):
+        idle(learner)
+
+
+def test_a_log_that_was_made_anew_is_not_gone_on_with() -> None:
+    pipeline = decided()
+    make_log_anew(pipeline)
+    learner, said = listening(pipeline)
+    idle(learner)
+    assert not learner.ready
+    (line,) = [line for line in said if "waits" in line]
+    assert line == (
+        "partition 0 waits until test.updates can be read up to what its step 5 wrote, and as far as its last step had "
+        "read it: test.updates/0 ends at offset 0"
+    )
+    ends_after_a_while(
+        pipeline, learner,
+        r"test.updates/0: expected what step 5 of partition 0 wrote, and version 3, on which it has decided; got its "
+        r"step 0, and version 0, in all that it holds: the topic was cut or made anew since",
+    )  # fmt: skip
+
+
+def test_a_log_that_ends_before_what_the_snapshot_of_the_model_has_read_is_not_gone_on_with() -> None:
+    pipeline = decided(snapshot_interval_ms=50)
+    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    assert newest is not None
+    assert newest.number == 4, "it has all that the task wrote"
+    make_log_anew(pipeline)
+    learner, said = listening(pipeline)
+    idle(learner)
+    assert not learner.ready
+    assert [line for line in said if "waits" in line]
+    ends_after_a_while(pipeline, learner, r"expected what was read up to offset \d+; it ends at 0: the topic was cut")
+
+
+def test_a_log_that_is_made_anew_under_a_running_learner_is_noticed() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner = pipeline.learner()
+    pipeline.context("a")
+    idle(learner)
+    learner.read_log()
+    make_log_anew(pipeline)
+    ends_after_a_while(pipeline, learner, r"expected what was read up to offset 1; it ends at 0: the topic was cut")
+
+
+def test_an_old_end_of_the_log_that_is_told_for_a_while_ends_nothing() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: Verdict.PROCEEDS, Transactions())
+    learner = LearnerProgram(lagging, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms)
+    for name in "ab":
+        idle(learner)
+        lagging.lag(LOG, 1)
+        pipeline.context(name)
+        idle(learner)
+        learner.read_log()
+        wait(pipeline, GONE_MS)
+    assert pipeline.ledger().decided == 2
+
+
+@pytest.mark.parametrize(("interval_ms", "expected"), [(0, "offset 0 on; it"), (50, "newest snapshot of the model")])
+def test_a_log_whose_beginning_is_gone_is_not_gone_on_with(interval_ms: int, expected: str) -> None:
+    pipeline = decided(snapshot_interval_ms=interval_ms)
+    learner = pipeline.learner()
+    pipeline.context("e")
+    idle(learner)
+    learner.close()
+    pipeline.broker.delete_records(LOG, pipeline.broker.ends([LOG])[LOG].stable)
+    with pytest.raises(UnrecoverableError, match=f"{expected}.* kept from .* on: set its retention.ms to -1"):
+        idle(pipeline.learner())
+
+
+def test_a_log_that_is_kept_from_where_the_snapshot_of_the_model_has_read_it_is_gone_on_with() -> None:
+    pipeline = decided(snapshot_interval_ms=50)
+    pipeline.broker.delete_records(LOG, Following(pipeline.broker, TOPICS, pipeline.settings, lambda: 0).replica.offset)
+    learner = pipeline.learner()
+    idle(learner)
+    assert learner.ready
+
+
+def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner = pipeline.learner()
+    idle(learner)
+    hanging = open_in_log(pipeline)
+    pipeline.context("a")
+    idle(learner)
+    learner.close()
+    again, said = listening(pipeline)
+    for _ in range(5):
+        again.step(0)
+    assert again.tasks == {}
+    assert len([line for line in said if "recovering" in line]) == 2, "it begins, and it ends"
+    assert [line for line in said if "waits" in line] == [
+        "partition 0 waits until test.updates can be read up to what its step 2 wrote, and as far as its last step had "
+        f"read it: {OPEN_AT_THE_BEGINNING}"
+    ]
+    hanging.abort()
+    idle(again)
+    assert again.ready
+    assert pipeline.ledger().decided == 1
+
+
+def test_a_task_that_went_elsewhere_while_it_waited_for_its_log_is_recovered_anew() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner = pipeline.learner()
+    idle(learner)
+    hanging = open_in_log(pipeline)
+    pipeline.context("a")
+    idle(learner)
+    learner.close()
+    waiting, said = listening(pipeline, instance="learner-2")
+    idle(waiting)
+    waiting.on_revoked(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
+    waiting.on_assigned(frozenset([TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)]))
+    hanging.abort()
+    idle(waiting)
+    assert waiting.ready
+    assert len([line for line in said if "recovering" in line]) == 4
+
+
+class SlowToRead:
+    """A learner on a broker by which each reading of the log takes a while."""
+
+    def __init__(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, for_ms: int, **options: Any) -> None:
+        monkeypatch.setattr(following, "_RECORDS_MAX", 1)
+        self.calls: list[str] = []
+        self.said: list[str] = []
+        self.learner: LearnerProgram | None = None
+
+        def consult(call: str) -> Verdict:
+            if self.learner is not None and self.learner.replica is not None:
+                self.calls.append(call)
+                wait(pipeline, for_ms if call == "read" else 0)
+            return Verdict.PROCEEDS
+
+        broker = FaultyBroker(pipeline.broker, "learner-1", consult, Transactions())
+        self.learner = LearnerProgram(
+            broker, TOPICS, pipeline.settings, LearnerOptions(**options), pipeline.now_ms, self.said.append,
+            stop=lambda: self.calls.count("read") == 4,
+        )  # fmt: skip
+
+
+def test_a_learner_that_reads_a_long_log_polls_tells_how_far_it_is_and_ends_when_it_is_asked_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowToRead(decided(), monkeypatch, POLL_INTERVAL_MS)
+    assert slow.learner is not None
+    with pytest.raises(RecoveryStoppedError, match="asked to stop at offset 4 of 4 of the model's log"):
+        slow.learner.step(0)
+    assert slow.calls == ["ends", *["read", "poll"] * 3, "read"]
+    assert [line for line in slow.said if "log" in line] == ["recovering partition 0: offset 3 of 4 of the model's log"]
+
+
+def test_a_running_learner_reads_a_long_log_for_as_long_as_a_step_may_take_and_decides_on_what_it_has_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    slow = SlowToRead(pipeline, monkeypatch, 300, step_max_ms=500)
+    assert slow.learner is not None
+    idle(slow.learner)
+    write_to_log(pipeline, steps=5)
+    versions = []
+    for _ in range(3):
+        slow.learner.step(0)
+        assert slow.learner.replica is not None
+        versions.append(slow.learner.replica.version)
+    assert versions == [2, 4, 5]
+
+
+def write_to_log(pipeline: Pipeline, steps: int) -> None:
+    """What another task, of partition 9, has decided in so many steps."""
+    learner = pipeline.settings.make_learner()
+    x = Features(np.array([0, 2], np.int32), np.ones(2))
+    entry = Entry(DECIDED, x, learner.predict(x, 0.5))
+    for step in range(1, steps + 1):
+        (value,) = encode_updates(9, step, step - 1, [entry])
+        pipeline.broker.producer().send(TOPICS.updates, 0, None, value, UPDATE_HEADERS)
+
+
+def test_a_task_whose_decisions_cannot_be_read_back_holds_back_decides_on_when_they_can_and_loses_nothing() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner, said = listening(pipeline, ahead_max=3)
+    idle(learner)
+    hanging = open_in_log(pipeline)
+    for name in "abcde":
+        pipeline.context(name)
+        idle(learner)
+    pipeline.answer("a", 1)
+    idle(learner)
+    assert pipeline.ledger()[:2] == (3, 3), "of contexts, and of decisions"
+    wait(pipeline, 100)
+    hanging.abort()
+    idle(learner)
+    idle(learner)
+    ledger = pipeline.ledger()
+    assert (ledger.decided, ledger.matched) == (5, 1)
+    assert [line for line in said if "decides" in line] == [
+        "partition 0 decides nothing more for now, since 3 of its decisions are not read in test.updates: "
+        f"{OPEN_AT_THE_BEGINNING}",
+        "partition 0 decides on",
+    ]
+    assert all(finding.ok for finding in pipeline.audits())
+
+
+def test_a_learner_whose_decisions_do_not_move_its_model_is_not_held_back() -> None:
+    pipeline = Pipeline(small_task("banditron", model="shared"))
+    learner = pipeline.learner(ahead_max=3)
+    open_in_log(pipeline)
+    for name in "abcde":
+        pipeline.context(name)
+        idle(learner)
+    assert pipeline.ledger().decided == 5
+
+
+def test_the_model_is_written_to_its_snapshots_while_nothing_comes_to_the_task_that_writes_them() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
+    learner = pipeline.learner(snapshot_interval_ms=50)
+    idle(learner)
+    for number in range(12):
+        if partition_for(b"e%d" % number, 2) == 1:
+            pipeline.context(f"e{number}")
+        wait(pipeline, 60)
+        idle(learner)
+    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    assert pipeline.ledger().decided > 3
+    assert newest is not None
+    assert newest.number >= pipeline.ledger().decided - 1
+    steps = len(pipeline.journal(0))
+    for _ in range(5):
+        wait(pipeline, 60)
+        idle(learner)
+    assert len(pipeline.journal(0)) <= steps + 2, "once all is written, it is not written again"
+
+
+def test_the_model_is_written_to_its_snapshots_by_a_process_to_which_nothing_comes() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner = pipeline.learner(snapshot_interval_ms=50)
+    idle(learner)
+    write_to_log(pipeline, steps=3)
+    for _ in range(4):
+        wait(pipeline, 60)
+        idle(learner)
+    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    assert newest is not None
+    assert newest.number == 3
+
+
+SECTION = b"".join(encode_section(Section("learner", {})))
+
+
+@pytest.mark.parametrize(
+    ("value", "headers"),
+    [
+        (b"hello", ()),
+        (b"hello", EVENT_HEADERS),
+        (b'{"id": "a", "reward": 1}', EVENT_HEADERS),
+        (b'{"n": 7}', JOURNAL_HEADERS),
+        (b"", EVENT_HEADERS),
+        (SECTION, UPDATE_HEADERS),
+    ],
+)
+def test_a_record_in_the_log_that_is_no_update_is_passed_over_and_named(value: bytes, headers: Headers) -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner, said = listening(pipeline)
+    for name in "ab":
+        pipeline.context(name)
+        pipeline.broker.producer().send(TOPICS.updates, 0, None, value, headers)
+        idle(learner)
+    learner.read_log()
+    assert learner.replica is not None
+    assert (learner.replica.version, learner.replica.foreign) == (2, Foreign(2, "test.updates/0 offset 0"))
+    assert [line for line in said if "Onebit" in line][-1] == (
+        "records in test.updates/0 that are not Onebit's are passed over: 2, the first is test.updates/0 offset 0; see "
+        "who else writes there"
+    )

@@ -1,0 +1,113 @@
+"""Dead letters: what is kept of a record, under which headers, and that it is read again."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream.wire.codec import HEADERS, MalformedError
+from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, dead_letter_headers, decode_dead_letter, encode_dead_letter
+from stream.wire.records import Headers, Record
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+COUNTS = st.integers(0, 2**63 - 1)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))  # lone surrogates cannot be encoded
+
+
+def record(value: bytes | None, key: bytes | None = None, headers: Headers = HEADERS) -> Record:
+    return Record("topic", 0, 7, 1_000, key, value, headers)
+
+
+@given(TEXTS, COUNTS, COUNTS, TEXTS, TEXTS)
+def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offset: int, kind: str, reason: str) -> None:
+    headers = dead_letter_headers(topic, partition, offset, kind, reason)
+    assert decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
+
+
+def letter_of(wrong: Record) -> Record:
+    """The dead letter of a record, as it is read."""
+    key, value, headers = encode_dead_letter(wrong, "malformed", "why")
+    return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
+
+
+OUR_NAMES = ("onebit-version", "onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind", "onebit-reason")
+HEADER_NAMES = st.sampled_from(OUR_NAMES) | TEXTS | st.binary().map(lambda name: name.decode(errors="surrogateescape"))
+
+
+@given(st.lists(st.tuples(HEADER_NAMES, st.binary()), max_size=8).map(tuple))
+def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Headers) -> None:
+    letter = letter_of(record(None, None, own))
+    assert decode_dead_letter(letter) == ("topic", 0, 7, "malformed")
+    assert (letter.key, letter.value) == (None, None)
+    ours, kept = letter.headers[:6], letter.headers[6:]
+    assert tuple(name for name, _ in ours) == OUR_NAMES
+    assert tuple((name.removeprefix("original-"), content) for name, content in kept) == tuple(
+        (name.removeprefix("original-"), content) for name, content in own
+    )
+    assert not {name for name, _ in kept} & set(OUR_NAMES)
+    assert all(name == given for (name, _), (given, _) in zip(kept, own, strict=True) if not given.startswith("o"))
+
+
+def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
+    own = (("onebit-offset", b"5"), ("original-onebit-offset", b"6"), ("original-", b"7"), ("trace", b"8"))
+    assert letter_of(record(b"", headers=own)).headers[6:] == (
+        ("original-onebit-offset", b"5"), ("original-original-onebit-offset", b"6"), ("original-", b"7"),
+        ("trace", b"8"),
+    )  # fmt: skip
+
+
+def test_dead_letter_of_an_earlier_version_is_still_read() -> None:
+    lines = (GOLDEN / "dead-letter.headers").read_text().splitlines()
+    headers = tuple((name, content.encode()) for name, content in (line.split(": ", 1) for line in lines))
+    assert decode_dead_letter(record(b"", headers=headers)) == ("onebit.contexts", 2, 41, "malformed")
+
+
+@pytest.mark.parametrize(
+    ("key_bytes", "value_bytes", "large_bytes"), [(0, 0, 5_000_000), (400_000, 5_000_000, 300_000), (10**6, 10**6, 1)]
+)
+def test_dead_letter_of_too_many_headers_keeps_those_that_fit_and_says_so(
+    key_bytes: int, value_bytes: int, large_bytes: int
+) -> None:
+    own = (("large", b"x" * large_bytes), *((f"small-{number}", b"y") for number in range(2_000)))
+    letter = letter_of(record(b"v" * value_bytes, b"k" * key_bytes, own))
+    size = len(letter.key or b"") + len(letter.value or b"")
+    size += sum(len(name) + len(content) + 10 for name, content in letter.headers)
+    assert size < 1_048_576 - 1_000
+    kept = [header for header in own if header in letter.headers]
+    assert ("small-0", b"y") in kept
+    assert len(kept) < len(own)
+    assert dict(letter.headers)["onebit-headers"] == b"2001"
+
+
+def test_dead_letter_with_room_for_a_megabyte_of_headers_keeps_them() -> None:
+    own = (("large", b"x" * 1_000_000),)
+    headers = letter_of(record(b"", headers=own)).headers
+    assert headers[6:] == own
+    assert "onebit-headers" not in dict(headers)
+
+
+@pytest.mark.parametrize("missing", ["onebit-topic", "onebit-partition", "onebit-offset", "onebit-kind"])
+def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
+    headers = tuple(header for header in dead_letter_headers("t", 0, 1, "malformed", "why") if header[0] != missing)
+    with pytest.raises(MalformedError, match=missing):
+        decode_dead_letter(record(b"", headers=headers))
+
+
+def test_golden_dead_letter_headers_are_those_of_version_1() -> None:
+    headers = dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1")
+    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
+    assert lines == (GOLDEN / "dead-letter.headers").read_text()
+
+
+def test_golden_headers_of_a_dead_letter_that_was_cut_and_has_headers_of_its_own() -> None:
+    own = (
+        ("onebit-version", b"1"), ("large", b"x" * 10**6), ("onebit-offset", b"5"), ("original-onebit-offset", b"6"),
+        ("original-x", b"7"), ("trace", b"8"),
+    )  # fmt: skip
+    wrong = Record("onebit.feedback", 2, 41, 1_000, b"k" * 500_001, b"v" * 500_002, own)
+    reason = "feedback for 'a': expected action 2, as it was decided; got 1"
+    key, value, headers = encode_dead_letter(wrong, DEAD_LETTER_MISMATCHED, reason)
+    assert (key, value) == (b"k" * 500_000, b"v" * 500_000)
+    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
+    assert lines == (GOLDEN / "dead-letter.own.headers").read_text()
