@@ -18,10 +18,13 @@ from producers.datasets.synthetic import synsep
 from stream.cli.embedded import prepare_embedded
 from stream.cli.settings import Settings
 
+RATE_PER_S = 1_000.0
+
 
 def measure(events: int) -> None:
     """Run once in this process and print one line."""
     settings = Settings(data="synsep", events=events, delay="fixed:5s", seed=1)
+    settings = settings.model_copy(update={"rate_per_s": RATE_PER_S})
     warm = prepare_embedded(settings.model_copy(update={"events": 200}), "soba-diag", synsep(1))
     warm.run()
     pipeline = prepare_embedded(settings, "soba-diag", synsep(1))

@@ -1,6 +1,6 @@
 """The three programs on a real Kafka, one partition, by each client: CPU per event, events per second, and latency.
 
-    python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results benchmarks/results/real_kafka]
+    python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results FILE.json]
     python benchmarks/real_kafka.py --profile
 
 A single-node Kafka is started for it, and all that is compared has its turn in the same run:
@@ -15,7 +15,6 @@ A single-node Kafka is started for it, and all that is compared has its turn in 
 import argparse
 import json
 import os
-import platform
 import pstats
 import sys
 import tempfile
@@ -80,6 +79,10 @@ class Process:
         self.look()
         return self._process.poll() is None
 
+    def stand_still(self, *, still: bool) -> None:
+        """Stop it for a while, or let it go on."""
+        (self._process.suspend if still else self._process.resume)()
+
     def stop(self) -> None:
         """End it, if it has not come to its end."""
         if self.runs():
@@ -111,17 +114,16 @@ class Measured:
         tp = TopicPartition(topic, 0)
         return self.broker.ends([tp])[tp].stable
 
-    def replay(self, profile: Path | None = None) -> Row:
+    def replay(self, events: int, profile: Path | None = None) -> Row:
         """Write all contexts, as fast as they are taken."""
         with ExitStack() as stack:
             replay = stack.enter_context(program(self.settings, "replay", profile))
             while not (first := self.end(self.topics.contexts)) and replay.runs():
                 time.sleep(0.005)
             used_s, began_s = replay.look(), time.perf_counter()
-            while replay.runs():
+            while (last := self.end(self.topics.contexts)) < events:
                 time.sleep(0.005)
-            events = self.end(self.topics.contexts) - first
-            return row("replay", events, time.perf_counter() - began_s, replay.used_s - used_s)
+            return row("replay", last - first, time.perf_counter() - began_s, replay.look() - used_s)
 
     def learn(self, events: int, profiles: dict[str, Path | None]) -> list[Row]:
         """Let learner and feedback work through what the replay has written."""
@@ -129,14 +131,24 @@ class Measured:
         with ExitStack() as stack:
             names = ("learn", "feedback")
             programs = {n: stack.enter_context(program(self.settings, n, profiles[n])) for n in names}
-            while (ledger := follower.read(100)).matched == 0:
+            while follower.read(100).decided == 0:
                 for process in programs.values():
                     process.look()
-            before_s, began_s, done = {n: p.look() for n, p in programs.items()}, time.perf_counter(), ledger.matched
+            # They stand still while it is read how far they have come: all but a step that is under way is counted.
+            for process in programs.values():
+                process.stand_still(still=True)
+            ledger, before_s = follower.read(500), {n: p.look() for n, p in programs.items()}
+            while (more := follower.read(500)) != ledger:
+                ledger = more
+            # Contexts were written before all feedback, so they are decided first; an event is half done by then.
+            done = {"learn": (ledger.decided + ledger.matched) / 2, "feedback": self.end(self.topics.feedback)}
+            for process in programs.values():
+                process.stand_still(still=False)
+            began_s = time.perf_counter()
             while ledger.matched < events:
                 ledger = follower.read(20)
             wall_s = time.perf_counter() - began_s
-            return [row(n, events - done, wall_s, p.look() - before_s[n]) for n, p in programs.items()]
+            return [row(n, events - done[n], wall_s, p.look() - before_s[n]) for n, p in programs.items()]
 
     def latencies(self, starts: Sequence[Sequence[str]], events: int) -> Row:
         """How long after its context a prediction is in the log, and can be read by whoever reads committed records."""
@@ -177,7 +189,7 @@ class Measured:
         return row("faust", events - done, time.perf_counter() - began_s, rival.used_s - used_s)
 
 
-def row(name: str, events: int, wall_s: float, used_s: float) -> Row:
+def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
     """One program's figures."""
     return {"program": name, "events_per_s": round(events / wall_s), "cpu_us": round(1e6 * used_s / events, 1)}
 
@@ -206,7 +218,7 @@ def measure(bootstrap: str, client: str, data: str, learner: str, arguments: arg
         names = ("replay", "learn", "feedback")
         profiles = {name: Path(directory) / name if arguments.profile else None for name in names}
         busy = Measured(broker, {**at_once, "topic_prefix": f"{client}.{data}.busy."})
-        yield case | busy.replay(profiles["replay"])
+        yield case | busy.replay(arguments.events, profiles["replay"])
         for found in busy.learn(arguments.events, profiles):
             yield case | found
         for name, profile in profiles.items():
@@ -220,7 +232,7 @@ def measure(bootstrap: str, client: str, data: str, learner: str, arguments: arg
             yield case | {"program": f"{name} at {RATE:,}/s"} | pipeline.latencies(starts, paced["events"])
     if client == "kafka-python" and not arguments.profile:  # Faust has a client of its own
         rival = Measured(broker, {**at_once, "topic_prefix": f"{client}.{data}.faust."})
-        rival.replay()
+        rival.replay(arguments.events)
         yield case | rival.faust(arguments.events)
     broker.close()
 
@@ -235,21 +247,24 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="write the rows as JSON")
     parser.add_argument("--profile", action="store_true", help="say where the time goes; it costs time itself")
     arguments = parser.parse_args()
-    rows = []
+    rows: list[Row] = []
     with local_kafka() as kafka:
         for data, learner in CASES:
             for client in arguments.clients if data in arguments.data else ():
                 for found in measure(kafka.bootstrap, client, data, learner, arguments):
                     print(" ".join(f"{name} {value}" for name, value in found.items()), flush=True)
-                    rows.append(found)
-    if arguments.results is not None:
-        busy = os.getloadavg()
-        told = {
-            "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "python": platform.python_version(),
-            "load_average": [round(load, 1) for load in busy], "versions": versions(), "events": arguments.events,
-            "rows": rows,
-        }  # fmt: skip
-        arguments.results.write_text(json.dumps(told, indent=1) + "\n")
+                    rows.append(found | {"load_average": round(os.getloadavg()[0], 1)})
+                    if arguments.results is not None:
+                        keep(arguments.results, arguments.events, rows)
+
+
+def keep(path: Path, events: int, rows: Sequence[Row]) -> None:
+    """Write what has been measured so far."""
+    told = {
+        "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions(), "events": events,
+        "rows": rows,
+    }  # fmt: skip
+    path.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """How many entries of its log a replica of a shared model takes in per second, decoding included.
 
-    python benchmarks/replica.py [--events N]
+    python benchmarks/replica.py [--events N] [--kafka HOST:PORT [--client kafka-python|confluent]]
 
-Learners whose decisions move the model have two entries for an event, the others one. Times are of the processor.
+Learners whose decisions move the model have two entries for an event, the others one. Times are of the processor; with
+--kafka the log is written to a topic of one partition, and read from there, and times of the clock are told, too.
 """
 
 import argparse
@@ -11,11 +12,14 @@ import time
 import numpy as np
 
 from producers.datasets.catalogue import load
+from stream.brokers.connecting import connect
+from stream.brokers.reading import read_partition
 from stream.learners import create
 from stream.learners.base import KernelLearner
 from stream.sharing.replica import Replica
 from stream.sharing.view import View
-from stream.wire.records import Record
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import TopicSpec
 from stream.wire.updates import HEADERS, encode_updates
 
 LEARNERS = ("soba-diag", "late-ucb", "stack-igw")
@@ -56,15 +60,54 @@ def log_of(name: str, events: int, step: int) -> tuple[list[Record], int, int, f
     return log, data.n_classes, data.n_features, took_s
 
 
+def through_kafka(bootstrap: str, client: str, log: list[Record], replica: Replica, at_once: int) -> str:
+    """Write a log in transactions of some records, and let a replica read it."""
+    broker = connect(bootstrap, client=client)
+    tp = TopicPartition(f"replica-{time.time_ns()}.updates", 0)
+    broker.create_topics([TopicSpec(tp.topic, 1)])
+    producer = broker.transactional_producer(tp.topic)
+    began = time.perf_counter(), time.process_time()
+    for start in range(0, len(log), at_once):
+        producer.begin()
+        for record in log[start : start + at_once]:
+            producer.send(tp.topic, 0, None, record.value, record.headers)
+        producer.commit()
+    wrote = time.perf_counter(), time.process_time()
+    batch: list[Record] = []
+    for record in read_partition(broker, tp):
+        batch.append(record)
+        if len(batch) == at_once:
+            replica.read(batch)
+            batch.clear()
+    replica.read(batch)
+    read = time.perf_counter(), time.process_time()
+    producer.close()
+    broker.delete_topics([tp.topic])
+    broker.close()
+    entries = replica.version
+    rates = [entries / (end - start) for one, other in ((began, wrote), (wrote, read))
+             for start, end in zip(one, other, strict=True)]  # fmt: skip
+    return (
+        f"written: {rates[0]:9,.0f} entries/s by the clock, {rates[1]:9,.0f} by the processor; "
+        f"read: {rates[2]:9,.0f}, {rates[3]:9,.0f}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--events", type=int, default=40_000)
+    parser.add_argument("--kafka", metavar="HOST:PORT")
+    parser.add_argument("--client", default="kafka-python")
     arguments = parser.parse_args()
     print(f"{DATA}, {arguments.events} events")
     for name in LEARNERS:
         for step, at_once in ((1, 500), (20, 50), (500, 10)):
             events = arguments.events if step > 1 else arguments.events // 10
             log, K, d, took_s = log_of(name, events, step)
+            if arguments.kafka:
+                told = through_kafka(arguments.kafka, arguments.client, log, fresh(name, K, d), at_once)
+                print(f"{name:10} steps of {step:3}, {arguments.client}: {told}", flush=True)
+                continue
             best_s = float("inf")
             for _ in range(3):
                 replica = fresh(name, K, d)

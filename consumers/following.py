@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from stream.brokers.port import Broker
+from stream.brokers.port import Broker, Ends
 from stream.brokers.reading import read_towards
 from stream.joining.task_settings import TaskSettings
 from stream.learners.base import KernelLearner
@@ -96,6 +96,11 @@ class Following:
         if self.replica.foreign.records > self._foreign_told:
             self._foreign_told = self.replica.foreign.records
             self._announce(self.replica.foreign.told(self._place))
+
+    @property
+    def ends(self) -> Ends:
+        """Of the log, as it was asked last."""
+        return self._ends
 
     @property
     def waits_for(self) -> str:

@@ -4,14 +4,16 @@ It moves records and time to and fro. What is decided, learned or expired is set
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.following import Following
+from consumers.model_lag import Hold, ModelLag
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
 from consumers.starting import Found, Starting
+from consumers.telling import Telling
 from stream.brokers.port import (
     AccessError,
     Broker,
@@ -48,6 +50,7 @@ class LearnerOptions:
     snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by the broker's time; 0: none
     snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
+    model_lag_max_ms: int = -1  # of a shared model: how long it may be held up and be decided on; -1: for ever
     ahead_max: int = 10_000  # decisions of a task that its shared model has not observed, at most
     dates_by_contexts: bool = False  # in virtual time: a learner that polls seldom stands for one that always polls
 
@@ -132,6 +135,8 @@ class LearnerProgram:
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has told
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
+        self._lag = ModelLag(host_ms, options.model_lag_max_ms)
+        self._telling = Telling(options.instance, options.snapshot_interval_ms, self._time)
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
         )
@@ -195,6 +200,19 @@ class LearnerProgram:
         if self._following is not None:
             began_ms = self._host_ms()
             self._following.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
+            self._lag.sees(self._following.ends)
+
+    @property
+    def model_hold(self) -> Hold | None:
+        """The open transaction that holds up what is read of a shared model's log; None: none does."""
+        return self._lag.hold
+
+    def tell_replica(self) -> None:
+        """Have the journal of a task tell the model once more, as far as its log can be read now: before the end."""
+        for partition, running in [] if self._following is None else [*self._running.items()][:1]:
+            running.told_ms = -1
+            if commits := self._apply_to({partition: running}):
+                self._commit(commits)
 
     @property
     def _following(self) -> Following | None:
@@ -231,20 +249,21 @@ class LearnerProgram:
         self._read(0 if asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0
-        self.read_log(self._options.step_max_ms)
-        self._ends = None
-        self._began_ms, self._most_records = self._host_ms(), 0
-        commits = []
-        for partition, running in self._running.items():
-            step = self._apply(partition, running)
-            if step is not None:
-                commits.append(step)
+        commits = self._apply_to(self._running)
         if commits and not self._commit(commits):
             return 1
         for running in self._running.values():
             self._pace(running.paused, running.contexts_tp, running.contexts)
             self._pace(running.paused, running.feedback_tp, running.feedback)
         return len(commits) + recovered
+
+    def _apply_to(self, tasks: Mapping[int, RunningTask]) -> list[Commit]:
+        """Apply what can be applied now: a step of each task that has something to do."""
+        self.read_log(self._options.step_max_ms)
+        self._ends = None
+        self._began_ms, self._most_records = self._host_ms(), 0
+        steps = (self._apply(partition, running) for partition, running in tasks.items())
+        return [step for step in steps if step is not None]
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Publish a step; or give it up, and have its tasks recovered."""
@@ -333,12 +352,13 @@ class LearnerProgram:
 
     def _apply(self, partition: int, running: RunningTask) -> Commit | None:
         """Apply the records that are next, or the time that has passed without any."""
+        decides = self._time.is_known and not self._lag.stops_decisions
         records = merge(
             running.contexts,
             running.feedback,
             contexts_ended=lambda: self._is_read(running.contexts_tp),
             feedback_ended=lambda: self._is_read(running.feedback_tp),
-            records_max=min(self._portion.records, self._room(partition, running)) if self._time.is_known else 0,
+            records_max=min(self._portion.records, self._room(partition, running)) if decides else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
         if asks:  # and then apply them
@@ -352,6 +372,7 @@ class LearnerProgram:
             or self._time_is_due(running.task)
             or self._snapshots.is_writing(partition)
             or self._snapshots.waits(partition, running)
+            or self._telling.waits(running)
             or (running.number > 0 and running.task.settings != running.settings)
         ):
             return None
@@ -379,6 +400,7 @@ class LearnerProgram:
             running.reading,
             running.task.alarms,
             _log_step(running, effects),
+            self._telling.told(running, self.replica),
         )
         if step.log is not None:
             running.wrote = step.log.wrote(step.number)
@@ -446,8 +468,9 @@ class LearnerProgram:
 
     def _time_is_asked_for(self, running: RunningTask) -> bool:
         """Whether records wait for the time to be known, or deadlines that may have passed before the recovery."""
-        waits = running.contexts or running.feedback or running.task.join.next_deadline_ms() is not None
-        return not self._time.is_known and bool(waits)
+        if self._time.is_known:
+            return False
+        return bool(running.contexts or running.feedback) or running.task.join.next_deadline_ms() is not None
 
     def _dates_need_time(self, records: Sequence[Record]) -> bool:
         """Whether these would be decided at a time that may be long ago; what a question has just brought is not."""

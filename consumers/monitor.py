@@ -5,12 +5,13 @@ the table before the records of a batch are acknowledged, and Faust flushes the 
 offsets. So after a crash records are read again, never left out, and the state knows which it has.
 
 Faust's driver reads uncommitted records unless it works in transactions itself, in which it loses sends. Here it reads
-committed ones (`_CommittedThread`), at least once.
+committed ones (`_CommittedThread`), at least once. And it hands over what was fetched of a partition as one message
+(`_Batch`): a message costs Faust some 150 µs, a record within one a tenth of that.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import faust
@@ -27,9 +28,15 @@ from stream.monitoring.state import FORMAT
 from stream.wire.records import Record
 from stream.wire.topics import Topics
 
-BATCH_MAX = 2_000
+FETCHED_MAX = 2_000
+"""Records in a message."""
+
+MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""A batch is taken in when it is full, or this old: what the page shows is not much older."""
+"""Messages are taken in when there are so many, or after this time: what the page shows is not much older."""
+
+BUFFERED_MAX = 16
+"""Messages that wait to be taken in."""
 
 _ROUND_S = 0.1
 
@@ -80,6 +87,9 @@ class MonitorProgram:
             broker_session_timeout=options.session_timeout_ms / 1_000,
             broker_heartbeat_interval=options.session_timeout_ms / 4_000,
             broker_commit_interval=1.0,
+            broker_max_poll_records=FETCHED_MAX,
+            stream_buffer_maxsize=BUFFERED_MAX,
+            stream_wait_empty=False,  # at the end: what is not taken in yet is read again
             consumer_auto_offset_reset="earliest",
             consumer_group_instance_id=options.group,  # one that is started again takes its place at once
             processing_guarantee="at_least_once",
@@ -91,13 +101,15 @@ class MonitorProgram:
             topic_disable_leader=True,
             web_enabled=False,
         )
-        self._app.transport = _CommittedTransport(self._app.conf.broker_consumer, self._app)
+        read = (topics.contexts, topics.predictions, topics.examples, topics.dead_letter)
+        transport = _CommittedTransport(self._app.conf.broker_consumer, self._app)
+        transport.in_batches = frozenset(read)
+        self._app.transport = transport
         self._table = self._app.Table(
             "partitions", partitions=partitions, key_type=bytes, value_type=bytes,
             on_recover=self._recovered,
         )  # fmt: skip
-        topic = self._app.topic(topics.predictions, topics.examples, topics.dead_letter)
-        self._app.agent(topic, name="distributions")(self._take)
+        self._app.agent(self._app.topic(*read), name="distributions")(self._take)
 
     def run(self) -> None:
         """Read until it is to stop.
@@ -124,8 +136,9 @@ class MonitorProgram:
 
     async def _take(self, stream: Any) -> None:
         """Take in batches, and write what each has changed to the table; the batch is acknowledged after that."""
-        async for events in stream.take_events(BATCH_MAX, within=BATCH_S):
-            for partition, state in self._picture.take(_record(event.message) for event in events).items():
+        async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
+            records = (_record(one) for event in events for one in event.message.value.records)
+            for partition, state in self._picture.take(records).items():
                 # Where its records stand, so that whoever gets the partition gets the state.
                 self._table.send_changelog(partition, b"%d" % partition, state)
 
@@ -135,10 +148,22 @@ class MonitorProgram:
             self._picture.restore(int(key), value)
 
 
-def _record(message: Any) -> Record:
-    headers = tuple((name, value or b"") for name, value in message.headers or ())
-    append_ms = round(message.timestamp * 1_000)
-    return Record(message.topic, message.partition, message.offset, append_ms, message.key, message.value, headers)
+def _record(read: Any) -> Record:
+    headers = tuple((name, value or b"") for name, value in read.headers or ())
+    return Record(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, headers)
+
+
+class _Batch(bytes):
+    """An empty value, which Faust hands on as it is, with the records that were fetched."""
+
+    records: Iterable[Any]
+
+
+def _batch(records: list[Any]) -> Any:
+    """Records of a partition as one, at the offset of the last."""
+    value = _Batch()
+    value.records = records
+    return replace(records[-1], key=None, value=value, headers=())
 
 
 class _CommittedThread(AIOKafkaConsumerThread):
@@ -146,6 +171,14 @@ class _CommittedThread(AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         return consumer
+
+    async def _fetch_records(self, *arguments: Any, **options: Any) -> Any:
+        fetched = await super()._fetch_records(*arguments, **options)
+        transport: Any = self.consumer.transport
+        return {
+            tp: [_batch(records)] if records and tp.topic in transport.in_batches else records
+            for tp, records in fetched.items()
+        }
 
 
 class _CommittedConsumer(Consumer):
@@ -155,6 +188,7 @@ class _CommittedConsumer(Consumer):
 
 class _CommittedTransport(Transport):
     Consumer = _CommittedConsumer
+    in_batches: frozenset[str] = frozenset()  # topics whose records are handed over many at once
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types

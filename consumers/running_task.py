@@ -47,6 +47,8 @@ class RunningTask:
     settings_from: int  # the first step under the settings that the task has; 0: they open its journal
     reading: Reading  # how its inputs are read
     wrote: int = 0  # its last step that wrote to the log of a shared model; 0: none did
+    told_ms: int = -1  # when its journal was last told the replica of this process; -1: it was not yet
+    told_version: int = -1  # and which version of it
     context_ms: int = -1  # the append time of the last context applied
     contexts: deque[Record] = field(default_factory=deque)  # read, not applied
     feedback: deque[Record] = field(default_factory=deque)

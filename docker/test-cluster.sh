@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Run docker/compose.cluster.yaml, three brokers and two learners, with a stream that goes on until all this is done: kill
-# one broker after another, and cut one learner off the network for longer than its session. Every event must be decided
-# exactly once, the books must be exact, and the model that of the journal.
+# Run docker/compose.cluster.yaml, three brokers and three learners on one model, with a stream that goes on until all
+# this is done: kill one broker after another, and cut one learner off the network for longer than its session. Every
+# event must be decided exactly once, the books must be exact, and each decision that of its version of the model.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-cluster
 compose_file=docker/compose.cluster.yaml
-logs_of="learner-a learner-b feedback replay verify"
+logs_of="learner-a learner-b learner-c feedback replay verify"
 . docker/under-test.sh
 
 rate=${ONEBIT_TEST_RATE:-60}
@@ -21,7 +21,7 @@ cut_s=25 # longer than the session, and than a transaction may stay open
 begin
 say "building the image"
 compose build topics
-say "starting three brokers, topics, two learners, feedback, replay and verify: $rate events a second"
+say "starting three brokers, topics, three learners, feedback, replay and verify: $rate events a second"
 compose up --detach --no-build
 watcher=$(compose ps --all --quiet verify)
 

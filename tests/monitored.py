@@ -25,4 +25,4 @@ def told(port: int) -> dict[str, Any]:
 
 
 def decided_in_windows(picture: dict[str, Any]) -> int:
-    return sum(decided for _, decided, _ in picture.get("windows", ()))
+    return sum(decided for _, decided, *_ in picture.get("windows", ()))

@@ -36,6 +36,7 @@ class Pipeline:
         """Settings are those of every program, by their names."""
         self.topics = Topics.with_prefix(prefix)
         self.partitions = int(str(settings.get("partitions", 1)))
+        self._shares_model = settings.get("model") == "shared"
         self._bootstrap = bootstrap
         given = {"bootstrap": bootstrap, "topic_prefix": prefix, "session_timeout": "3s", **settings}
         self._programs = Programs(directory, {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()})
@@ -47,7 +48,7 @@ class Pipeline:
     def create_topics(self) -> None:
         """Make the topics."""
         broker = self.broker()
-        broker.create_topics(self.topics.specs(self.partitions))
+        broker.create_topics(self.topics.specs(self.partitions, shares_model=self._shares_model))
         broker.close()
 
     def broker(self) -> KafkaBroker:

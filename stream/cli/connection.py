@@ -86,25 +86,37 @@ def _start_hint(settings: Settings) -> str:
     return f"; with this port: onebit kafka up --port {port}"
 
 
-def require_topics(broker: Broker, settings: Settings) -> int:
+def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = False) -> int:
     """The number of partitions; topics that are missing end the program with what to do."""
     topics = topics_of(settings)
-    descriptions = broker.describe_topics(list(topics))
-    missing = [name for name in topics if name not in descriptions]
+    names = topics.all_of(shares_model=shares_model)
+    descriptions = broker.describe_topics(names)
+    missing = [name for name in names if name not in descriptions]
+    if missing == [topics.updates]:
+        create = command_hint(settings, "topics create")
+        raise SettingsError(
+            f"there is no topic {topics.updates}, and the model is shared: it is its log; create it: {create} "
+            f"--partitions {descriptions[topics.contexts].partitions} --model shared"
+        )
     if missing:
-        create = command_hint(settings, "topics create", "partitions")
+        create = command_hint(settings, "topics create", "partitions", "model")
         raise SettingsError(f"there is no topic {', '.join(missing)}; create them first: {create}")
     counts = {name: descriptions[name].partitions for name in topics}
     if len(set(counts.values())) != 1:
         raise SettingsError(f"all topics need the same number of partitions; got {counts}")
-    wrong = [name for name in topics if not descriptions[name].append_time]
+    if shares_model and descriptions[topics.updates].partitions != 1:
+        raise SettingsError(
+            f"topic {topics.updates}: expected one partition, whose order is that of the model; got "
+            f"{descriptions[topics.updates].partitions}: delete the topics and create them anew, or take another prefix"
+        )
+    wrong = [name for name in names if not descriptions[name].append_time]
     if wrong:
         raise SettingsError(
             f"topic {wrong[0]}: expected message.timestamp.type LogAppendTime; got CreateTime: no clock but the "
             "broker's may count; set it to LogAppendTime (kafka-configs --alter), or delete the topics and create them "
             f"anew: {command_hint(settings, 'topics delete')}; {command_hint(settings, 'topics create', 'partitions')}"
         )
-    compacted = [name for name in topics if descriptions[name].compacted and name != topics.snapshots]
+    compacted = [name for name in names if descriptions[name].compacted and name != topics.snapshots]
     if compacted:
         raise SettingsError(
             f"topic {compacted[0]}: expected cleanup.policy delete; got compact: compaction keeps the last record of a "
@@ -114,7 +126,9 @@ def require_topics(broker: Broker, settings: Settings) -> int:
     return counts[topics.contexts]
 
 
-def watch_topics(broker: Broker, settings: Settings, partitions: int) -> Callable[[], None]:
+def watch_topics(
+    broker: Broker, settings: Settings, partitions: int, *, shares_model: bool = False
+) -> Callable[[], None]:
     """A function to be called often, which looks now and then whether the topics are still what they were.
 
     It raises SettingsError when they are not: with other partitions an event's records do not meet any more,
@@ -123,7 +137,7 @@ def watch_topics(broker: Broker, settings: Settings, partitions: int) -> Callabl
 
     def look() -> None:
         try:
-            found = require_topics(broker, settings)
+            found = require_topics(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
             return  # what the program itself asks will tell
         except SettingsError as error:

@@ -44,6 +44,7 @@ from stream.reporting.run_report import ReplicaReport, RunReport, summarise_dela
 from stream.reporting.tables import percent
 from stream.reporting.versions import versions
 from stream.verifying.audit import audit_partition, latencies_of
+from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
 from stream.wire.ledger import total_ledger
@@ -295,6 +296,9 @@ def report_of(
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}", limited=False)
+    log = audit_log(broker, topics, settings.partitions) if end.model == "shared" else None
+    for fault in () if log is None else log.faults:
+        announce(f"log of the shared model: {fault}", limited=False)
     settlements = Settlements()
     found = answers(
         settlements.take(
@@ -312,7 +316,8 @@ def report_of(
         classes=dataset.n_classes,
         features=dataset.n_features,
         ledger=total_ledger(finding.learner for finding in findings),
-        audit_ok=all(finding.ok for finding in findings),
+        audit_ok=all(finding.ok for finding in (*findings, *(() if log is None else (log,)))),
+        model_behind=None if log is None else log.behind,
         errors=judge.curve.summary(),
         settings=settings.shown() | {"command": command},
         full_information=registered()[task.learner].needs_label,

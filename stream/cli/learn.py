@@ -1,6 +1,7 @@
 """`onebit learn`: the learner program on its own, against Kafka."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovering import RecoveryStoppedError
-from stream.brokers.port import Broker
+from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
 from stream.cli.composition import n_features_of, parameters_of, topics_of
@@ -16,6 +17,7 @@ from stream.cli.connection import by_client, keep_running, require_topics, watch
 from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
 from stream.cli.live_estimates import LiveEstimating, check_estimate
+from stream.cli.model_lag import LagWarnings, model_line
 from stream.cli.program_metrics import LearnerCounts, learner_unready
 from stream.cli.readiness import ReadyFile
 from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
@@ -75,9 +77,11 @@ def learn(
                 raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
 
         partitions = require_topics(broker, settings)
-        watch = watch_topics(broker, settings, partitions)
         begun = pipeline_settings(broker, topics, partitions, pulse)
         task, nnz, given = wanted_settings(settings, begun, topics.journal, change=change_settings)
+        shares_model = task.model == "shared"
+        require_topics(broker, settings, shares_model=shares_model)
+        watch = watch_topics(broker, settings, partitions, shares_model=shares_model)
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := cost.warning(task, nnz):
             warn(slow)
@@ -102,11 +106,16 @@ def learn(
             "Ctrl-C stops it"
         )
         said = Status()
+        lag_warnings = LagWarnings(
+            topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
+        )
 
         def status() -> None:
             said.show(status_lines(program, tally) + estimating.lines(program.assigned))
             ledgers = {partition: task.join.ledger() for partition, task in program.tasks.items()}
             for warning in filter(None, (tally.warning(), tally.misplaced_warning(ledgers))):
+                warn(warning)
+            for warning in lag_warnings.of(program.model_hold):
                 warn(warning)
 
         show, stands = every(STATUS_INTERVAL_MS, status), False
@@ -120,6 +129,8 @@ def learn(
                 stands = program.ready
                 watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
+            with suppress(BrokerError):  # nothing depends on it
+                program.tell_replica()
             status()
         finally:
             ready_file.show(ready=False)
@@ -140,6 +151,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
         records_max=cost.records_max(task, nnz, LearnerOptions().records_max),
         step_max_ms=settings.step_max_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
+        model_lag_max_ms=settings.model_lag_max_ms,
     )
 
 
@@ -150,6 +162,8 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
         + (f", {running.alarms:,} drift alarms" if running.alarms else "")
         for partition, running in sorted(program.tasks.items())
     ]
+    if program.replica is not None:
+        lines.append(model_line(program.replica.version, program.model_hold))
     if tally.reward_rate is not None:
         lines.append(f"reward 1 for {percent(tally.reward_rate)} of the decisions matched since this program started")
     if program.outdated:

@@ -52,22 +52,30 @@ def export(
     journal: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="As it was after a step of the journal.")
     ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of a shared model: as the first N entries of its log made it."),
+    ] = None,
     partition: Partition = 0,
     json: Json = False,
 ) -> None:
     """Write the model as it is, or as it was at any past moment, to a numpy file that needs no pickle.
 
     It is rebuilt from the newest snapshot of before and the journal after it, while the learner may go on. `meta` in
-    the file says which learner it is, with which parameters, where in the topics it stood, and the state's digest.
+    the file says which learner it is, with which parameters, where in the topics it stood, and the state's digest. Of a
+    shared model, whatever the partition, it is a version of its log: with --journal the one a step was decided on.
     """
-    if at is not None and journal is not None:
-        raise SettingsError("--at and --journal: expected one of the two; got both")
+    given = {"--at": at, "--journal": journal, "--version": version}
+    if len(found := [flag for flag, value in given.items() if value is not None]) > 1:
+        raise SettingsError(f"{' and '.join(found)}: expected one of them; got {len(found)}")
     with connected(settings) as (broker, topics, partitions):
         _check_partition(partition, partitions)
         at_ms = None if at is None else time_ms(at)
         progress = report(f"partition {partition}")
         try:
-            model = export_model(broker, topics, partition, number=journal, at_ms=at_ms, progress=progress)
+            model = export_model(
+                broker, topics, partition, number=journal, at_ms=at_ms, version=version, progress=progress
+            )
         except TooEarlyError as error:
             raise SettingsError(
                 f"--at {at}: {error.place} had no step by then; the first one was made at "
@@ -77,10 +85,9 @@ def export(
     if json:
         sys.stdout.write(orjson.dumps({"file": str(out_file), **model.meta}).decode() + "\n")
         return
-    position, digest = model.meta["position"], model.meta["digest"]
     out.print(
-        f"{out_file}: {model.meta['learner']} of partition {partition} after step {position['journal']:,}, "
-        f"{model.meta['updates']:,} updates, digest {digest[:16]}",
+        f"{out_file}: {model.meta['learner']} {model.moment}, {model.meta['updates']:,} updates, digest "
+        f"{model.meta['digest'][:16]}",
         highlight=False,
         soft_wrap=True,
     )
@@ -98,11 +105,10 @@ def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
         sys.stdout.write(orjson.dumps({"same": same, "models": identities, "arrays": arrays}).decode() + "\n")
     else:
         for path, model in zip((first, second), models, strict=True):
-            position = model.meta["position"]
             parameters = ", ".join(f"{name}={value}" for name, value in model.meta["parameters"].items())
             out.print(
-                f"{path}: {model.meta['learner']} ({escape(parameters)}) after step {position['journal']:,} of "
-                f"partition {position['partition']}, {model.meta['updates']:,} updates",
+                f"{path}: {model.meta['learner']} ({escape(parameters)}) {model.moment}, {model.meta['updates']:,} "
+                "updates",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -217,10 +223,13 @@ def print_replays(replays: list[Replay]) -> None:
             out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)
         elif not found.steps:
             out.print(f"partition {found.partition}: no step has been made")
+        elif found.warning:
+            out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.warning)}", soft_wrap=True)
         elif found.ok:
             out.print(
                 f"[bold green]✓ partition {found.partition}:[/] {found.steps:,} steps applied again give the state of "
-                f"the {compared}, learner {found.state[:16]}",
+                f"the {compared}, learner {found.state[:16]}"
+                + ("" if found.version is None else f" at version {found.version:,}"),
                 highlight=False,
                 soft_wrap=True,
             )

@@ -21,11 +21,14 @@ from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
 from stream.cli.setting_names import variable_of
 from stream.cli.settings import Settings, SettingsError
+from stream.joining.task_settings import TaskSettings
 from stream.learners import registered
 from stream.recovery.digests import state_digest
 from stream.recovery.journal_reading import JournalFollower
 from stream.recovery.recover import recover
 from stream.reporting.run_report import RunReport
+from stream.verifying.replicas import replica_at
+from stream.verifying.shared_log import audit_log
 from stream.wire import codec
 from stream.wire.events import Answer
 from stream.wire.records import TopicPartition
@@ -52,7 +55,10 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
     started_s = time.perf_counter()
     broker = connect(settings)
     try:
-        broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention_ms))
+        shares_model = task.model == "shared"
+        broker.create_topics(
+            topics.specs(settings.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
+        )
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings, learner) as programs:
@@ -61,13 +67,26 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
                 warn(f"`onebit replay`: {message}")
         wall_s = time.perf_counter() - started_s
         judge, virtual_s = _judge(broker, topics, settings, dataset)
-        tasks = [recover(broker, topics, partition, task).task for partition in range(settings.partitions)]
-        digest = state_digest(task.learner.state() for task in tasks)
-        updates, alarms = sum(task.updates for task in tasks), sum(task.alarms for task in tasks)
-        end = RunEnd(updates, alarms, digest, virtual_s, wall_s, None)
+        ended = _shared_end if shares_model else _own_end
+        end = ended(broker, topics, task, settings.partitions)._replace(virtual_s=virtual_s, wall_s=wall_s)
         return report_of(broker, settings, task, dataset, judge, end, command, in_real_time=True)
     finally:
         broker.close()
+
+
+def _own_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
+    """What the models of the tasks are in the end."""
+    tasks = [recover(broker, topics, partition, settings).task for partition in range(partitions)]
+    digest = state_digest(task.learner.state() for task in tasks)
+    return RunEnd(sum(task.updates for task in tasks), sum(task.alarms for task in tasks), digest, 0.0, 0.0, None)
+
+
+def _shared_end(broker: Broker, topics: Topics, settings: TaskSettings, partitions: int) -> RunEnd:
+    """What the model of all tasks is in the end, and what the journals tell of the replicas."""
+    replica = replica_at(broker, topics, settings)
+    digest, alarms = state_digest([replica.learner.state()]), int(replica.learner.alarms.sum())
+    replicas = audit_log(broker, topics, partitions).replicas
+    return RunEnd(replica.updates, alarms, digest, 0.0, 0.0, None, "shared", replicas)
 
 
 def _with_own_topics(settings: Settings, learner: str) -> Settings:

@@ -34,6 +34,7 @@ class LearnerCounts:
             yield metrics.OLDEST_PENDING.at(waited_ms / 1_000, str(partition))
         for tp, records in sorted(program.lag().items()):
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
+        yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)
         yield metrics.OUTDATED.at(program.outdated)
         yield from self._rewards.samples()
         yield self._latencies.sample()

@@ -108,8 +108,6 @@ def run(
         raise SettingsError(f"--seeds {seeds}: a run on Kafka has one seed; leave it out, or leave out --kafka")
     if kafka:
         settings = settings.model_copy(update={"bootstrap": kafka})
-    if kafka is not None and settings.model == "shared":
-        raise SettingsError("--model shared: only embedded runs share a model; leave --kafka out, or --model")
     if kafka is not None and settings.data == STDIN:
         raise SettingsError(
             "--data -: each program of a run on Kafka reads the log, and standard input only one can; give a file"

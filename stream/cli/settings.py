@@ -290,10 +290,20 @@ class Settings(BaseSettings):
         Literal["own", "shared"],
         Setting(
             Panel.LEARNER,
-            frozenset((Program.RUN,)),
-            "Whose model decides: that of each partition, or one of all partitions, in embedded runs only.",
+            _LEARN | {Program.CREATE},
+            "Whose model decides: that of each partition, or one of all partitions, which is a log in a topic.",
         ),
     ] = "own"
+    model_lag_max_ms: Annotated[
+        Retention,
+        Setting(
+            Panel.LEARNER,
+            frozenset((Program.LEARN,)),
+            "Of a shared model: after its log could not be read on for so long, since a transaction is open in it, no "
+            "more decisions are made.",
+            "DURATION",
+        ),
+    ] = -1
     reward: Annotated[
         Literal["exclusive", "any"],
         Setting(

@@ -43,11 +43,17 @@ def create(settings: Settings) -> None:
     """
     with _connected(settings) as (broker, topics):
         try:
-            broker.create_topics(topics.specs(settings.partitions, settings.replication, settings.retention_ms))
+            specs = topics.specs(
+                settings.partitions,
+                settings.replication,
+                settings.retention_ms,
+                shares_model=settings.model == "shared",
+            )
+            broker.create_topics(specs)
         except TopicSettingsError as error:
             hint = _retention_hint(topics, broker.describe_topics(list(topics)), settings.retention_ms)
             raise TopicSettingsError(f"{error}{hint}") from error
-    out.print(f"{len(topics)} topics {settings.topic_prefix}* with {settings.partitions} partitions are there")
+    out.print(f"{len(specs)} topics {settings.topic_prefix}* with {settings.partitions} partitions are there")
 
 
 def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:
@@ -81,14 +87,15 @@ def describe(
         sys.stdout.write(orjson.dumps(by_topic, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
     with _connected(settings) as (broker, topics):
-        found = broker.describe_topics(list(topics))
+        found = broker.describe_topics(topics.all_of(shares_model=True))
+    names = topics.all_of(shares_model=topics.updates in found)
     table = Table("topic", "partitions", "time", "cleanup", "retention", "copies", box=None, padding=(0, 2, 0, 0))
-    for name in topics:
+    for name in names:
         table.add_row(*(_row(found[name]) if name in found else (name, "-", "[red]missing[/]", "-", "-", "-")))
     out.print(table)
     for warning in topics.retention_warnings(found, settings.snapshot_interval_ms, settings.window_ms):
         out.print(f"[bold yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
-    if len(found) < len(topics):
+    if len(found) < len(names):
         warn(f"topics are missing; create them: {command_hint(settings, 'topics create')}")
         raise typer.Exit(ExitCode.DIFFERS)
 
@@ -112,7 +119,7 @@ def delete(
 ) -> None:
     """Delete all topics of a prefix, with all that they hold."""
     with _connected(settings) as (broker, topics):
-        found = list(broker.describe_topics(list(topics)))
+        found = list(broker.describe_topics(topics.all_of(shares_model=True)))
         if not found:
             out.print(f"there is no topic {settings.topic_prefix}*")
             return

@@ -28,6 +28,8 @@ from stream.reporting.latency import quantiles
 from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.tables import percent
 from stream.verifying.audit import Finding, audit_partition, latencies_of
+from stream.verifying.reapply import Replay
+from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire import codec
 from stream.wire.events import Example
 from stream.wire.ledger import Ledger
@@ -69,9 +71,11 @@ def verify(
     if wait_replay and wait_events is None:
         wait_events = events_of(settings, dataset_of(settings))
     findings = audit(settings, wait_events=wait_events, timeout_ms=parse_duration(timeout))
+    log = audit_model(settings)
     replays = model.replay(settings) if replay else []
     error = matched_error_of(settings)
-    ok = all(finding.ok for finding in findings) and all(found.ok for found in replays)
+    parts: list[Finding | LogFinding | Replay] = [*findings, *replays]
+    ok = all(part.ok for part in (parts if log is None else [*parts, log]))
     if json:
         result = {
             "ok": ok,
@@ -80,17 +84,20 @@ def verify(
             "error_last_fifth": error.error_rate_last_fifth,
             "latency": latency._asdict() if (latency := quantiles(latencies_of(findings))) else None,
             "partitions": [finding.as_json() for finding in findings],
+            **({"model": "own"} if log is None else log.as_json()),
         }
         if replay:
             result["replay"] = [found._asdict() | {"ok": found.ok} for found in replays]
         sys.stdout.write(orjson.dumps(result).decode() + "\n")
     else:
         print_findings(findings, error)
+        if log is not None:
+            print_log(log)
         model.print_replays(replays)
     if not ok:
         gone = {finding.partition for finding in findings if finding.gone}
         wrong = [one.partition for one in findings if not one.ok] + [one.partition for one in replays if not one.ok]
-        differs = set(wrong) - gone
+        differs = bool(set(wrong) - gone) or not (log is None or log.ok)
         raise typer.Exit(ExitCode.DIFFERS if differs else ExitCode.USAGE)
 
 
@@ -103,6 +110,12 @@ def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> li
             return [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
     except JournalError as error:
         raise SettingsError(str(error)) from error
+
+
+def audit_model(settings: Settings) -> LogFinding | None:
+    """Audit the log of the shared model; None: tasks have models of their own."""
+    with connected(settings) as (broker, topics, partitions):
+        return audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
 
 
 def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_ms: int) -> None:
@@ -179,6 +192,19 @@ def print_findings(findings: list[Finding], error: MatchedError) -> None:
         where = "the one partition" if len(findings) == 1 else f"all {len(findings)} partitions"
         verdict = f"[bold green]✓ the ledger adds up[/] in {where}"
         out.print(f"{verdict}; {_error_line(error)}", highlight=False, soft_wrap=True)
+
+
+def print_log(log: LogFinding) -> None:
+    """Show what the log of a shared model comes to, and what its processes told of their replicas."""
+    for fault in log.faults:
+        out.print(f"  [red]✗[/] {escape(fault)}", highlight=False, soft_wrap=True)
+    for warning in log.warnings:
+        out.print(f"  [yellow]![/] {escape(warning)}", highlight=False, soft_wrap=True)
+    replicas = ", ".join(f"{name} {sha256[:16]} at {version:,}" for name, version, sha256 in log.replicas)
+    verdict = "[bold green]✓ one model[/]" if log.ok else "[bold red]✗ the shared model's log does not agree[/]"
+    out.print(
+        f"{verdict}, version {log.version:,}; {replicas or 'no replica was told'}", highlight=False, soft_wrap=True
+    )
 
 
 def _error_line(error: MatchedError) -> str:

@@ -139,6 +139,14 @@ class LowerSequence:
         last = Cumulated(np.array([float(self._n)]), np.array([self._sum]), np.array([self._variance_sum]))
         return float(self.low(last)[0])
 
+    def state(self) -> list[float]:
+        """What it has taken in: n, Σ ξ, Σ (ξ − ξ̂)²; `load` takes them over."""
+        return [self._n, self._sum, self._variance_sum]
+
+    def load(self, state: Sequence[float]) -> None:
+        """Go on with what another has taken in."""
+        self._n, self._sum, self._variance_sum = int(state[0]), *state[1:]
+
 
 class Sequence01:
     """A confidence sequence for a mean of bits: from below for the reward, from above 1 less that for 1 − reward."""
@@ -160,6 +168,15 @@ class Sequence01:
         """The interval after all rows so far."""
         low, mirrored = (side.now() for side in self._sides)
         return within_01(low, 1.0 - mirrored)
+
+    def state(self) -> list[float]:
+        """What both sides have taken in; `load` takes it over."""
+        return [number for side in self._sides for number in side.state()]
+
+    def load(self, state: Sequence[float]) -> None:
+        """Go on with what another has taken in."""
+        for place, side in enumerate(self._sides):
+            side.load(state[3 * place : 3 * place + 3])
 
 
 def within_01(low: float, high: float) -> Interval:

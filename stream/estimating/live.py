@@ -33,30 +33,19 @@ decisions of a window at most, of which the join remembers more.
 from collections import deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from math import nan, sqrt
-from statistics import NormalDist
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
 
-from stream.estimating.intervals import Interval, Sequence01, within_01
-from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
+from stream.estimating.intervals import Interval
+from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, estimate_fields, weight_flags
+from stream.estimating.running import LiveEstimate, RunningEstimate
 from stream.estimating.survey import Flag
 from stream.wire.events import Example, FloatArray, Outcome, Prediction
 
-CONFIDENCE = 0.95
-
 PATH_POINTS_MAX = 400
 """Of a path that grows for ever every other point is left out when there are so many."""
-
-
-class LiveEstimate(NamedTuple):
-    """One estimate. None: there is none."""
-
-    estimator: str
-    value: float | None
-    normal: Interval | None  # about right for many rows of like weights, at one moment; none below ESS_MIN
-    anytime: Interval | None  # holds at all moments at once
 
 
 class LivePoint(NamedTuple):
@@ -112,8 +101,7 @@ class LiveEstimator:
         self._decided: deque[_Decided] = deque()
         self._pending: dict[tuple[int, str], _Decided] = {}
         self._steps: dict[int, int] = {}  # the number of the last step, by partition
-        self._weights, self._weighted_rewards, self._rewards = Moments(), Moments(), Moments()
-        self._sequence = Sequence01(0.0, 1.0 - CONFIDENCE)
+        self._sums = RunningEstimate()
         self._path: list[LivePoint] = []
         self._path_stride = 1
         self._without_outcome = 0
@@ -139,7 +127,7 @@ class LiveEstimator:
             if prediction.target is None:
                 self._not_logged += 1
                 continue
-            decided = _Decided(partition, _weight(prediction))
+            decided = _Decided(partition, target_weight(prediction))
             self._decided.append(decided)
             self._pending[partition, prediction.id] = decided
         for example in examples:
@@ -181,15 +169,13 @@ class LiveEstimator:
 
     def _count(self, weights: FloatArray, rewards: FloatArray) -> None:
         """Take in decisions with a weight and a reward, float64[m] each."""
-        before, weighted_sum, reward_sum = self._weights.n, self._weighted_rewards.sum, self._rewards.sum
-        self._weights.add(weights)
-        self._weighted_rewards.add(weights * rewards)
-        self._rewards.add(rewards)
-        while self._weights.n // self._path_stride > PATH_POINTS_MAX:
+        sums = self._sums
+        before, weighted_sum, reward_sum = sums.weights.n, sums.weighted_rewards.sum, sums.rewards.sum
+        while (before + weights.size) // self._path_stride > PATH_POINTS_MAX:
             self._path_stride *= 2
             self._path = self._path[1::2]
         at = range(self._path_stride - 1 - before % self._path_stride, weights.size, self._path_stride)
-        intervals = self._sequence.extend(weights * rewards, weights * (1.0 - rewards), at)
+        intervals = sums.add(weights, rewards, at)
         weighted_sums = weighted_sum + np.cumsum(weights * rewards)
         reward_sums = reward_sum + np.cumsum(rewards)
         for place, interval in zip(at, intervals, strict=True):
@@ -198,43 +184,21 @@ class LiveEstimator:
 
     def now(self) -> LiveEstimates:
         """What the decisions so far come to."""
-        n = self._weights.n
+        sums, n = self._sums, self._sums.weights.n
         return LiveEstimates(
             n=n,
             without_outcome=self._without_outcome,
             waiting=len(self._decided),
-            ess=self._weights.ess,
-            weight_max=self._weights.largest,
-            logged=self._rewards.mean if n else nan,
+            ess=sums.weights.ess,
+            weight_max=sums.weights.largest,
+            logged=sums.rewards.mean if n else nan,
             flags=tuple(self._flags()),
-            estimates=(
-                LiveEstimate("ips", self._weighted_rewards.mean, self._ips_interval(), self._sequence.now()),
-                self._snips(),
-            )
-            if n
-            else (),
+            estimates=sums.estimates(),
             path=tuple(self._path),
         )
 
-    def _ips_interval(self) -> Interval | None:
-        if self._weights.ess < ESS_MIN:
-            return None
-        moments = self._weighted_rewards
-        return _normal(moments.mean, sqrt(moments.variance / moments.n))
-
-    def _snips(self) -> LiveEstimate:
-        weight_sum = self._weights.sum
-        if weight_sum == 0.0:
-            return LiveEstimate("snips", None, None, None)
-        value = self._weighted_rewards.sum / weight_sum
-        # Linearised: Σ w² (r − v)²/(Σ w)², in which r² = r (Owen, "Monte Carlo theory, methods and examples", 9.2).
-        square_sum = (1.0 - 2.0 * value) * self._weighted_rewards.square_sum + value**2 * self._weights.square_sum
-        has_interval = self._weights.ess >= ESS_MIN
-        interval = _normal(value, sqrt(max(square_sum, 0.0)) / weight_sum) if has_interval else None
-        return LiveEstimate("snips", value, interval, None)
-
     def _flags(self) -> list[Flag]:
-        settled = self._weights.n + self._without_outcome + self._without_weight
+        settled = self._sums.weights.n + self._without_outcome + self._without_weight
         of_settled = f"of {settled:,} settled decisions"
         texts = {
             "outcome-missing": (
@@ -248,22 +212,15 @@ class LiveEstimator:
         flags = [Flag(name, f"{count:,} {text}") for name, (count, text) in texts.items() if count]
         # The test of the weights' mean is made at every look. Of few rows, whose law is far from normal, it would find
         # something in the first minutes of every log.
-        is_few = self._weights.ess < ESS_MIN
-        return flags + [flag for flag in weight_flags(self._weights) if not (is_few and flag.name == WEIGHTS_OFF_ONE)]
+        is_few = self._sums.weights.ess < ESS_MIN
+        found = weight_flags(self._sums.weights)
+        return flags + [flag for flag in found if not (is_few and flag.name == WEIGHTS_OFF_ONE)]
 
 
-def _weight(prediction: Prediction) -> float:
+def target_weight(prediction: Prediction) -> float:
     """1[a′ = a]/μ(a|x); NaN: the log does not say μ, or what no weight can be made of."""
     assert prediction.target is not None
     propensity = prediction.decision.propensity
     if not 0.0 < propensity <= 1.0:  # NaN, too
         return nan
     return 1.0 / propensity if prediction.target.action == prediction.decision.action else 0.0
-
-
-def _normal(value: float, deviation: float) -> Interval | None:
-    """By a normal law; None for rows that are all alike, which say nothing of how others may differ."""
-    if deviation <= 0.0:
-        return None
-    reach = NormalDist().inv_cdf((1.0 + CONFIDENCE) / 2.0) * deviation
-    return within_01(value - reach, value + reach)

@@ -147,7 +147,8 @@ class Task:
     @property
     def alarms(self) -> int:
         """How often drift has reset the model, or a class of it; of a shared one the log alone tells."""
-        return int(self.learner.alarms.sum()) if self.view is None else 0
+        alarms = self.learner.alarms
+        return int(alarms.sum()) if alarms.size and self.view is None else 0
 
     def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading = READING) -> Effects:
         """Apply records in their order.

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from stream.brokers.port import Ends
+from stream.estimating.running import RunningEstimate
 from stream.monitoring.delays import total_sketch
+from stream.monitoring.pending import POLICIES
 from stream.monitoring.state import PartitionState, decode, encode
 from stream.monitoring.verdict import Condition, Seen, Verdict, judge
-from stream.monitoring.windows import Counts, Share, total_windows
+from stream.monitoring.windows import RECENT_WINDOWS, Counts, Share, total_windows
 from stream.recovery.journal import JournalStep
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
@@ -34,8 +36,14 @@ DOUBTFUL_MAX = 10
 
 CLASSES_SHOWN = 20
 LETTERS_SHOWN = 10
-RECENT_WINDOWS = 6
-"""A minute: the error now."""
+BEHIND_MAX = 20_000
+"""Records. Further behind, and falling back, the monitor looks at fewer decisions."""
+
+CAUGHT_UP = 2_000
+THINNER_MS, FULLER_MS = 2_000, 30_000
+"""For so long a sample is looked at before it is made thinner, or fuller."""
+
+LEVEL_MAX = 10
 
 
 class _Moment(NamedTuple):
@@ -58,15 +66,19 @@ class Picture:
         self._answered_ms = self._stepped_ms = now_ms()
         self._steps = 0
         self._moments: deque[_Moment] = deque()
+        self._dated: dict[int, tuple[int, int]] = {}  # of each task's last step: its number, and when it was heard of
+        self._level = 0  # one decision in 2**level is looked at
+        self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._read_out: dict[TopicPartition, tuple[int, int]] = {}  # offsets between which there is no record
 
     def take(self, records: Iterable[Record]) -> dict[int, bytes]:
         """Take in committed records; the states of the partitions that have changed, to be kept."""
         with self._lock:
+            self._reads = True
             changed = {
                 record.partition
                 for record in records
-                if self._states.setdefault(record.partition, PartitionState()).take(self._topics, record)
+                if self._states.setdefault(record.partition, PartitionState()).take(self._topics, record, self._level)
             }
             return {partition: encode(self._states[partition]) for partition in sorted(changed)}
 
@@ -80,7 +92,11 @@ class Picture:
         with self._lock:
             self._ends, self._last = ends, dict(last)
             self._answered_ms = self._now_ms()
+            for partition, step in last.items():
+                if self._dated.get(partition, (0, 0))[0] != step.number:
+                    self._dated[partition] = step.number, self._answered_ms
             self._look()
+            self._pace()
 
     def doubtful(self) -> list[tuple[TopicPartition, int]]:
         """Inputs whose few last offsets, from one on, may be markers of transactions, for which no learner makes steps.
@@ -116,27 +132,35 @@ class Picture:
         states = self._states.values()
         windows, ledger = total_windows(state.windows for state in states), self._ledger()
         delays = total_sketch(state.delays for state in states)
+        latencies = total_sketch(total_sketch(state.latencies.recent.values()) for state in states)
         verdict, recent = self._verdict(), windows.total(RECENT_WINDOWS)
-        outputs = (self._topics.predictions, self._topics.examples)
         return {
             "topics": self._topics.contexts.removesuffix("contexts"),
             "condition": verdict.condition,
             "why": verdict.why,
-            "behind": sum(map(self._behind, outputs)),
+            "behind": self._behind_in_all(),
+            "sample": 2**self._level,
+            "passed_over": sum(state.passed_over for state in states),
             "ledger": ledger._asdict(),
             "books": [_book(ledger, identity.total, identity.parts) for identity in IDENTITIES],
             "balanced": all(step.ledger.balances for step in self._last.values()),
             "windows": [
-                [start_ms, counts.decided, counts.error] for start_ms, counts in sorted(windows.counts.items())
+                [start_ms, counts.decided, counts.error, counts.greedy_error]
+                for start_ms, counts in sorted(windows.counts.items())
             ],
             "error": recent.error,
+            "greedy_error": recent.greedy_error,
             "exploration": recent.exploration,
             "classes": self._classes(),
             "delays": {
                 "n": delays.size,
                 "bins": delays.bins(),
-                "quantiles_s": [delays.quantile_s(share) for share in (0.5, 0.9, 0.99)],
+                "quantiles_s": delays.quantiles_s(),
             },
+            "latencies": {"n": latencies.size, "quantiles_s": latencies.quantiles_s()},
+            "oldest_s": max((age for age in map(self._oldest_s, self._last) if age is not None), default=None),
+            "waiting_sample": 2 ** max((state.pending.level for state in states), default=0),
+            "estimates": self._estimates(),
             "partitions": [self._partition(partition) for partition in range(self._partitions)],
             "letters": self._letters(),
             "unreadable": sum(state.unreadable for state in states),
@@ -153,8 +177,17 @@ class Picture:
                     metrics.INPUT_LAG.at(records, topic, str(partition))
                     for topic, records in self._lag(partition).items()
                 ]
-            for topic in (self._topics.predictions, self._topics.examples):
+            for topic in self._outputs():
                 samples.append(metrics.MONITOR_BEHIND.at(self._behind(topic), topic))
+            for partition in self._last:
+                if (oldest_s := self._oldest_s(partition)) is not None:
+                    samples.append(metrics.OLDEST_PENDING.at(oldest_s, str(partition)))
+            states = self._states.values()
+            for metric, sketches in (
+                (metrics.FEEDBACK_DELAY, [state.delays for state in states]),
+                (metrics.DECISION_LATENCY, [state.latencies.all for state in states]),
+            ):
+                samples.append(total_sketch(sketches).sample_of(metric))
             samples.append(metrics.STUCK.at(float(self._verdict().condition is Condition.STUCK)))
             return samples
 
@@ -204,6 +237,50 @@ class Picture:
             lags[topic] = 0 if self._read_out.get(tp) == (applied, end) else max(0, end - applied)
         return lags
 
+    def _pace(self) -> None:
+        """Look at fewer decisions where the monitor cannot follow, and at more again where it can."""
+        behind, since_ms = self._behind_in_all(), self._now_ms() - self._paced_ms
+        if behind > BEHIND_MAX and since_ms >= THINNER_MS:
+            change = 1 if self._reads and behind > self._was_behind and self._level < LEVEL_MAX else 0
+        elif behind < CAUGHT_UP and since_ms >= FULLER_MS:
+            change = -1 if self._level else 0
+        else:
+            return
+        self._level, self._paced_ms = self._level + change, self._now_ms()
+        self._was_behind, self._reads = behind, False
+
+    def _outputs(self) -> tuple[str, str]:
+        return self._topics.predictions, self._topics.examples
+
+    def _behind_in_all(self) -> int:
+        return sum(map(self._behind, self._outputs()))
+
+    def _oldest_s(self, partition: int) -> float | None:
+        """How long the oldest decision of a task has waited, by the broker's time; None: it is still to be read."""
+        if not self._last[partition].ledger.pending:
+            return 0.0
+        state = self._states.get(partition)
+        if state is None or state.pending.oldest_ms is None:
+            return None
+        broker_ms = max(step.now_ms + self._now_ms() - self._dated[number][1] for number, step in self._last.items())
+        return max(0, broker_ms - state.pending.oldest_ms) / 1_000
+
+    def _estimates(self) -> list[dict[str, Any]]:
+        found = []
+        for place, policy in enumerate(POLICIES):
+            together = sum((state.pending.estimates()[place] for state in self._states.values()), RunningEstimate())
+            if together.weights.n:
+                found.append(
+                    {
+                        "policy": policy,
+                        "n": together.weights.n,
+                        "ess": together.weights.ess,
+                        "played": together.rewards.mean,
+                        "estimates": together.estimates(),
+                    }
+                )
+        return found
+
     def _behind(self, topic: str) -> int:
         """How many offsets of a topic the monitor has not read, beyond the markers of the last transactions."""
         behind = 0
@@ -240,6 +317,7 @@ class Picture:
             "steps": 0 if step is None else step.number,
             "decided": ledger.decided,
             "pending": ledger.pending,
+            "oldest_s": None if step is None else self._oldest_s(partition),
             "contexts": lag[self._topics.contexts],
             "feedback": lag[self._topics.feedback],
             "updates": 0 if step is None else step.updates,

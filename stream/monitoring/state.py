@@ -2,23 +2,26 @@
 
 Counts and offsets are stored together: a record that is read again, since a monitor was killed, is below its offset and
 counts for nothing. What is counted here, record by record, is what the ledgers in the journals do not have: windows,
-delays, classes, the last dead letters.
+delays, latencies, classes, what other policies would have earned, the last dead letters.
 
-As bytes, the value is JSON of format 1, see `encode`. A later format is another group, which reads the topics anew.
+As bytes, the value is JSON of format 2, see `encode`. A later format is another group, which reads the topics anew.
 """
 
 from typing import NamedTuple
 
 import orjson
+import xxhash
 
 from stream.monitoring.delays import DelaySketch
+from stream.monitoring.latencies import Latencies
+from stream.monitoring.pending import PendingDecisions, Settled
 from stream.monitoring.windows import Counts, Windows, as_lists, from_lists
 from stream.wire.codec import MalformedError, decode_example, decode_prediction
 from stream.wire.events import Outcome
 from stream.wire.records import Record
 from stream.wire.topics import Topics
 
-FORMAT = 1
+FORMAT = 2
 
 LETTERS_MAX = 10
 """The last dead letters of each partition that are kept to be shown."""
@@ -47,37 +50,59 @@ class PartitionState:
         self.windows = Windows()
         self.classes: dict[int, Counts] = {}
         self.delays = DelaySketch()
+        self.latencies = Latencies()
+        self.pending = PendingDecisions()
         self.letters: list[Letter] = []
         self.unreadable = 0  # records that no learner wrote, among its outputs
+        self.passed_over = 0  # decisions and what became of them, that were not in the sample
 
-    def take(self, topics: Topics, record: Record) -> bool:
-        """Take in a committed record; whether it was new."""
+    def take(self, topics: Topics, record: Record, level: int = 0) -> bool:
+        """Take in a committed record; whether it was new.
+
+        Args:
+            topics: the pipeline's.
+            record: the record.
+            level: decisions are taken in, and what became of them, of one id in 2**level.
+        """
         if record.offset < self.next_offset.get(record.topic, 0):
             return False
         self.next_offset[record.topic] = record.offset + 1
         try:
-            if record.topic == topics.predictions:
-                self._take_prediction(record)
-            elif record.topic == topics.examples:
-                self._take_example(record)
+            if record.topic == topics.contexts:
+                self.latencies.ask(record.offset, record.append_ms)
             elif record.topic == topics.dead_letter:
                 self._take_letter(record)
+            elif (number := hash_of(record)) & ((1 << level) - 1):
+                self.passed_over += 1
+            elif record.topic == topics.predictions:
+                self._take_prediction(record, number)
+            elif record.topic == topics.examples:
+                self._take_example(record, number)
         except MalformedError:
             self.unreadable += 1
         return True
 
-    def _take_prediction(self, record: Record) -> None:
-        decision = decode_prediction(record)[0].decision
+    def _take_prediction(self, record: Record, number: int) -> None:
+        prediction, context_offset = decode_prediction(record)
+        decision = prediction.decision
         self._count(record, decision.action, Counts(decided=1, explored=int(decision.action != decision.greedy)))
+        self.latencies.answer(context_offset, record.append_ms)
+        self._weigh(self.pending.decide(number, prediction, record.append_ms))
 
-    def _take_example(self, record: Record) -> None:
+    def _take_example(self, record: Record, number: int) -> None:
         example = decode_example(record)[0]
+        self._weigh(self.pending.settle(number, example, record.append_ms))
         if example.outcome is Outcome.MATCHED:
             self._count(record, example.action, Counts(matched=1, rewards=int(example.reward or 0)))
             if example.delay_ms is not None:
                 self.delays.add(example.delay_ms)
         elif example.outcome is Outcome.EXPIRED:
             self._count(record, example.action, Counts(expired=1))
+
+    def _weigh(self, settled: Settled | None) -> None:
+        if settled is not None:
+            append_ms, weight, reward = settled
+            self.windows.add(append_ms, Counts(0, 0, 0, 0, 0, 1, weight, weight * weight, weight * reward))
 
     def _count(self, record: Record, action: int, counts: Counts) -> None:
         self.windows.add(record.append_ms, counts)
@@ -92,6 +117,11 @@ class PartitionState:
         self.letters = [*self.letters, letter][-LETTERS_MAX:]
 
 
+def hash_of(record: Record) -> int:
+    """32 bits of an id, which is the key of what a learner writes."""
+    return xxhash.xxh32_intdigest(record.key or b"")
+
+
 def encode(state: PartitionState) -> bytes:
     """The value of a partition in the monitor's table."""
     return orjson.dumps(
@@ -100,9 +130,12 @@ def encode(state: PartitionState) -> bytes:
             "next": state.next_offset,
             "windows": as_lists(state.windows.counts),
             "classes": as_lists(state.classes),
-            "delays": sorted(state.delays.counts.items()),
+            "delays": state.delays.as_lists(),
+            "latencies": state.latencies.state(),
+            "pending": state.pending.state(),
             "letters": state.letters,
             "unreadable": state.unreadable,
+            "passed_over": state.passed_over,
         },
         default=list,  # of named tuples
     )
@@ -117,5 +150,8 @@ def decode(value: bytes) -> PartitionState:
     state.classes = from_lists(fields["classes"])
     state.delays = DelaySketch(dict(fields["delays"]))
     state.letters = [Letter(*letter) for letter in fields["letters"]]
+    state.latencies.load(fields["latencies"])
+    state.pending.load(fields["pending"])
     state.unreadable = fields["unreadable"]
+    state.passed_over = fields["passed_over"]
     return state

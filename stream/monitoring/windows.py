@@ -2,11 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
-from typing import NamedTuple
+from operator import add
+from typing import Any, NamedTuple
+
+from stream.estimating.survey import effective_sample_size
 
 WINDOW_MS = 10_000
 WINDOWS_MAX = 180
 """Half an hour: what a page shows. For longer there is Prometheus."""
+
+RECENT_WINDOWS = 6
+"""A minute: what is shown as of now."""
 
 Z = 1.959964
 """Of a normal distribution: 95 % lie within so many standard deviations."""
@@ -20,17 +26,32 @@ class Counts(NamedTuple):
     matched: int = 0
     rewards: int = 0  # of those, with bit 1
     expired: int = 0
+    weighed: int = 0  # of the matched, that were met with their decisions
+    weight: float = 0.0  # Σ w of those, with w = 1[action = greedy]/propensity
+    weight_squares: float = 0.0  # Σ w²
+    weighted_rewards: float = 0.0  # Σ w reward
 
     def __add__(self, other: object) -> "Counts":
         """Both together."""
         if not isinstance(other, Counts):
             return NotImplemented
-        return Counts(*(mine + others for mine, others in zip(self, other, strict=True)))
+        return Counts(*map(add, self, other))
 
     @property
     def error(self) -> "Share | None":
         """The share of wrong actions among the matched; None without any."""
         return share(self.matched - self.rewards, self.matched)
+
+    @property
+    def greedy_error(self) -> "Share | None":
+        """What the error would be, had the greedy action been played: by snips; None where it never was.
+
+        The interval is that of so many decisions as the weights are worth.
+        """
+        if not self.weight:
+            return None
+        ess = effective_sample_size(self.weight, self.weight_squares)
+        return share((1.0 - self.weighted_rewards / self.weight) * ess, ess)
 
     @property
     def exploration(self) -> "Share | None":
@@ -47,7 +68,7 @@ class Share(NamedTuple):
     n: int
 
 
-def share(count: int, n: int) -> Share | None:
+def share(count: float, n: float) -> Share | None:
     """The share of some among n; None of none.
 
     >>> share(10, 100)
@@ -55,10 +76,10 @@ def share(count: int, n: int) -> Share | None:
     """
     if n == 0:
         return None
-    p = count / n
+    p = min(max(count / n, 0.0), 1.0)  # of weights: rounding
     middle, spread = p + Z * Z / (2 * n), Z * sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
     low, high = ((middle + sign * spread) / (1 + Z * Z / n) for sign in (-1, 1))
-    return Share(round(p, 4), round(max(low, 0.0), 4), round(min(high, 1.0), 4), n)
+    return Share(round(p, 4), round(max(low, 0.0), 4), round(min(high, 1.0), 4), round(n))
 
 
 class Windows:
@@ -88,11 +109,11 @@ def total_windows(parts: Iterable[Windows]) -> Windows:
     return Windows({start_ms: together[start_ms] for start_ms in sorted(together)[-WINDOWS_MAX:]})
 
 
-def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[int]]:
+def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[float]]:
     """Counts by number as a list of lists, for JSON."""
     return [[number, *values] for number, values in sorted(counts.items())]
 
 
-def from_lists(rows: Iterable[Sequence[int]]) -> dict[int, Counts]:
+def from_lists(rows: Iterable[Sequence[Any]]) -> dict[int, Counts]:
     """Their inverse."""
     return {row[0]: Counts(*row[1:]) for row in rows}

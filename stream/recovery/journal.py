@@ -11,6 +11,8 @@ stands before the first step that was made under its settings, in the same trans
     {"n": 9, "contexts": [150, 170], ..., "settings_from": 8, "alarms": 1}            (0 is left out)
     {"n": 9, ..., "log": {"offset": 6, "follows": 7, "entries": 40, "predictions": 20, "sha256": "5eb6..."}}
                                                                                          (with a shared model only)
+    {"n": 10, ..., "replica": {"instance": "learner-a", "sha256": "9f86...", "processor": "znver3",
+     "versions": {"onebit": "0.9.0", ...}}}                             (now and then, of the model it was decided on)
 
 `stream.recovery.stored_settings` names the settings. The header `onebit-version` holds the format, 2. Format 1 had the
 ledger as a list of the counts in FORMAT_1_LEDGER, the window and the limits in an object of their own, and neither
@@ -77,6 +79,20 @@ class LogStep(NamedTuple):
         return number if self.entries else self.follows
 
 
+class ReplicaTold(NamedTuple):
+    """What the model of the process was that made a step, at the version that the step was decided on."""
+
+    instance: str  # the learner process
+    sha256: str  # of the model's state
+    processor: str  # that its bits may depend on
+    versions: Mapping[str, Any]  # likewise, by name
+
+    @property
+    def made_with(self) -> str:
+        """Processor and versions, for people."""
+        return ", ".join((self.processor, *(f"{name} {version}" for name, version in sorted(self.versions.items()))))
+
+
 class JournalStep(NamedTuple):
     """What one step applied, and where it left the task."""
 
@@ -91,6 +107,7 @@ class JournalStep(NamedTuple):
     reading: Reading = Reading()
     alarms: int = 0  # drift alarms of the model so far; 0 also where the version that wrote it did not tell them
     log: LogStep | None = None  # None: the model is the task's own
+    replica: ReplicaTold | None = None  # None: the step does not tell it
 
 
 class SettingsChange(NamedTuple):
@@ -122,7 +139,8 @@ def encode_entry(entry: Entry) -> bytes:
         "partitions": entry.reading.partitions,
     }
     log = None if entry.log is None else entry.log._asdict()
-    optional = {"settings_from": entry.settings_from, "alarms": entry.alarms, "log": log}
+    replica = None if entry.replica is None else entry.replica._asdict()
+    optional = {"settings_from": entry.settings_from, "alarms": entry.alarms, "log": log, "replica": replica}
     return orjson.dumps(fields | {name: value for name, value in optional.items() if value})
 
 
@@ -211,4 +229,5 @@ def _step(fields: Mapping[str, Any], counts: Mapping[str, int], reading: Reading
         reading,
         fields.get("alarms", 0),
         LogStep(**{name: fields["log"][name] for name in LogStep._fields}) if "log" in fields else None,
+        ReplicaTold(**{name: fields["replica"][name] for name in ReplicaTold._fields}) if "replica" in fields else None,
     )

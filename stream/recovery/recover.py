@@ -102,6 +102,9 @@ def recover(
 Observer = Callable[[int, Effects], None]
 """Told the number of a step and what it publishes."""
 
+Decides = Callable[[Task, JournalStep], None]
+"""Has a task see the shared model as it was when a step was decided."""
+
 
 def rebuild(
     broker: Broker,
@@ -113,10 +116,12 @@ def rebuild(
     until: int | None = None,
     snapshots: bool = True,
     observe: Observer = lambda number, effects: None,
+    decides: Decides | None = None,
 ) -> Recovered:
     """The state of a task after its last step, or after an earlier one; write nothing.
 
-    That is its newest whole snapshot, and what it had applied after that applied again, in the journal's order.
+    That is its newest whole snapshot, and what it had applied after that applied again, in the journal's order. A
+    shared model is no part of it.
 
     Args:
         broker: where the topics are.
@@ -127,16 +132,15 @@ def rebuild(
         until: the number of the step after which to stop; None for the last.
         snapshots: False to begin with the journal's first step.
         observe: is told what each step that is applied again would publish.
+        decides: is called before each step of a task on a shared model, which then decides again; None: its decisions
+            are those that were published.
 
     Raises:
         JournalError: it has other settings, has made no step, or records that are needed are gone.
     """
-    recovered = _rebuild(broker, topics, partition, settings, progress, until, snapshots=snapshots, observe=observe)
-    if recovered.task.settings.model == "shared":
-        raise JournalError(
-            f"{topics.journal}/{partition}: its task decides on a model that it shares with others, which cannot be "
-            "made from one journal; only models of their own can"
-        )
+    recovered = _rebuild(
+        broker, topics, partition, settings, progress, until, snapshots=snapshots, observe=observe, decides=decides
+    )
     if settings is not None:
         resolve(by_name(recovered.task.settings), settings, place=f"{topics.journal}/{partition}")
     return recovered
@@ -152,6 +156,7 @@ def _rebuild(
     *,
     snapshots: bool = True,
     observe: Observer = lambda number, effects: None,
+    decides: Decides | None = None,
     pulse: Pulse = lambda: None,
 ) -> Recovered:
     journal = TopicPartition(topics.journal, partition)
@@ -163,7 +168,7 @@ def _rebuild(
         start = _from_opening(broker, topics, stored, journal, pulse)
     else:
         return _untouched(broker, topics, partition, stored, settings, pulse)
-    recovered = _apply_again(broker, topics, partition, start, last, until, progress, observe)
+    recovered = _apply_again(broker, topics, partition, start, last, until, progress, observe, decides)
     wrote = 0 if last is None or last.log is None else last.log.wrote(last.number)
     return recovered._replace(reading=None if last is None else last.reading, wrote=wrote)
 
@@ -299,6 +304,7 @@ def _apply_again(
     until: int | None,
     progress: Report,
     observe: Observer,
+    decides: Decides | None,
 ) -> Recovered:
     """Apply what the journal holds after the start, up to some step."""
     recovered, journal_offset, predictions_offset = start
@@ -325,7 +331,9 @@ def _apply_again(
                 inputs = Inputs(broker, topics, partition, step, last or step)
                 progress(Progress(recovered.number, first, final, 0))
             batch = inputs.of(step)
-            if isinstance(task.view, Recall):
+            if decides is not None:
+                decides(task, step)
+            elif isinstance(task.view, Recall):
                 published = published or Published(broker, topics, partition, predictions_offset)
                 task.view.expect(step.updates, published.decisions(step))
             effects = _step_again(task, step, batch, journal)

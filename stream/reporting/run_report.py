@@ -46,6 +46,14 @@ class ReplicaReport(NamedTuple):
     sha256: str  # of its state
 
 
+class Behind(NamedTuple):
+    """How many entries the log of a shared model had before a step wrote to it, and that it was decided without."""
+
+    median: int
+    p99: int
+    max: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """One learner's run over one stream. What follows from the ledger or from the errors is never given twice."""
@@ -75,6 +83,7 @@ class RunReport:
     estimate: "LiveEstimates | None" = None  # of the learner's own policy; None: not asked for
     model: str = "own"  # whose decides: `own`, of each partition, or `shared`, of all
     replicas: tuple[ReplicaReport, ...] = ()  # of a shared one
+    model_behind: Behind | None = None  # likewise, over the steps that wrote to its log
     first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
     delay_counts: Histogram | None = None  # of the matched feedback, as `delays`
     exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
@@ -159,6 +168,7 @@ class RunReport:
         if self.replicas:
             fields["model_version"] = max(replica.version for replica in self.replicas)
             fields["replicas"] = [replica._asdict() for replica in self.replicas]
+            fields["model_behind"] = None if self.model_behind is None else self.model_behind._asdict()
         return {key: plain(value) for key, value in fields.items()}
 
 

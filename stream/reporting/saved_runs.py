@@ -18,7 +18,7 @@ from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import CurvePoint, Errors, SharePoint
 from stream.reporting.histograms import Histogram
 from stream.reporting.latency import Latency, LatencyCounts
-from stream.reporting.run_report import Delays, ReplicaReport, RunReport, plain
+from stream.reporting.run_report import Behind, Delays, ReplicaReport, RunReport, plain
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def _loaded(run: Mapping[str, Any]) -> RunReport:
         estimate=None if run["estimate"] is None else _estimate(run["estimate"]),
         model=run["model"],
         replicas=tuple(ReplicaReport(**replica) for replica in run.get("replicas", ())),
+        model_behind=Behind(**run["model_behind"]) if run.get("model_behind") else None,
     )  # fmt: skip
 
 
@@ -155,7 +156,8 @@ def _saved_estimate(estimate: "LiveEstimates") -> dict[str, object]:
 
 def _estimate(fields: Mapping[str, Any]) -> "LiveEstimates":
     from stream.estimating.intervals import Interval
-    from stream.estimating.live import LiveEstimate, LiveEstimates, LivePoint
+    from stream.estimating.live import LiveEstimates, LivePoint
+    from stream.estimating.running import LiveEstimate
     from stream.estimating.survey import Flag
 
     def interval(ends: Sequence[float] | None) -> Interval | None:

@@ -104,7 +104,7 @@ PENDING = Metric(
     "onebit_pending_decisions", Kind.GAUGE, _PIPELINE, "Decisions that wait for their feedback.", ("partition",)
 )
 OLDEST_PENDING = Metric(
-    "onebit_oldest_pending_seconds", Kind.GAUGE, (LEARNER,),
+    "onebit_oldest_pending_seconds", Kind.GAUGE, _PIPELINE,
     "How long the oldest decision that waits has waited, by the broker's time; 0 when none waits.", ("partition",),
 )  # fmt: skip
 FEEDBACK_RECORDS = Metric(
@@ -131,8 +131,13 @@ LEDGER_BALANCED = Metric(
     ("partition",),
 )  # fmt: skip
 MODEL_VERSION = Metric(
-    "onebit_model_version", Kind.GAUGE, _PIPELINE, "Updates that the model has learned from.", ("partition",)
-)
+    "onebit_model_version", Kind.GAUGE, _PIPELINE,
+    "Updates that the model has learned from; of a shared one its version at the last step.", ("partition",),
+)  # fmt: skip
+MODEL_LAG = Metric(
+    "onebit_model_lag_seconds", Kind.GAUGE, (LEARNER,),
+    "How long an open transaction has held up what is read of a shared model's log; 0 while none does.",
+)  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
     "onebit_input_lag_records", Kind.GAUGE, _PIPELINE, "Records of an input that are not applied yet.",
@@ -147,13 +152,14 @@ REWARD_RATIO = Metric(
     "The share of bits that were 1, of the last 1,000 matched since the start; not there before the first.",
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
-    "onebit_feedback_delay_seconds", Kind.HISTOGRAM, (LEARNER,),
-    "From a decision to its feedback, by the broker's time; since the start.",
+    "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
+    "From a decision to its feedback, by the broker's time; since the start, and the monitor's from the beginning.",
     bounds=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0),
 )  # fmt: skip
 DECISION_LATENCY = Metric(
-    "onebit_decision_latency_seconds", Kind.HISTOGRAM, (LEARNER,),
-    "From a context's append to that of the last record of the transaction with its prediction; since the start.",
+    "onebit_decision_latency_seconds", Kind.HISTOGRAM, _PIPELINE,
+    "From a context's append to that of the last record of the transaction with its prediction, or, as the monitor "
+    "knows it, of the prediction; since the start, and the monitor's from the beginning.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0),
 )  # fmt: skip
 OUTDATED = Metric(

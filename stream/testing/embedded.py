@@ -27,7 +27,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         topics = Topics.with_prefix(given.topic_prefix)
         self.clock = VirtualClock(BEGINS_MS)
         broker = EmbeddedBroker(self.clock)
-        broker.create_topics(topics.specs(given.partitions))
+        broker.create_topics(topics.specs(given.partitions, shares_model=given.model == "shared"))
         super().__init__(broker, topics, given.partitions)
         self._task = wanted_settings(given, {}, topics.journal).task
         self._options = LearnerOptions(

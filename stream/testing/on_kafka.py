@@ -51,7 +51,7 @@ class KafkaPipeline(PipelineUnderTest):
         self.bootstrap = given.bootstrap
         topics = Topics.with_prefix(given.topic_prefix)
         broker = connect(given.bootstrap, client=given.client, config=client_config_of(given))
-        broker.create_topics(topics.specs(given.partitions))
+        broker.create_topics(topics.specs(given.partitions, shares_model=given.model == "shared"))
         super().__init__(broker, topics, given.partitions)
         self.programs = Programs(directory, given.environment())
         try:

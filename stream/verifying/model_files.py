@@ -14,6 +14,9 @@ from stream.learners import State
 from stream.recovery.digests import state_digest
 
 FILE_FORMAT = 1
+FILE_FORMAT_SHARED = 2
+"""Of a model that tasks share, which stands at a version of its log and not after a step."""
+
 STATE_PREFIX = "state."
 
 
@@ -26,6 +29,14 @@ class Model(NamedTuple):
 
     meta: dict[str, Any]
     state: State
+
+    @property
+    def moment(self) -> str:
+        """Where in its topics it stood, for people."""
+        position = self.meta["position"]
+        if self.meta["format"] == FILE_FORMAT_SHARED:
+            return f"at version {position['version']:,} of the model of all partitions"
+        return f"after step {position['journal']:,} of partition {position['partition']}"
 
 
 def _identity(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,10 +86,10 @@ def read_model(path: Path) -> Model:
         _identity(meta)
     except (OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise ModelError(f"{path}: expected a file of `onebit model export`; cannot be read: {error!r}") from error
-    if written_format > FILE_FORMAT:
+    if written_format > FILE_FORMAT_SHARED:
         raise ModelError(
-            f"{path} is of format {written_format}; this version of Onebit reads up to {FILE_FORMAT}: take the later "
-            "version that wrote it"
+            f"{path} is of format {written_format}; this version of Onebit reads up to {FILE_FORMAT_SHARED}: take the "
+            "later version that wrote it"
         )
     if state_digest([state]) != digest:
         raise ModelError(f"{path}: the digest of its state is not the one in meta: the file was changed")

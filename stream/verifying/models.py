@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from stream.brokers.browsing import met_before
+from stream.brokers.browsing import met_before, offset_at
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.joining.join import Overflows
@@ -17,9 +17,12 @@ from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalStep, decode_step, is_foreign
 from stream.recovery.journal_reading import last_step, read_journal
 from stream.recovery.recover import Progress, Recovered, rebuild
+from stream.recovery.settings_reading import settings_in_force
 from stream.recovery.snapshot_chunks import IMPORT_SLOT, Stored, Writer
 from stream.recovery.snapshot_format import Position, Snapshot, SnapshotError
-from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, _identity
+from stream.recovery.stored_settings import task_settings
+from stream.verifying.model_files import FILE_FORMAT, FILE_FORMAT_SHARED, Model, ModelError, _identity
+from stream.verifying.replicas import replica_at
 from stream.wire import codec
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
@@ -48,9 +51,13 @@ def export_model(
     *,
     number: int | None = None,
     at_ms: int | None = None,
+    version: int | None = None,
     progress: Report = lambda progress: None,
 ) -> Model:
     """The model of a task as it is, as it was after a step of its journal, or as it was at a time of the broker.
+
+    Of a shared model all of that is a version: the newest, the one on which a step of the task was decided, or the one
+    that the log had reached at a time.
 
     Raises:
         ModelError: there was no model then; TooEarlyError: not yet.
@@ -61,6 +68,10 @@ def export_model(
     place = f"{journal.topic}/{journal.partition}"
     if last is None:
         raise ModelError(f"{place} is empty: no step has been made, and so there is no model yet")
+    if last.log is not None:
+        return _shared_model(broker, topics, partition, number, at_ms, version)
+    if version is not None:
+        raise ModelError(f"{place}: its model is its own, and has no versions of a log; give a step or a time")
     if at_ms is not None:
         number = _step_at(broker, journal, at_ms)
     if number is not None and not 1 <= number <= last.number:
@@ -88,6 +99,53 @@ def _model_of(topics: Topics, partition: int, recovered: Recovered) -> Model:
         "digest": state_digest([state]),
     }
     return Model(meta, state)
+
+
+def _shared_model(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    number: int | None,
+    at_ms: int | None,
+    version: int | None,
+) -> Model:
+    """A version of the model of all tasks."""
+    offset = None
+    if at_ms is not None:
+        log = TopicPartition(topics.updates, 0)
+        offset = offset_at(broker, log, at_ms + 1)
+        if offset == broker.beginnings([log])[log] and (first := next(read_partition(broker, log), None)):
+            raise TooEarlyError(log.topic, at_ms, first.append_ms)
+    if number is not None:
+        version = _version_of(broker, TopicPartition(topics.journal, partition), number)
+    settings = task_settings(settings_in_force(broker, topics, partition))
+    replica = replica_at(broker, topics, settings, offset=offset, version=version)
+    state = replica.learner.state()
+    meta = {
+        "format": FILE_FORMAT_SHARED,
+        **_identity(asdict(settings)),
+        "settings": asdict(settings),
+        "position": {
+            "topics": topics.contexts.removesuffix("contexts"),
+            "version": replica.version,
+            "offset": replica.offset,
+        },
+        "updates": replica.updates,
+        "digest": state_digest([state]),
+    }
+    return Model(meta, state)
+
+
+def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
+    """The version on which a step was decided.
+
+    Raises:
+        ModelError: the journal does not hold it.
+    """
+    for _, entry in read_journal(broker, journal):
+        if isinstance(entry, JournalStep) and entry.number == number:
+            return entry.updates
+    raise ModelError(f"{journal.topic}/{journal.partition} holds no step {number}")
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:

@@ -12,9 +12,11 @@ from stream.recovery.journal import JournalError
 from stream.recovery.journal_reading import last_step
 from stream.recovery.recover import rebuild
 from stream.verifying.models import Report
+from stream.verifying.shared_replay import LogAgain
 from stream.wire import codec
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
+from stream.wire.updates import UpdatesError
 
 
 class Replay(NamedTuple):
@@ -27,36 +29,54 @@ class Replay(NamedTuple):
     recovered: str
     state: str  # the digest of the replayed learner's state alone, as `onebit run` shows it
     fault: str  # why it could not be done; empty when it could
+    version: int | None = None  # of a shared model, whose state it then is
+    warning: str = ""  # why it cannot be told whether both are the same
 
     @property
     def ok(self) -> bool:
         """Whether both ways came to the same state, to the bit."""
-        return not self.fault and self.replayed == self.recovered
+        return bool(self.warning) or (not self.fault and self.replayed == self.recovered)
 
 
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
     """Apply a task's whole journal again from its first step, and compare with what was published, and with recovery.
 
     Every prediction and example must come out byte for byte as it stands in its topic, each step must leave the ledger
-    that the journal says, and the state in the end must be the one of the newest recovery.
+    that the journal says, and the state in the end must be the one of the newest recovery. With a shared model every
+    decision is made again on its version, and the log must hold what the steps wrote, see `LogAgain`.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition, 0, 0, "", "", "", "")
     published = _Published(broker, topics, partition)
+    log: LogAgain | None = None
     try:
         recovered = rebuild(broker, topics, partition, None)
+        if recovered.task.settings.model == "shared":
+            log = LogAgain(broker, topics, recovered.task.settings, partition)
         number = recovered.number
         newest = recovered.stored.newest
         recovered_digest = task_digest(recovered.task)
+
+        def observe(step: int, effects: Effects) -> None:
+            published.compare(step, effects)
+            if log is not None:
+                log.expect(step, effects)
+
         alone = rebuild(
-            broker, topics, partition, None, progress, until=number, snapshots=False, observe=published.compare
-        ).task
+            broker, topics, partition, None, progress, until=number, snapshots=False, observe=observe,
+            decides=None if log is None else log.advance,
+        ).task  # fmt: skip
         published.compare_end(number)
-    except JournalError as error:
+        if log is not None:
+            log.read_to_end(number)
+    except (JournalError, UpdatesError) as error:
+        if log is not None and log.made_elsewhere:
+            return Replay(partition, 0, 0, "", "", "", "", warning=f"{log.made_elsewhere}: {error}")
         return Replay(partition, 0, 0, "", "", "", str(error))
     state = state_digest([alone.learner.state()])
     snapshot = 0 if newest is None else newest.number
-    return Replay(partition, number, snapshot, task_digest(alone), recovered_digest, state, "")
+    version, warning = (None, "") if log is None else (log.replica.version, log.warning)
+    return Replay(partition, number, snapshot, task_digest(alone), recovered_digest, state, "", version, warning)
 
 
 class _Published:

@@ -54,6 +54,10 @@ class Topics(NamedTuple):
         """The log of a model that all tasks share; a pipeline of which each task has its own has none."""
         return self.journal.removesuffix("journal") + "updates"
 
+    def all_of(self, *, shares_model: bool) -> list[str]:
+        """All of them, with the log of the model where tasks share one."""
+        return [*self, self.updates] if shares_model else [*self]
+
     def of_events(self) -> tuple[str, ...]:
         """The topics whose records are events, and not what recovery needs of the learner."""
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
@@ -86,10 +90,18 @@ class Topics(NamedTuple):
 
         That are those since the snapshot before the newest one, if the newest is torn: two intervals. A learner that
         was away for a window, as long as its users are prepared to wait for an answer, shall still find what came.
+
+        With a shared model decisions are read back from their predictions, and no record of its log may be missing.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms
         warnings = []
-        for name in (self.contexts, self.feedback, self.journal):
+        shares_model = self.updates in found
+        if shares_model and found[self.updates].retention_ms >= 0:
+            warnings.append(
+                f"{self.updates} is kept for {format_duration(found[self.updates].retention_ms)}; a shared model needs "
+                "all of its log: set its retention.ms to -1"
+            )
+        for name in (self.contexts, self.feedback, self.journal, *((self.predictions,) if shares_model else ())):
             if name not in found or found[name].retention_ms < 0:
                 continue
             kept = format_duration(found[name].retention_ms)

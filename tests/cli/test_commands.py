@@ -8,6 +8,7 @@ import sys
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,10 +152,30 @@ def test_compacted_topics_are_refused_where_every_record_counts(name: str) -> No
         require_topics(broker, load_settings({}))
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (None, r"there is no topic onebit\.updates, and the model is shared: .*create --partitions 2 --model shared$"),
+        ({"partitions": 2}, r"topic onebit\.updates: expected one partition, .*; got 2"),
+        ({"compacted": True}, r"topic onebit\.updates: expected cleanup\.policy delete; got compact"),
+    ],
+)
+def test_the_log_of_a_shared_model_must_be_one_partition_of_which_nothing_is_lost(
+    changes: dict[str, Any] | None, says: str
+) -> None:
+    broker = EmbeddedBroker(VirtualClock(0))
+    log, *specs = Topics.with_prefix().specs(2, shares_model=True)
+    broker.create_topics(specs if changes is None else [log._replace(**changes), *specs])
+    with pytest.raises(SettingsError, match=says):
+        require_topics(broker, load_settings({}), shares_model=True)
+    assert require_topics(broker, load_settings({})) == 2
+
+
 def test_topics_as_they_are_created_are_accepted() -> None:
     broker = EmbeddedBroker(VirtualClock(0))
-    broker.create_topics(Topics.with_prefix().specs(3))
+    broker.create_topics(Topics.with_prefix().specs(3, shares_model=True))
     assert require_topics(broker, load_settings({})) == 3
+    assert require_topics(broker, load_settings({}), shares_model=True) == 3
 
 
 def test_the_home_of_a_local_kafka_is_told_and_stands_in_the_hints(onebit: Onebit, tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ def _name(requirement: str) -> str:
 def test_compose_passes_every_setting_on_to_the_programs() -> None:
     passed = set(re.findall(r"^    ONEBIT_(\w+):", (ROOT / "docker/compose.yaml").read_text(), re.MULTILINE))
     # One learner in one place: what tells several apart, and copies on several brokers, have no place there. The health
-    # checks ask by HTTP, and need no file; a profile is of one process. Only embedded
-    # runs share a model.
-    elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE", "MODEL"}
+    # checks ask by HTTP, and need no file; a profile is of one process.
+    elsewhere = {"INSTANCE", "REPLICATION", "READY_FILE", "PROFILE"}
 
     assert passed == {one.name.upper() for one in described()} - elsewhere
 

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from stream.estimating.estimate import estimate
 from stream.estimating.intervals import Interval
-from stream.estimating.live import LiveEstimate, LiveEstimates, LiveEstimator
+from stream.estimating.live import LiveEstimates, LiveEstimator
 from stream.estimating.policies import Policy
 from stream.estimating.rows import Chunk
+from stream.estimating.running import LiveEstimate
 from stream.wire.events import Decision, Example, FloatArray, Outcome, Prediction, Target
 from tests.estimating.logs import N_CLASSES, MemoryLog, a_log
 

@@ -13,8 +13,8 @@ from stream.recovery.journal import JournalStep
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS
 from stream.wire.ledger import Ledger
-from stream.wire.records import TopicPartition
-from tests.monitoring.test_state import RECORDS
+from stream.wire.records import Record, TopicPartition
+from tests.monitoring.test_state import RECORDS, example, prediction
 from tests.pipeline import TOPICS
 
 
@@ -127,6 +127,7 @@ def test_a_state_that_was_kept_is_gone_on_with() -> None:
 
 def test_the_monitor_tells_its_metrics_and_no_other() -> None:
     monitored = Monitored()
+    monitored.picture.take([prediction(0)])
     monitored.hear(0, 3, step(1, 3, decided=3, pending=3))
     everywhere = {metrics.BUILD_INFO, metrics.READY, metrics.LOOP_AGE}
     expected = {metric.name for metric in METRICS if metrics.MONITOR in metric.programs and metric not in everywhere}
@@ -135,3 +136,52 @@ def test_the_monitor_tells_its_metrics_and_no_other() -> None:
     assert metrics.STUCK.at(0.0) in monitored.picture.samples()
     monitored.hear(1, 3, step(1, 3, decided=3, pending=3))
     assert metrics.STUCK.at(1.0) in monitored.picture.samples()
+
+
+def test_the_oldest_decision_that_waits_is_as_old_as_the_brokers_time_says() -> None:
+    monitored = Monitored()
+    waiting = step(1, 2, decided=2, pending=2)._replace(now_ms=5_000)
+    monitored.hear(0, 2, waiting)
+    assert monitored.shown()["oldest_s"] is None  # its prediction is still to be read
+    monitored.picture.take([prediction(0, append_ms=1_000), prediction(1, append_ms=4_000)])
+    monitored.hear(500, 2, waiting)
+    assert monitored.shown()["oldest_s"] == 4.5
+    monitored.picture.take([example(0)])
+    assert monitored.shown()["oldest_s"] == 1.5
+    monitored.hear(0, 2, step(2, 2, decided=2, matched=2, feedback=2))
+    assert monitored.shown()["oldest_s"] == 0.0
+
+
+def test_the_page_has_the_greedy_error_the_latency_and_what_other_policies_would_have_earned() -> None:
+    monitored = Monitored()
+    asked = [Record(TOPICS.contexts, 0, offset, 100, None, b"", ()) for offset in range(10)]
+    decided = [prediction(offset, action=1 + offset % 2, append_ms=107) for offset in range(10)]
+    bits = [example(offset, reward=1 - offset % 2) for offset in range(10)]
+    monitored.picture.take([*asked, *decided, *bits])
+    shown = monitored.shown()
+    assert (shown["error"][0], shown["greedy_error"][0], shown["windows"][0][3][0]) == (0.5, 0.0, 0.0)
+    assert shown["latencies"]["quantiles_s"] == pytest.approx([0.007] * 3, rel=0.05)
+    found = {one["policy"]: (one["n"], one["played"], round(one["estimates"][1][1], 9)) for one in shown["estimates"]}
+    assert found == {"greedy": (10, 0.5, 1.0), "uniform": (10, 0.5, 0.5)}
+
+
+def test_a_monitor_that_cannot_follow_looks_at_a_sample_of_ids_says_so_and_looks_at_all_when_it_can() -> None:
+    monitored = Monitored()
+    tps = [TopicPartition(topic, 0) for topic in (TOPICS.predictions, TOPICS.examples)]
+
+    def falls_behind_by(records: int, after_ms: int) -> int:
+        monitored.ms += after_ms
+        monitored.picture.take([])
+        monitored.picture.hears({tp: Ends(records, records) for tp in tps}, {})
+        sample: int = monitored.shown()["sample"]
+        return sample
+
+    assert [falls_behind_by(records, 2_000) for records in (30_000, 40_000, 50_000)] == [2, 4, 8]
+    assert falls_behind_by(20_000, 2_000) == 8  # it catches up
+    taken = [record for offset in range(800) for record in (prediction(offset), example(offset))]
+    monitored.picture.take(taken)
+    shown = monitored.shown()
+    assert 60 < shown["windows"][0][1] < 140
+    assert shown["passed_over"] == 2 * (800 - shown["windows"][0][1])
+    assert shown["delays"]["n"] == shown["windows"][0][1]
+    assert [falls_behind_by(900, 30_000) for _ in range(4)] == [4, 2, 1, 1]

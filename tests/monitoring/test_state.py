@@ -19,14 +19,14 @@ from tests.pipeline import TOPICS
 def prediction(offset: int, action: int = 1, greedy: int = 1, append_ms: int = 0) -> Record:
     decision = Decision(action, greedy, 0.5, np.zeros(3))
     value = encode_prediction(Prediction(f"event-{offset}", decision, append_ms, 0), offset)
-    return Record(TOPICS.predictions, 0, offset, append_ms, None, value, codec.HEADERS)
+    return Record(TOPICS.predictions, 0, offset, append_ms, b"event-%d" % offset, value, codec.HEADERS)
 
 
 def example(
     offset: int, reward: int | None = 1, outcome: Outcome = Outcome.MATCHED, delay_ms: int | None = 200
 ) -> Record:
     value = encode_example(Example(f"event-{offset}", outcome, 1, 0.5, reward, delay_ms, 0), None)
-    return Record(TOPICS.examples, 0, offset, 0, None, value, codec.HEADERS)
+    return Record(TOPICS.examples, 0, offset, 0, b"event-%d" % offset, value, codec.HEADERS)
 
 
 def letter(offset: int, reason: str = "x: expected numbers") -> Record:
@@ -45,7 +45,7 @@ RECORDS = [
 def test_records_are_counted_by_window_and_class_and_letters_are_kept() -> None:
     state = PartitionState()
     assert all(state.take(TOPICS, record) for record in RECORDS)
-    assert state.windows.counts == {0: Counts(2, 1, 2, 1, 1), WINDOW_MS: Counts(1)}
+    assert state.windows.counts == {0: Counts(2, 1, 2, 1, 1, 1, 2.0, 4.0, 2.0), WINDOW_MS: Counts(1)}
     assert state.classes == {1: Counts(2, 0, 2, 1, 1), 2: Counts(1, 1)}
     assert state.delays.size == 2
     assert state.letters == [Letter(7, 0, "test.contexts/0 offset 40", "x: expected numbers")]

@@ -77,3 +77,40 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
         broker.close()
     finally:
         pipeline.close()
+
+
+def test_a_monitor_that_is_stopped_while_much_waits_stops_at_once_and_goes_on_where_it_stood(
+    kafka: LocalKafka, prefix: str, tmp_path: Path
+) -> None:
+    port, events = free_port(), 12_000
+    pipeline = Pipeline(
+        kafka.bootstrap, prefix, tmp_path, learner="banditron", n_classes=3, n_features=4, page_port=port
+    )
+    try:
+        pipeline.create_topics()
+        broker = pipeline.broker()
+        producer = broker.producer()
+        for number in range(events):  # as a learner would, which is not needed here
+            for topic, record in (
+                (pipeline.topics.predictions, prediction(number)),
+                (pipeline.topics.examples, example(number)),
+            ):
+                producer.send(topic, 0, record.key, record.value, HEADERS)
+        producer.close()
+        broker.close()
+        monitor = pipeline.start("monitor")
+        wait_for(lambda: decided_in_windows(told(port)) > 0, "it reads")
+        began_s = time.monotonic()
+        assert monitor.stop() == 0
+        assert time.monotonic() - began_s < 4.0  # 1 s on a machine with nothing else to do
+        monitor = pipeline.start("monitor")
+
+        def counted() -> tuple[int, int]:
+            picture = told(port)
+            return decided_in_windows(picture), picture.get("delays", {}).get("n", 0)
+
+        wait_for(lambda: counted() >= (events, events), "it has read all")
+        assert counted() == (events, events)
+        assert monitor.stop() == 0
+    finally:
+        pipeline.close()

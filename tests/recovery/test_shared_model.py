@@ -23,7 +23,7 @@ from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalError, UnrecoverableError
 from stream.recovery.model_snapshot import read_model_snapshots
-from stream.recovery.recover import rebuild, recover
+from stream.recovery.recover import recover
 from stream.recovery.resolve import SettingsDifferError
 from stream.sharing.replica import Replica
 from stream.verifying.audit import audit_partition
@@ -320,9 +320,6 @@ def test_a_pipeline_keeps_the_model_that_it_began_with(begun: Any, given: Any) -
 def test_what_a_shared_model_cannot_do_yet_is_refused() -> None:
     with pytest.raises(ParameterError, match="model shared: expected play own; got logged"):
         Task(small_task("late-ucb", model="shared", play="logged"), TOPICS.contexts)
-    pipeline = decided()
-    with pytest.raises(JournalError, match="decides on a model that it shares"):
-        rebuild(pipeline.broker, TOPICS, 0, None)
 
 
 def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_it_is_applied() -> None:

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.estimating.intervals import Interval
-from stream.estimating.live import LiveEstimate, LiveEstimates, LivePoint
+from stream.estimating.live import LiveEstimates, LivePoint
+from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
 from stream.reporting import figures, words
 from stream.reporting.errors import ErrorCurve

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from stream.estimating.intervals import Interval
-from stream.estimating.live import LiveEstimate, LiveEstimates, LivePoint
+from stream.estimating.live import LiveEstimates, LivePoint
+from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import ErrorCurve, SharePoint

@@ -109,7 +109,7 @@ def test_file_that_is_no_model_or_was_changed_is_refused(run: Pipeline, tmp_path
     with pytest.raises(ModelError, match="cannot be read"):
         read_model(tmp_path / "other.npz")
     model = export_model(run.broker, TOPICS, 0)
-    write_model(tmp_path / "later.npz", Model({**model.meta, "format": 2}, model.state))
+    write_model(tmp_path / "later.npz", Model({**model.meta, "format": 3}, model.state))
     with pytest.raises(ModelError, match="is of format 2; this version of Onebit reads up to 1"):
         read_model(tmp_path / "later.npz")
     write_model(tmp_path / "changed.npz", Model(model.meta, {**model.state, "extra": np.ones(2)}))
@@ -350,6 +350,18 @@ def test_retention_that_is_too_short_for_a_recovery_is_warned_of(
     else:
         assert [warning.split()[0] for warning in warnings] == ["a.contexts", "a.feedback", "a.journal"]
         assert all(says in warning for warning in warnings)
+
+
+def test_retention_of_what_a_shared_model_is_recovered_from_is_warned_of() -> None:
+    topics = Topics.with_prefix("a.")
+    pipeline = Pipeline(small_task())
+    pipeline.broker.create_topics(topics.specs(2, retention_ms=60_000, shares_model=True))
+    found = pipeline.broker.describe_topics(topics.all_of(shares_model=True))
+    kept = [warning.split()[0] for warning in topics.retention_warnings(found, 60_000, 300_000)]
+    assert kept == ["a.contexts", "a.feedback", "a.predictions"]
+    found[topics.updates] = found[topics.updates]._replace(retention_ms=3_600_000)
+    first, *_ = topics.retention_warnings(found, 60_000, 300_000)
+    assert first == "a.updates is kept for 1h; a shared model needs all of its log: set its retention.ms to -1"
 
 
 def test_times_are_read_with_their_zone_or_in_milliseconds() -> None:

@@ -4,10 +4,11 @@
 const at = id => document.getElementById(id);
 const count = n => n.toLocaleString("en");
 const words = name => name.replaceAll("_", " ");
-const percent = (x, digits = 1) => x === null ? "–" : `${(100 * x).toFixed(digits)} %`;
-const shown = share => share === null ? "–" : `${percent(share[0])} (${percent(share[1])} to ${percent(share[2])})`;
-const seconds = s => s === null ? "–" : s < 1 ? `${Math.round(1000 * s)} ms` : s < 120 ? `${s.toFixed(1)} s`
-  : s < 7200 ? `${(s / 60).toFixed(0)} min` : `${(s / 3600).toFixed(1)} h`;
+const percent = (x, digits = 1) => x === null ? "–" : `${(100 * x).toFixed(digits)}\u00a0%`;
+const between = interval => interval === null ? "–" : `${(100 * interval[0]).toFixed(1)} to ${percent(interval[1])}`.replaceAll(" ", "\u00a0");
+const shown = share => share === null ? "–" : `${percent(share[0])} (${between(share.slice(1))})`;
+const seconds = s => s === null ? "–" : s < 1 ? `${Math.round(1000 * s)}\u00a0ms` : s < 120 ? `${s.toFixed(1)}\u00a0s`
+  : s < 7200 ? `${(s / 60).toFixed(0)}\u00a0min` : `${(s / 3600).toFixed(1)}\u00a0h`;
 const time = ms => new Date(ms).toISOString().slice(11, 19);
 
 function say(element, text) { // only what has changed: a screen reader reads it out
@@ -25,7 +26,7 @@ function table(into, heads, rows, caption) {
   const made = element("table"), head = made.createTHead().insertRow(), body = made.createTBody();
   if (caption) made.prepend(element("caption", caption));
   for (const name of heads) {
-    const cell = element("th", name);
+    const cell = name instanceof Node ? name : element("th", name);
     cell.scope = "col";
     head.append(cell);
   }
@@ -63,10 +64,11 @@ function unbroken(windows) { // where nothing was matched for a while, the line 
 
 function drawError(windows) {
   const judged = windows.filter(([, , error]) => error !== null);
+  const weighed = judged.filter(([, , , greedy]) => greedy !== null);
   if (!judged.length) return at("error").replaceChildren(element("p", "No decision is matched yet."));
   const last = judged.at(-1), first = judged[0][0], end = Math.max(last[0], first + 60_000);
   const top = Math.min(1, Math.max(0.1, ...judged.map(([, , error]) => error[2])));
-  const label = `Error from ${time(first)} to ${time(last[0])} UTC; last ${shown(last[2])}`;
+  const label = `Error from ${time(first)} to ${time(last[0])} UTC; last played ${shown(last[2])}, greedy ${shown(last[3])}`;
   figure(at("error"), label, (image, box) => {
     const x = ms => box.left + (box.right - box.left) * (ms - first) / (end - first);
     const y = share => box.bottom - (box.bottom - box.top) * share / top;
@@ -80,6 +82,9 @@ function drawError(windows) {
       const points = number => part.map(([ms, , error]) => `${x(ms)},${y(error[number])}`);
       image.append(svg("polygon", {class: "band", points: [...points(2), ...points(1).reverse()].join(" ")}));
       image.append(svg("polyline", {class: "path", points: points(0).join(" ")}));
+    }
+    for (const part of unbroken(weighed)) {
+      image.append(svg("polyline", {class: "path greedy", points: part.map(([ms, , , greedy]) => `${x(ms)},${y(greedy[0])}`).join(" ")}));
     }
   });
 }
@@ -101,6 +106,16 @@ function drawDelays({n, bins, quantiles_s}) {
   });
 }
 
+function drawEstimates(estimates) {
+  at("estimates").replaceChildren();
+  if (!estimates.length) return at("estimates").append(element("p", "No decision counts yet."));
+  const means = {greedy: "the highest score", uniform: "each class alike", learner: "the learner's own, while a log's are played"};
+  table(at("estimates"), ["policy", "would earn", "95 % now", "95 % at all times", "played", "decisions", "worth"],
+    estimates.map(({policy, n, ess, played, estimates: [ips, snips]}) => [
+      element("td", means[policy], "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
+    ]));
+}
+
 function drawLedger(books) {
   at("ledger").replaceChildren();
   for (const {total, value, parts, holds} of books) {
@@ -119,14 +134,19 @@ function show(picture) {
   say(at("topics"), picture.topics);
   const notes = [];
   if (picture.behind > 5000) notes.push(`Windows, delays and classes are ${count(picture.behind)} records behind; the counts are not.`);
+  if (picture.sample > 1) notes.push(`More comes than the monitor can follow: it looks at one decision in ${count(picture.sample)}, by a hash of the id. Counts in the ledger are of all.`);
+  if (picture.passed_over) notes.push(`Since the beginning ${count(picture.passed_over)} records were passed over so: error, delays, latency and classes are of a sample.`);
   if (picture.unreadable) notes.push(`${count(picture.unreadable)} records in the learner's topics are not the learner's.`);
   say(at("notes"), notes.join(" "));
 
-  const {ledger, error, exploration} = picture;
+  const {ledger, error, greedy_error, exploration, latencies: {n, quantiles_s: [half, , nearly]}} = picture;
+  const sampled = picture.waiting_sample > 1 ? `, of one in ${count(picture.waiting_sample)}` : "";
   const now = [
     ["decided", count(ledger.decided)], ["pending", count(ledger.pending)], ["matched", count(ledger.matched)],
     ["expired", count(ledger.expired)], ["late", count(ledger.late)], ["misplaced", count(ledger.contexts_misplaced + ledger.feedback_misplaced)],
-    ["error, last minute", shown(error)], ["explored, last minute", shown(exploration)],
+    [`oldest pending${sampled}`, seconds(picture.oldest_s)],
+    ["error, 1 min", shown(error)], ["greedy error, 1 min", shown(greedy_error)], ["explored, 1 min", shown(exploration)],
+    ["time to decide, 1 min", n ? `${seconds(half)}; 99\u00a0%: ${seconds(nearly)}` : "–"],
   ];
   at("now").replaceChildren(...now.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 
@@ -135,11 +155,12 @@ function show(picture) {
   drawLedger(picture.books);
   drawError(picture.windows);
   drawDelays(picture.delays);
+  drawEstimates(picture.estimates);
 
   at("partitions").replaceChildren();
-  table(at("partitions"), ["partition", "steps", "decided", "pending", "contexts wait", "feedback waits", "error", "updates", "drift alarms", "ledger"],
+  table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "contexts wait", "feedback waits", "error", "updates", "drift alarms", "ledger"],
     picture.partitions.map(one => [
-      String(one.partition), count(one.steps), count(one.decided), count(one.pending), count(one.contexts),
+      String(one.partition), count(one.steps), count(one.decided), count(one.pending), seconds(one.oldest_s), count(one.contexts),
       count(one.feedback), one.error ? percent(one.error[0]) : "–", count(one.updates), count(one.alarms),
       element("td", one.balanced ? "✓ adds up" : "✗ does not", one.balanced ? "good" : "bad"),
     ]));
@@ -150,7 +171,7 @@ function show(picture) {
 
   at("letters").replaceChildren();
   if (!picture.letters.length) return at("letters").append(element("p", "There are none."));
-  table(at("letters"), ["record", "reason", "letter", "at (UTC)"],
+  table(at("letters"), ["record", element("th", "reason", "text"), "letter", "at (UTC)"],
     picture.letters.map(one => [
       one.source, element("td", one.reason, "long"), `partition ${one.partition}, offset ${one.offset}`, time(one.append_ms),
     ]));

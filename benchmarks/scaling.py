@@ -1,0 +1,88 @@
+"""What an event costs its learners by the number of processes: models of their own, or one that all share.
+
+    python benchmarks/scaling.py [--events N] [--learner NAME ...]
+
+Embedded, with bytes, codec, join, transactions and journal; one partition for each process, feedback 1 s late, 10,000
+events a second, a step every 20 ms. Times are of the processor, over the steps of all learners.
+
+With a shared model a process works on its own events, and takes in the log of all. So with c µs for an event, e entries
+of the log for it, and r µs for each, n processes can do at most n / (c + n e r) events in a µs, and however many there
+are 1 / (e r).
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+
+from consumers.learner import LearnerOptions, LearnerProgram
+from producers.datasets.catalogue import load
+from stream.brokers.virtual_time import run_until_settled
+from stream.cli.composition import topics_of
+from stream.cli.embedded import prepare_embedded
+from stream.cli.settings import Settings
+
+DATA = "optdigits"
+LEARNERS = ("soba-diag", "late-ucb", "stack-igw")
+PROCESSES = (1, 3, 8)
+POLL_MS = 20
+
+
+class Timed:
+    """Several learners that step in turn, as one program."""
+
+    def __init__(self, learners: Sequence[LearnerProgram]) -> None:
+        self._learners = learners
+        self.took_s = 0.0
+
+    def step(self, timeout_ms: int) -> int:
+        began_s = time.process_time()
+        done = sum(learner.step(timeout_ms) for learner in self._learners)
+        self.took_s += time.process_time() - began_s
+        return done
+
+    def next_due_ms(self) -> int | None:
+        return min((due for learner in self._learners if (due := learner.next_due_ms()) is not None), default=None)
+
+
+def measure(learner: str, processes: int, model: str, events: int) -> tuple[float, float]:
+    """µs of all learners for an event, and entries of the log for it."""
+    settings = Settings.model_validate(
+        {"data": DATA, "events": events, "rate": 10_000, "delay": "fixed:1s", "partitions": processes, "model": model}
+    )
+    pipeline = prepare_embedded(settings, learner, load(DATA))
+    others = [
+        LearnerProgram(
+            pipeline.broker,
+            topics_of(settings),
+            pipeline.task,
+            LearnerOptions(instance=f"learner-{number}", snapshot_interval_ms=0, dates_by_contexts=True),
+            lambda: pipeline.clock.now_ms,
+        )
+        for number in range(2, processes + 1)
+    ]
+    timed = Timed([pipeline.learner, *others])
+    while timed.step(0):  # the group is dealt out
+        pass
+    timed.took_s = 0.0
+    run_until_settled(pipeline.clock, (pipeline.replay, pipeline.feedback), timed, POLL_MS)
+    assert all(len(program.tasks) == 1 for program in (pipeline.learner, *others))
+    replica = pipeline.learner.replica
+    return 1e6 * timed.took_s / events, 0.0 if replica is None else replica.version / events
+
+
+def main() -> None:
+    """Measure each learner with each number of processes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--learner", nargs="*", default=LEARNERS)
+    arguments = parser.parse_args()
+    for learner in arguments.learner:
+        measure(learner, 1, "shared", 500)  # what is compiled once
+        for model in ("own", "shared"):
+            found = [measure(learner, processes, model, arguments.events) for processes in PROCESSES]
+            costs = ", ".join(f"{n}: {cost:.0f} µs" for n, (cost, _) in zip(PROCESSES, found, strict=True))
+            print(f"{learner}, {model}: {costs}; {found[-1][1]:.2f} entries for an event", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""How long decisions took: from a context's append to that of its prediction, both the broker's times.
+
+A prediction names the offset of its context, and a partition's contexts are answered in their order. So the two topics
+are merged by offset, and neither is ahead of the other. What waits is bounded: beyond WAITING_MAX every other offset is
+left out, and each of the others counts for two, until fewer wait.
+"""
+
+from typing import Any, NamedTuple
+
+from stream.monitoring.delays import DelaySketch
+from stream.monitoring.windows import RECENT_WINDOWS, WINDOW_MS
+
+WAITING_MAX = 500
+
+
+class _Waiting(NamedTuple):
+    append_ms: int
+    times: int  # it counts for so many
+
+
+class Latencies:
+    """Those of one partition."""
+
+    def __init__(self) -> None:
+        self.all = DelaySketch()
+        self.recent: dict[int, DelaySketch] = {}  # by the window in which the prediction was appended
+        self._stride = 1  # offsets that are multiples of it are looked at
+        self._contexts: dict[int, _Waiting] = {}  # by offset, those that are not answered
+        self._answers: dict[int, _Waiting] = {}  # predictions, by the offset of contexts that are still to be read
+        self._read = 0  # offset up to which the contexts are read
+
+    def ask(self, offset: int, append_ms: int) -> None:
+        """Take in a context."""
+        self._read = offset + 1
+        if offset % self._stride:
+            return
+        while self._answers and next(iter(self._answers)) < offset:
+            del self._answers[next(iter(self._answers))]  # its context is gone
+        if offset in self._answers:
+            answered_ms, times = self._answers.pop(offset)
+            self._add(append_ms, answered_ms, times)
+        elif not self._answers:  # else a later one is answered: this is a duplicate, which nobody answers
+            self._contexts[offset] = _Waiting(append_ms, self._stride)
+        self._bound()
+
+    def answer(self, offset: int, append_ms: int) -> None:
+        """Take in a prediction by the offset of its context."""
+        if offset % self._stride:
+            return
+        if offset >= self._read:
+            self._answers[offset] = _Waiting(append_ms, self._stride)
+        else:
+            while self._contexts and (first := next(iter(self._contexts))) <= offset:
+                asked_ms, times = self._contexts.pop(first)
+                if first == offset:
+                    self._add(asked_ms, append_ms, times)
+        self._bound()
+
+    def _add(self, asked_ms: int, answered_ms: int, times: int) -> None:
+        latency_ms = answered_ms - asked_ms
+        self.all.add(latency_ms, times)
+        start_ms = answered_ms - answered_ms % WINDOW_MS
+        self.recent.setdefault(start_ms, DelaySketch()).add(latency_ms, times)
+        if len(self.recent) > RECENT_WINDOWS:
+            del self.recent[min(self.recent)]
+
+    def _bound(self) -> None:
+        while max(len(self._contexts), len(self._answers)) > WAITING_MAX:
+            self._stride *= 2
+            self._contexts, self._answers = self._thinned(self._contexts), self._thinned(self._answers)
+        if self._stride > 1 and max(len(self._contexts), len(self._answers)) < WAITING_MAX // 8:
+            self._stride //= 2
+
+    def _thinned(self, waiting: dict[int, _Waiting]) -> dict[int, _Waiting]:
+        return {
+            offset: _Waiting(one.append_ms, self._stride)
+            for offset, one in waiting.items()
+            if not offset % self._stride
+        }
+
+    def state(self) -> dict[str, Any]:
+        """For JSON; `load` takes it over."""
+        return {
+            "all": self.all.as_lists(),
+            "recent": [[start_ms, sketch.as_lists()] for start_ms, sketch in sorted(self.recent.items())],
+            "stride": self._stride,
+            "contexts": _rows(self._contexts),
+            "answers": _rows(self._answers),
+            "read": self._read,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on where another stood."""
+        self.all = DelaySketch(dict(state["all"]))
+        self.recent = {start_ms: DelaySketch(dict(counts)) for start_ms, counts in state["recent"]}
+        self._stride, self._read = state["stride"], state["read"]
+        self._contexts, self._answers = (
+            {offset: _Waiting(*waiting) for offset, *waiting in state[topic]} for topic in ("contexts", "answers")
+        )
+
+
+def _rows(waiting: dict[int, _Waiting]) -> list[list[int]]:
+    return [[offset, *one] for offset, one in waiting.items()]

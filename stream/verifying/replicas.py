@@ -1,0 +1,65 @@
+"""A shared model as it was at some place of its log, made from the newest snapshot before that place, and the log."""
+
+from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
+from stream.joining.task_settings import TaskSettings
+from stream.learners.base import KernelLearner
+from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model
+from stream.sharing.replica import Replica
+from stream.verifying.model_files import ModelError
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+BATCH_RECORDS = 1_000
+
+
+def fresh_replica(settings: TaskSettings) -> Replica:
+    """One that has seen nothing of the log."""
+    learner = settings.make_learner()
+    assert isinstance(learner, KernelLearner)
+    return Replica(learner)
+
+
+def replica_at(
+    broker: Broker, topics: Topics, settings: TaskSettings, *, offset: int | None = None, version: int | None = None
+) -> Replica:
+    """The shared model of a pipeline as far as its log can be read now, or as it was before.
+
+    Args:
+        broker: where the topics are.
+        topics: the topics.
+        settings: of its tasks.
+        offset: of the first record of the log that is not taken in.
+        version: how many entries are taken in; a process only ever has those of whole records.
+
+    Raises:
+        ModelError: no record of the log ends at this version.
+        UpdatesError: the log cannot be read on.
+        JournalError: the newest snapshot cannot be read, or is of another model.
+    """
+    replica = fresh_replica(settings)
+    newest = read_model_snapshots(broker, topics).newest
+    if newest is not None and (version is None or newest.number <= version):
+        found = decode_model(newest)
+        if offset is None or found.offset <= offset:
+            restore_model(found, replica, settings)
+    tp, before = TopicPartition(topics.updates, 0), replica.version
+    batch: list[Record] = []
+    batch_records = BATCH_RECORDS if version is None else 1
+    for record in read_partition(broker, tp, start=replica.offset):
+        if (offset is not None and record.offset >= offset) or (version is not None and replica.version >= version):
+            break
+        batch.append(record)
+        if len(batch) == batch_records:
+            before = replica.version
+            replica.read(batch)
+            batch.clear()
+    replica.read(batch)
+    if version is not None and replica.version != version:
+        last = replica.version if replica.version < version else before
+        more = f", the next at {replica.version}" if replica.version > version else ", and it is the last"
+        raise ModelError(
+            f"{topics.updates}: expected a version at which one of its records ends; got {version}: one ends at "
+            f"{last}{more}"
+        )
+    return replica

@@ -1,0 +1,268 @@
+"""The audit of a shared model: its log beside the journals, and what these tell of the replicas.
+
+    log        a record holds as many entries as its step's journal says, and none is missing between
+    journals   no step was decided on a version that the log had not reached
+    replicas   told at one version they are equal to the bit, if they were made on one processor with one software
+
+Nothing is computed again here; `stream.verifying.shared_replay` does that.
+"""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from stream.brokers.port import Broker
+from stream.brokers.reading import OPEN_MS, read_partition
+from stream.recovery.journal import JournalStep, ReplicaTold
+from stream.recovery.journal_reading import read_journal
+from stream.recovery.settings_reading import pipeline_settings
+from stream.reporting.run_report import Behind, ReplicaReport
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+from stream.wire.updates import Update, UpdatesError, decode_update
+
+FAULTS_SHOWN_MAX = 20
+
+
+class Told(NamedTuple):
+    """What a step told of the replica that it was decided on."""
+
+    partition: int
+    step: int
+    version: int
+    append_ms: int
+    replica: ReplicaTold
+
+    def __str__(self) -> str:
+        """For people."""
+        return (
+            f"{self.replica.instance} in step {self.step} of partition {self.partition}: {self.replica.sha256[:16]}, "
+            f"with {self.replica.made_with}"
+        )
+
+
+class LogFinding(NamedTuple):
+    """The audit of a shared model."""
+
+    version: int  # entries of the log
+    replicas: tuple[ReplicaReport, ...]  # as each process told its own last
+    behind: Behind | None  # over the steps that wrote to it; None: none did
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+    def as_json(self) -> dict[str, object]:
+        """The finding as plain values."""
+        return {
+            "model": "shared",
+            "model_version": self.version,
+            "replicas": [replica._asdict() for replica in self.replicas],
+            "model_log": {
+                "ok": self.ok,
+                "faults": self.faults,
+                "warnings": self.warnings,
+                "behind": None if self.behind is None else self.behind._asdict(),
+            },
+        }
+
+
+def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
+    """Whether the tasks of a pipeline share a model; one that has not begun has none.
+
+    Raises:
+        JournalError: journal or snapshots cannot be read.
+    """
+    return pipeline_settings(broker, topics, partitions).get("model") == "shared"
+
+
+def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
+    """Compare the log of a shared model with the journals of its tasks.
+
+    Raises:
+        JournalError: a journal cannot be read.
+    """
+    audit = _LogAudit(topics)
+    for partition in range(partitions):
+        audit.read_journal(broker, partition)
+    audit.read_log(broker)
+    audit.compare_told()
+    return LogFinding(audit.version, audit.replicas(), audit.behind(), tuple(audit.faults), tuple(audit.warnings))
+
+
+class _Steps:
+    """What a journal says of its steps with regard to the log; from the first one that it holds."""
+
+    def __init__(self) -> None:
+        self.first = 1
+        self.entries = array("q")
+        self.versions = array("q")
+        self.seen = 0  # the last step that the log has, as far as it is read
+        self.parts = 0  # of it
+        self.count = 0  # its entries
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.entries) - 1
+
+    def add(self, step: JournalStep) -> None:
+        if not self.entries:
+            self.first = step.number
+        self.entries.append(0 if step.log is None else step.log.entries)
+        self.versions.append(step.updates)
+
+
+class _LogAudit:
+    """Reads the journals, then the log."""
+
+    def __init__(self, topics: Topics) -> None:
+        self.version = 0
+        self.faults: list[str] = []
+        self.warnings: list[str] = []
+        self._topics = topics
+        self._steps: dict[int, _Steps] = {}
+        self._told: list[Told] = []
+        self._behind = array("q")
+
+    def read_journal(self, broker: Broker, partition: int) -> None:
+        steps = self._steps[partition] = _Steps()
+        wrote = 0
+        for record, entry in read_journal(broker, TopicPartition(self._topics.journal, partition), open_ms=OPEN_MS):
+            if not isinstance(entry, JournalStep):
+                continue
+            steps.add(entry)
+            place = f"step {entry.number} of {self._topics.journal}/{partition}"
+            if entry.log is None:
+                self._fault(f"{place} says nothing of the log of the shared model")
+                continue
+            if steps.first == 1 and entry.log.follows != wrote:
+                self._fault(f"{place} wrote to the log after step {entry.log.follows}; step {wrote} had done so last")
+            wrote = entry.log.wrote(entry.number)
+            if entry.replica is not None:
+                self._told.append(Told(partition, entry.number, entry.updates, record.append_ms, entry.replica))
+
+    def read_log(self, broker: Broker) -> None:
+        tp = TopicPartition(self._topics.updates, 0)
+        read_to = broker.beginnings([tp])[tp]
+        if read_to > 0:
+            self._fault(
+                f"{tp.topic} begins at offset {read_to}: what was before is deleted, and the model cannot be made "
+                "again; set its retention.ms to -1"
+            )
+            return
+        ends = broker.ends([tp])[tp]
+        for record in read_partition(broker, tp, open_ms=OPEN_MS):
+            try:
+                update = decode_update(record)
+            except UpdatesError as error:
+                self._fault(str(error))
+                return
+            if update is None:
+                self.warnings.append(f"{tp.topic} offset {record.offset} is not of a learner: it names no version")
+            else:
+                self._take(record, update)
+        is_held = broker.ends([tp])[tp].stable < ends.high_watermark
+        if is_held:
+            stable = broker.ends([tp])[tp].stable
+            self.warnings.append(
+                f"{tp.topic} can be read up to offset {stable}: a transaction is open there, and what stands behind it "
+                "was not looked at"
+            )
+        for partition, steps in self._steps.items():
+            self._leave(partition, steps)
+            missing = [number for number in range(max(steps.seen + 1, steps.first), steps.last + 1)
+                       if steps.entries[number - steps.first]]  # fmt: skip
+            if missing and not is_held:
+                self._fault(f"step {missing[0]} of partition {partition} wrote to the log, which ends before it")
+
+    def _take(self, record: Record, update: Update) -> None:
+        """Take in a record; one that stands there twice, as a mirror may write it, counts once."""
+        place = f"{record.topic} offset {record.offset}"
+        steps = self._steps.get(update.partition)
+        if steps is None:
+            self._fault(f"{place} is of partition {update.partition}, which is none of this pipeline")
+            return
+        if (update.step, update.part) < (steps.seen, steps.parts):
+            return
+        if update.step != steps.seen:
+            self._leave(update.partition, steps)
+            if update.follows != steps.seen or update.part != 0:
+                self._fault(
+                    f"{place}: step {update.step}, part {update.part}, of partition {update.partition} follows on step "
+                    f"{update.follows}; the log has its step {steps.seen} before it"
+                )
+            self._see_version(update, steps, place)
+            steps.seen, steps.parts, steps.count = update.step, 0, 0
+        elif update.part != steps.parts:
+            self._fault(
+                f"{place}: part {update.part} of step {update.step}, partition {update.partition}; expected "
+                f"{steps.parts}"
+            )
+        steps.parts = update.part + 1
+        steps.count += update.entries.kinds.size
+        self.version += update.entries.kinds.size
+
+    def _see_version(self, update: Update, steps: _Steps, place: str) -> None:
+        if not steps.first <= update.step <= steps.last:
+            return  # the learner has gone on since its journal was read
+        behind = self.version - steps.versions[update.step - steps.first]
+        if behind < 0:
+            self._fault(
+                f"{place}: step {update.step} of partition {update.partition} was decided on a version {-behind} "
+                "entries behind it"
+            )
+        self._behind.append(max(behind, 0))
+
+    def _leave(self, partition: int, steps: _Steps) -> None:
+        """Compare what the log had of the step that it had last with the journal."""
+        if not steps.first <= steps.seen <= steps.last:
+            return
+        told = steps.entries[steps.seen - steps.first]
+        if told != steps.count:
+            self._fault(
+                f"step {steps.seen} of partition {partition} wrote {told} entries by its journal; "
+                f"{self._topics.updates} has {steps.count}"
+            )
+
+    def compare_told(self) -> None:
+        by_version: dict[int, list[Told]] = defaultdict(list)
+        for told in self._told:
+            by_version[told.version].append(told)
+        for version, found in sorted(by_version.items()):
+            for one, other in _that_differ(found):
+                message = f"the replicas of version {version} differ: {one}; {other}"
+                if one.replica.made_with == other.replica.made_with:
+                    self._fault(message)
+                elif message not in self.warnings:
+                    self.warnings.append(message)
+
+    def behind(self) -> Behind | None:
+        if not self._behind:
+            return None
+        return Behind(*np.quantile(self._behind, (0.5, 0.99, 1.0), method="inverted_cdf").tolist())
+
+    def replicas(self) -> tuple[ReplicaReport, ...]:
+        latest: dict[str, Told] = {}
+        for told in sorted(self._told, key=lambda told: (told.append_ms, told.version)):
+            latest[told.replica.instance] = told
+        return tuple(
+            ReplicaReport(instance, told.version, told.replica.sha256) for instance, told in sorted(latest.items())
+        )
+
+    def _fault(self, message: str) -> None:
+        if len(self.faults) < FAULTS_SHOWN_MAX:
+            self.faults.append(message)
+
+
+def _that_differ(found: list[Told]) -> Iterator[tuple[Told, Told]]:
+    """Each with the first of another digest; those of one make first."""
+    for place, one in enumerate(found):
+        others = [other for other in found[:place] if other.replica.sha256 != one.replica.sha256]
+        if others:
+            yield min(others, key=lambda other: other.replica.made_with != one.replica.made_with), one

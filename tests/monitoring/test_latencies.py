@@ -1,0 +1,57 @@
+"""How long decisions took, from two topics of which neither is ahead of the other."""
+
+import random
+
+import pytest
+
+from stream.monitoring.latencies import WAITING_MAX, Latencies
+from stream.telemetry.metrics import DECISION_LATENCY, Counts
+
+
+def counted(latencies: Latencies) -> tuple[int, float | None]:
+    return latencies.all.size, latencies.all.quantile_s(1.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_latencies_are_the_same_whichever_topic_is_read_first_and_after_a_restart(seed: int) -> None:
+    # Offset 3 is a duplicate, which nobody answers; the context at offset 0 is gone.
+    asked = [(offset, 1_000 + offset) for offset in range(1, 9)]
+    answered = [(offset, 1_100 + offset) for offset in range(9) if offset != 3]
+    latencies, draw = Latencies(), random.Random(seed)
+    while asked or answered:
+        if asked and (not answered or draw.random() < 0.5):
+            latencies.ask(*asked.pop(0))
+        else:
+            latencies.answer(*answered.pop(0))
+        kept, latencies = latencies.state(), Latencies()
+        latencies.load(kept)
+    assert latencies.all.size == 7
+    assert latencies.all.quantile_s(1.0) == pytest.approx(0.1, rel=0.05)
+    assert latencies.state()["contexts"] == latencies.state()["answers"] == []
+
+
+def test_a_backlog_is_bounded_and_what_is_kept_of_it_counts_for_all() -> None:
+    latencies = Latencies()
+    backlog = 20 * WAITING_MAX
+    for offset in range(backlog):
+        latencies.ask(offset, 0)
+    assert len(latencies.state()["contexts"]) <= WAITING_MAX
+    for offset in range(backlog):
+        latencies.answer(offset, 60_000)
+    assert latencies.all.size == pytest.approx(backlog, rel=0.15)
+    for offset in range(backlog, backlog + 10):
+        latencies.ask(offset, 60_000)
+        latencies.answer(offset, 60_010)
+    assert latencies.recent.keys() == {60_000}
+    assert latencies.state()["stride"] == 1
+
+
+def test_a_sketch_is_a_histogram_of_a_metric() -> None:
+    latencies = Latencies()
+    for offset, latency_ms in enumerate((0, 7, 7, 400, 900_000)):
+        latencies.ask(offset, 0)
+        latencies.answer(offset, latency_ms)
+    found = latencies.all.sample_of(DECISION_LATENCY).value
+    assert isinstance(found, Counts)
+    assert found.buckets == (1, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1)
+    assert found.total == pytest.approx(900.4, rel=0.05)

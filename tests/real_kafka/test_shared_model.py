@@ -1,0 +1,89 @@
+"""One model over many partitions on a real Kafka: learners in processes of their own, one of which is killed."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stream.brokers.local_kafka import LocalKafka
+from stream.testing.processes import wait_for
+from stream.verifying.shared_log import audit_log
+from tests.processes import CLIENTS, Pipeline
+
+EVENTS = 1_500
+STREAM = {
+    "data": "synsep",
+    "learner": "late-ucb",
+    "events": EVENTS,
+    "rate": 400,
+    "delay": "exponential:200ms",
+    "window": "3s",
+    "loss": 0.05,
+    "seed": 3,
+    "partitions": 3,
+    "model": "shared",
+    "snapshot_interval": "1s",
+}
+
+MakePipeline = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePipeline]:
+    """A pipeline on the Kafka of this test run, without topics."""
+    made: list[Pipeline] = []
+
+    def make(**settings: object) -> Pipeline:
+        made.append(Pipeline(kafka.bootstrap, prefix, tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipeline, client: str) -> None:
+    shared = pipeline(**STREAM, client=client)
+    assert shared.start("topics", "create").wait() == 0
+    learners = {name: shared.start("learn", "--instance", name) for name in "abc"}
+    with shared.watch() as watch:
+        watch.wait_until_dealt("abc")
+        shared.start("feedback")
+        shared.start("replay")
+        watch.wait_until_decided(EVENTS // 3)
+        learners["b"].kill()
+        learners["b"] = shared.start("learn", "--instance", "b")
+        shared.assert_every_context_is_decided_and_settled_once(EVENTS)
+        wait_for(
+            lambda: len({replica.version for replica in audit_log(watch.broker, shared.topics, 3).replicas}) == 1,
+            "all have told the model at one version",
+        )
+    found = shared.verify("--replay")
+    assert (found["ok"], found["model"]) == (True, "shared"), found
+    assert [replica["instance"] for replica in found["replicas"]] == ["learner-a", "learner-b", "learner-c"]
+    assert {replica["version"] for replica in found["replicas"]} == {found["model_version"]}
+    assert len({replica["sha256"] for replica in found["replicas"]}) == 1
+    assert found["model_version"] > EVENTS
+    assert found["model_log"]["faults"] == []
+    assert [one["version"] for one in found["replay"]] == [found["model_version"]] * 3
+    assert {one["state"] for one in found["replay"]} == {found["replicas"][0]["sha256"]}
+
+    learners["a"].stop()
+    other = shared.start("learn", "--model", "own", "--instance", "a")
+    assert other.wait() == 2
+    assert "has model = 'shared'; got 'own': start with the settings of before, or begin a new pipeline" in other.said()
+
+
+def test_run_on_kafka_shares_a_model(kafka: LocalKafka, pipeline: MakePipeline) -> None:
+    flags = ["--events", "600", "--rate", "300", "--delay", "exponential:100ms", "--window", "2s", "--loss", "0.02"]
+    run = pipeline(data="synsep", learner="late-ucb", model="shared", partitions=2).start(
+        "run", "--kafka", kafka.bootstrap, "--json", "--no-report", *flags
+    )
+    assert run.wait() == 0, run.said()
+    report = json.loads(run.said().splitlines()[-1])
+    assert (report["ledger_ok"], report["model"], report["decided"]) == (True, "shared", 600)
+    assert [replica["version"] for replica in report["replicas"]] == [report["model_version"]]
+    assert report["replicas"][0]["sha256"] == report["state_sha256"]
+    assert report["model_behind"]["max"] > 0

@@ -1,0 +1,145 @@
+"""A shared model whose log an open transaction holds up: decisions go on or stop, and what ends it."""
+
+import pytest
+
+from consumers.learner import LearnerProgram
+from consumers.model_lag import Hold, ModelLag
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.port import Ends
+from stream.cli.learn import status_lines
+from stream.cli.model_lag import LagWarnings
+from stream.cli.tally import Tally
+from stream.wire.updates import HEADERS
+from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
+
+AFTER_FLUSH = 4
+
+
+def idle(*programs: LearnerProgram) -> None:
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def held_up(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
+    """Two learners, of which one has died in its step, with an open transaction in the log; the one that is left."""
+    pipeline = Pipeline(small_task("late-ucb", model="shared"), partitions=2)
+    commits = 0
+
+    def dies(number: int) -> None:
+        nonlocal commits
+        commits += number == 1
+        if (commits, number) == (2, AFTER_FLUSH):
+            raise CrashError
+
+    left = pipeline.learner("left", model_lag_max_ms=lag_max_ms)
+    dying = pipeline.learner("dying", dies)
+    idle(left, dying)
+    assert {len(left.tasks), len(dying.tasks)} == {1}
+    send(pipeline, 0, 12)
+    idle(left)
+    with pytest.raises(CrashError):
+        idle(dying)
+    left.read_log()
+    return pipeline, left
+
+
+def send(pipeline: Pipeline, start: int, stop: int) -> None:
+    for number in range(start, stop):
+        pipeline.context(f"event-{number}")
+
+
+def decided(pipeline: Pipeline) -> int:
+    return pipeline.ledger().decided
+
+
+@pytest.mark.parametrize(("lag_max_ms", "goes_on"), [(-1, True), (1_000, False)])
+def test_learner_that_is_held_up_goes_on_or_stops_deciding_as_it_is_set(lag_max_ms: int, goes_on: bool) -> None:
+    pipeline, left = held_up(lag_max_ms)
+    pipeline.clock.advance_to(pipeline.clock.now_ms + 1_000)
+    before = decided(pipeline)
+    send(pipeline, 12, 24)
+    idle(left)
+    assert decided(pipeline) > before  # at the bound itself
+    pipeline.clock.advance_to(pipeline.clock.now_ms + 1)
+    before = decided(pipeline)
+    send(pipeline, 24, 36)
+    idle(left)
+    assert (decided(pipeline) > before) == goes_on
+    assert left.model_hold is not None
+    assert left.model_hold.for_ms == 1_001
+    assert left.model_hold.waiting > 0
+    assert any("held up for 1 s" in line for line in status_lines(left, Tally()))
+
+
+def test_learner_that_is_started_again_under_its_name_ends_its_transaction_at_once() -> None:
+    pipeline, left = held_up(1_000)
+    pipeline.clock.advance_to(pipeline.clock.now_ms + 1_001)
+    send(pipeline, 12, 24)
+    before = decided(pipeline)
+    idle(left)
+    assert decided(pipeline) == before
+    again = pipeline.learner("dying")
+    idle(left, again)
+    assert left.model_hold is None
+    assert decided(pipeline) == 24
+    assert left.replica is not None
+    assert again.replica is not None
+    assert left.replica.version == again.replica.version
+
+
+def test_transaction_of_another_program_holds_the_log_up_until_it_ends() -> None:
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    learner = pipeline.learner()
+    other = pipeline.broker.transactional_producer("other")
+    other.begin()
+    other.send(TOPICS.updates, 0, None, b"", HEADERS)
+    other.flush()
+    send(pipeline, 0, 3)
+    idle(learner)
+    pipeline.clock.advance_to(pipeline.clock.now_ms + 90_000)
+    learner.read_log()
+    held = learner.model_hold
+    assert held is not None
+    assert (held.offset, held.for_ms) == (0, 90_000)
+    other.abort()
+    learner.read_log()
+    assert learner.model_hold is None
+    assert decided(pipeline) == 3
+
+
+def test_lag_counts_from_when_reading_has_stood_at_one_offset() -> None:
+    clock = VirtualClock(0)
+    lag = ModelLag(lambda: clock.now_ms, 500)
+    for now_ms, ends, for_ms in (
+        (100, Ends(5, 5), None),
+        (200, Ends(8, 5), 0),
+        (700, Ends(9, 5), 500),
+        (701, Ends(9, 5), 501),
+        (800, Ends(12, 9), 0),  # that transaction has ended, and another is open
+        (900, Ends(12, 12), None),
+        (950, Ends(14, 12), 0),
+    ):
+        clock.advance_to(now_ms)
+        lag.sees(ends)
+        assert (None if lag.hold is None else lag.hold.for_ms) == for_ms
+        assert lag.stops_decisions == (for_ms == 501)
+
+
+def test_people_are_warned_once_of_each_transaction_and_told_what_ends_one_that_hangs() -> None:
+    warnings = LagWarnings("onebit.updates", "kafka:9092", 60_000, 20_000)
+    assert warnings.of(None) == warnings.of(Hold(7, 4_999, 3)) == []
+    (held,) = warnings.of(Hold(7, 5_000, 3))
+    assert held.startswith(
+        "onebit.updates/0 cannot be read beyond offset 7: a transaction is open there; decisions are"
+    )
+    assert warnings.of(Hold(7, 49_999, 3)) == []
+    (overdue,) = warnings.of(Hold(7, 50_000, 3))
+    assert overdue.endswith(
+        "it hangs; end it: kafka-transactions.sh --bootstrap-server kafka:9092 abort --topic onebit.updates "
+        "--partition 0 --start-offset 7"
+    )
+    (stopped,) = warnings.of(Hold(7, 60_000, 3))
+    assert stopped.endswith("no decision is made before it ends, by --model-lag-max 1m")
+    assert warnings.of(Hold(7, 70_000, 3)) == []
+    assert len(warnings.of(Hold(9, 5_000, 3))) == 1
+    assert len(LagWarnings("onebit.updates", "kafka:9092", -1, 20_000).of(Hold(7, 90_000, 3))) == 2

@@ -1,0 +1,108 @@
+"""The log of a shared model beside the journals: what is whole, what is missing, and replicas that are not equal."""
+
+import orjson
+import pytest
+
+from stream.brokers.embedded import EmbeddedBroker
+from stream.recovery.journal import HEADERS
+from stream.verifying.shared_log import LogFinding, audit_log, shares_model
+from stream.wire.records import Headers
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Pipeline:
+    """Two learners on three partitions, each of which tells its replica every 100 ms."""
+    pipeline = Pipeline(synsep_task("late-ucb", model="shared"), PARTITIONS)
+    dataset = small_synsep()
+    learners = [pipeline.learner(name, snapshot_interval_ms=100) for name in ("a", "b")]
+    sources = pipeline.replay(dataset, 60, rate=200), pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1))
+    pipeline.run(sources, *learners)
+    for learner in (*learners, *learners):
+        learner.tell_replica()
+    return pipeline
+
+
+def copied(pipeline: Pipeline, change: dict[str, list[tuple[bytes | None, Headers]]]) -> LogFinding:
+    """The finding where topics hold other records: the values and headers of partition 0."""
+    other = Pipeline(pipeline.settings, PARTITIONS)
+    producer = other.broker.producer()
+    for topic, partitions in ((TOPICS.journal, PARTITIONS), (TOPICS.updates, 1)):
+        for partition in range(partitions):
+            records = [(record.value, record.headers) for record in pipeline.records(topic, partition)]
+            for value, headers in change.get(topic, records) if partition == 0 else records:
+                producer.send(topic, partition, None, value, headers)
+    return audit_log(other.broker, TOPICS, PARTITIONS)
+
+
+def test_the_log_and_the_journals_of_a_run_agree(pipeline: Pipeline) -> None:
+    found = audit_log(pipeline.broker, TOPICS, PARTITIONS)
+    assert (found.faults, found.warnings) == ((), ())
+    entries = [step.log.entries for number in range(PARTITIONS) for step in pipeline.journal(number) if step.log]
+    assert found.version == sum(entries)
+    assert [(replica.instance, replica.version) for replica in found.replicas] == [
+        ("a", found.version), ("b", found.version)
+    ]  # fmt: skip
+    assert len({replica.sha256 for replica in found.replicas}) == 1
+    assert found.behind is not None
+    assert 0 < found.behind.max < found.version
+    assert shares_model(pipeline.broker, TOPICS, PARTITIONS)
+
+
+def test_every_task_tells_in_its_first_step_who_runs_it(pipeline: Pipeline) -> None:
+    firsts = [pipeline.journal(partition)[0] for partition in range(PARTITIONS)]
+    assert sorted(step.replica.instance for step in firsts if step.replica) == ["a", "a", "b"]
+    told = [step.replica for number in range(PARTITIONS) for step in pipeline.journal(number) if step.replica]
+    assert PARTITIONS + 2 < len(told) < sum(len(pipeline.journal(number)) for number in range(PARTITIONS)) / 2
+
+
+def test_record_that_is_missing_in_the_log_is_named(pipeline: Pipeline) -> None:
+    records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
+    middle = copied(pipeline, {TOPICS.updates: records[:5] + records[6:]})
+    assert any("the log has its step" in fault for fault in middle.faults)
+    end = copied(pipeline, {TOPICS.updates: records[:-1]})
+    assert len(end.faults) == 1
+    assert "wrote to the log, which ends before it" in end.faults[0]
+
+
+def test_record_that_stands_twice_in_the_log_counts_once_and_one_of_another_program_is_named(
+    pipeline: Pipeline,
+) -> None:
+    records = [(record.value, record.headers) for record in pipeline.records(TOPICS.updates)]
+    found = copied(pipeline, {TOPICS.updates: [*records[:5], records[4], (b"hello", ()), *records[5:]]})
+    assert found.faults == ()
+    assert found.version == audit_log(pipeline.broker, TOPICS, PARTITIONS).version
+    assert [warning.split(" is not")[0] for warning in found.warnings] == ["test.updates offset 6"]
+
+
+@pytest.mark.parametrize(("changes", "is_fault"), [({}, True), ({"processor": "another"}, False)])
+def test_replicas_that_differ_are_a_fault_on_one_processor_and_a_warning_across_two(
+    pipeline: Pipeline, changes: dict[str, str], is_fault: bool
+) -> None:
+    journal = [(orjson.loads(record.value or b""), record.headers) for record in pipeline.records(TOPICS.journal)]
+    told = next(value["replica"] for value, _ in reversed(journal) if "replica" in value)
+    told |= {"sha256": "0" * 64, **changes}
+    found = copied(pipeline, {TOPICS.journal: [(orjson.dumps(value), headers) for value, headers in journal]})
+    assert any("differ" in text and "0" * 16 in text for text in (found.faults if is_fault else found.warnings))
+    assert found.ok == (not is_fault)
+
+
+def test_step_that_counts_other_entries_than_the_log_has_is_named(pipeline: Pipeline) -> None:
+    journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
+    step = next(value for value in journal if value.get("log", {}).get("entries"))
+    step["log"]["entries"] += 1
+    found = copied(pipeline, {TOPICS.journal: [(orjson.dumps(value), HEADERS) for value in journal]})
+    assert found.faults == (
+        f"step {step['n']} of partition 0 wrote {step['log']['entries']} entries by its journal; test.updates has "
+        f"{step['log']['entries'] - 1}",
+    )
+
+
+def test_pipeline_with_models_of_their_own_shares_none() -> None:
+    pipeline = Pipeline(synsep_task("late-ucb"), 1)
+    assert not shares_model(pipeline.broker, TOPICS, 1)
+    pipeline.run((pipeline.replay(small_synsep(), 5),), pipeline.learner())
+    assert not shares_model(pipeline.broker, TOPICS, 1)
+    assert isinstance(pipeline.broker, EmbeddedBroker)

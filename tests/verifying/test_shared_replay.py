@@ -1,0 +1,144 @@
+"""A shared model made again: every decision on its version, the replicas that were told, and models of any version."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from stream.recovery.digests import state_digest
+from stream.recovery.model_snapshot import read_model_snapshots
+from stream.verifying.model_files import ModelError, read_model, write_model
+from stream.verifying.models import TooEarlyError, export_model
+from stream.verifying.reapply import Replay, replay_journal
+from stream.verifying.replicas import fresh_replica
+from stream.wire.topics import Topics
+from stream.wire.updates import decode_update
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+
+PARTITIONS = 2
+LEARNERS = {
+    "late-ucb": synsep_task("late-ucb", parameters={"project": 8}, model="shared"),
+    "stack-igw": synsep_task("stack-igw", model="shared"),
+    "soba-diag, corrected": synsep_task(model="shared", on_expiry="negative", late="correct"),
+}
+
+
+def run_of(learner: str) -> Pipeline:
+    """Two learners, one of which is made anew in the middle."""
+    pipeline = Pipeline(LEARNERS[learner], PARTITIONS)
+    dataset = small_synsep()
+    for start in (0, 40):
+        learners = [pipeline.learner(name, snapshot_interval_ms=100) for name in ("a", "b")]
+        source = pipeline.replay(dataset, start + 40, rate=200, start=start)
+        pipeline.run((source, pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1))), *learners)
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Pipeline:
+    """A run of late-ucb."""
+    return run_of("late-ucb")
+
+
+def replays(pipeline: Pipeline) -> list[Replay]:
+    return [replay_journal(pipeline.broker, TOPICS, partition) for partition in range(PARTITIONS)]
+
+
+def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipeline:
+    """The same records, of which those of one topic's first partition have other values, by their number."""
+    other = Pipeline(pipeline.settings, PARTITIONS)
+    for name in (*TOPICS, TOPICS.updates):
+        for partition in range(1 if name == TOPICS.updates else PARTITIONS):
+            for number, record in enumerate(pipeline.records(name, partition)):
+                other.clock.advance_to(record.append_ms)
+                value = change.get(number, record.value) if (name, partition) == (topic, 0) else record.value
+                other.broker.producer().send(name, partition, record.key, value, record.headers)
+            other.clock.now_ms = 1_000
+    return other
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_every_decision_is_made_again_on_its_version(learner: str) -> None:
+    pipeline = run_of(learner)
+    found = replays(pipeline)
+    assert [(one.fault, one.warning, one.ok) for one in found] == [("", "", True)] * PARTITIONS
+    assert len({(one.version, one.state) for one in found}) == 1
+    assert all(one.snapshot > 0 for one in found)
+    assert read_model_snapshots(pipeline.broker, TOPICS).newest is not None
+
+
+def test_replica_that_is_not_what_the_log_makes_is_a_fault(pipeline: Pipeline) -> None:
+    journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
+    number, told = next((n, value) for n, value in enumerate(journal) if n > 20 and "replica" in value)
+    told["replica"]["sha256"] = "0" * 64
+    found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(told)}))
+    assert f"had at step {told['n']} is 0000000000000000" in found[0].fault
+    assert found[1].ok
+
+    for value in journal:
+        if "replica" in value:
+            value["replica"]["processor"] = "i486"
+    changed = {n: orjson.dumps(value) for n, value in enumerate(journal)}
+    found = replays(with_other(pipeline, TOPICS.journal, changed))
+    assert found[0].ok
+    assert found[0].warning.startswith("made with i486, ")
+    assert "is 0000000000000000" in found[0].warning
+
+
+def test_decision_that_is_not_what_its_version_makes_is_a_fault(pipeline: Pipeline) -> None:
+    records = pipeline.records(TOPICS.predictions)
+    prediction = orjson.loads(records[30].value or b"")
+    prediction["scores"][0] += 1e-12
+    found = replays(with_other(pipeline, TOPICS.predictions, {30: orjson.dumps(prediction)}))
+    assert not found[0].ok
+
+
+def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: Pipeline) -> None:
+    records = pipeline.records(TOPICS.updates)
+    last = {update.partition: number for number, record in enumerate(records) if (update := decode_update(record))}
+    value = records[last[0]].value or b""
+    x = np.float64(0.5).tobytes()  # of another propensity than was drawn
+    update = decode_update(records[last[0]])
+    assert update is not None
+    was = update.entries.propensities[:1].tobytes()
+    broken = with_other(pipeline, TOPICS.updates, {last[0]: value.replace(was, x, 1)})
+    found = replays(broken)
+    assert "made again, it has others" in found[0].fault
+
+
+def test_models_of_any_version_come_out_of_the_log(pipeline: Pipeline, tmp_path: Path) -> None:
+    whole = export_model(pipeline.broker, TOPICS, 0)
+    step = pipeline.journal(1)[30]
+    then = export_model(pipeline.broker, TOPICS, 1, number=step.number)
+    assert then.meta["position"]["version"] == step.updates
+    assert export_model(pipeline.broker, TOPICS, 0, version=step.updates).meta["digest"] == then.meta["digest"]
+
+    replica = fresh_replica(pipeline.settings)
+    for record in pipeline.records(TOPICS.updates):
+        if replica.version == step.updates:
+            assert state_digest([replica.learner.state()]) == then.meta["digest"]
+            at = export_model(pipeline.broker, TOPICS, 0, at_ms=record.append_ms - 1)
+            assert at.meta["position"]["version"] <= step.updates
+        replica.read([record])
+    assert (whole.meta["position"]["version"], whole.meta["digest"]) == (
+        replica.version, state_digest([replica.learner.state()])
+    )  # fmt: skip
+
+    write_model(tmp_path / "now.npz", whole)
+    read = read_model(tmp_path / "now.npz")
+    assert read.moment == f"at version {replica.version:,} of the model of all partitions"
+
+
+def test_versions_that_there_are_not_are_refused(pipeline: Pipeline) -> None:
+    with pytest.raises(ModelError, match=r"expected a version at which one of its records ends; got 10000.*the last"):
+        export_model(pipeline.broker, TOPICS, 0, version=10_000)
+    with pytest.raises(ModelError, match=r"holds no step 10000"):
+        export_model(pipeline.broker, TOPICS, 0, number=10_000)
+    with pytest.raises(TooEarlyError):
+        export_model(pipeline.broker, TOPICS, 0, at_ms=1)
+    own = Pipeline(replace(pipeline.settings, model="own"))
+    own.run((own.replay(small_synsep(), 5),), own.learner())
+    with pytest.raises(ModelError, match="has no versions of a log"):
+        export_model(own.broker, Topics.with_prefix("test."), 0, version=3)
