@@ -168,7 +168,8 @@ class RunReport:
         if self.replicas:
             fields["model_version"] = max(replica.version for replica in self.replicas)
             fields["replicas"] = [replica._asdict() for replica in self.replicas]
-            fields["model_behind"] = None if self.model_behind is None else self.model_behind._asdict()
+        if self.model_behind is not None:
+            fields["model_behind"] = self.model_behind._asdict()
         return {key: plain(value) for key, value in fields.items()}
 
 

@@ -110,7 +110,7 @@ def test_file_that_is_no_model_or_was_changed_is_refused(run: Pipeline, tmp_path
         read_model(tmp_path / "other.npz")
     model = export_model(run.broker, TOPICS, 0)
     write_model(tmp_path / "later.npz", Model({**model.meta, "format": 3}, model.state))
-    with pytest.raises(ModelError, match="is of format 2; this version of Onebit reads up to 1"):
+    with pytest.raises(ModelError, match="is of format 3; this version of Onebit reads up to 2"):
         read_model(tmp_path / "later.npz")
     write_model(tmp_path / "changed.npz", Model(model.meta, {**model.state, "extra": np.ones(2)}))
     with pytest.raises(ModelError, match="the file was changed"):
