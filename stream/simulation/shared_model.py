@@ -21,6 +21,7 @@ from stream.simulation.oracle import Correction, Oracle
 from stream.simulation.outside import TOPICS, label_of
 from stream.simulation.processes import SeenModel
 from stream.simulation.world import World
+from stream.verifying.shared_log import audit_log
 from stream.wire import codec
 from stream.wire.events import Decision, Features, Logged, Prediction
 from stream.wire.records import Record, TopicPartition
@@ -98,7 +99,17 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
         found = _log_differs(partition, written, log) + _versions(partition, written, log)
         wrong += [f"partition {partition}: {what}" for what in found]
     seen = world.processes.models | _model_of_the_snapshot(world)
-    return wrong + _told_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
+    wrong += _told_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
+    return wrong + _audited(world, len(tasks), len(log))
+
+
+def _audited(world: World, partitions: int, entries: int) -> list[str]:
+    """What `onebit verify` says of the log must be that all is well."""
+    found = audit_log(world.broker, TOPICS, partitions)
+    wrong = [f"audit of the log: {fault}" for fault in found.faults]
+    if found.version != entries:
+        wrong.append(f"audit of the log: expected version {entries}; got {found.version}")
+    return wrong
 
 
 def _read_log(world: World, n_classes: int) -> list[_Told]:
