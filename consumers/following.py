@@ -70,7 +70,7 @@ class Following:
                 f"{self._place}: expected what stands there from offset {self.replica.offset} on{expected}; it is kept "
                 f"from {beginning} on: set its retention.ms to -1"
             )
-        self._ends = broker.ends([tp])[tp]
+        self.ends: Ends = broker.ends([tp])[tp]  # of the log, as it was asked last
         self._reader = broker.reader([tp])
         self._reader.seek(tp, self.replica.offset)
 
@@ -82,13 +82,13 @@ class Following:
             UnrecoverableError: it was cut or made anew: for a while it has ended before what was read of it.
             BrokerError: the broker is away.
         """
-        self._ends = self._broker.ends([self._tp])[self._tp]
+        self.ends = self._broker.ends([self._tp])[self._tp]
         if self._is_gone(None, is_missed=self._is_short):
             raise UnrecoverableError(
                 f"{self._place}: expected what was read up to offset {self.replica.offset}; it ends at "
-                f"{self._ends.high_watermark}: the topic was cut or made anew since"
+                f"{self.ends.high_watermark}: the topic was cut or made anew since"
             )
-        end = self._ends.stable
+        end = self.ends.stable
         while self._reader.position(self._tp) < end:
             self.replica.read(read_towards(self._reader, self._tp, end, records_max=_RECORDS_MAX))
             if not reads_on(self._reader.position(self._tp), end):
@@ -98,14 +98,9 @@ class Following:
             self._announce(self.replica.foreign.told(self._place))
 
     @property
-    def ends(self) -> Ends:
-        """Of the log, as it was asked last."""
-        return self._ends
-
-    @property
     def waits_for(self) -> str:
         """Why the log cannot be read further than it is."""
-        high_watermark, stable = self._ends
+        high_watermark, stable = self.ends
         if stable < high_watermark:
             return (
                 f"a transaction is open in {self._place} from offset {stable} on, which ends with its program, or by "
@@ -120,7 +115,7 @@ class Following:
             UnrecoverableError: the log was cut or made anew: for a while it has held no more than what was read.
         """
         is_there = self.replica.place_of(partition).step >= wrote and self.replica.version >= version
-        all_read = self._reader.position(self._tp) >= self._ends.high_watermark
+        all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
                 f"{self._place}: expected what step {wrote} of partition {partition} wrote, and version {version}, on "
@@ -136,7 +131,7 @@ class Following:
     @property
     def _is_short(self) -> bool:
         """Whether the log ends before what was read of it."""
-        return self._ends.high_watermark < self.replica.offset
+        return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
         """Whether something has been missed for so long that it will not come any more."""

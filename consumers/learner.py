@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.following import Following
-from consumers.model_lag import Hold, ModelLag
+from consumers.model_lag import Hold, HoldBack, ModelLag
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
@@ -113,7 +113,6 @@ class LearnerProgram:
         self._running: dict[int, RunningTask] = {}
         self._assigned: set[int] = set()
         self._revocations = 0  # of partitions so far: a task that is recovered meanwhile may have gone on elsewhere
-        self._held_back: set[int] = set()  # those that have decided as much as they may before their log is read on
         self._starting = Starting(
             broker,
             topics,
@@ -136,6 +135,7 @@ class LearnerProgram:
         self._snapshots = SnapshotWriting(broker, topics, options.snapshots, self._time)
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._lag = ModelLag(host_ms, options.model_lag_max_ms)
+        self._hold_back = HoldBack(options.ahead_max, lambda told: self._announce(told))
         self._telling = Telling(options.instance, options.snapshot_interval_ms, self._time)
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
@@ -153,7 +153,7 @@ class LearnerProgram:
             self._revocations += 1
             self._running.pop(tp.partition, None)
             self._snapshots.give_up(tp.partition)
-            self._held_back.discard(tp.partition)
+            self._hold_back.forget(tp.partition)
             self._starting.forget(tp.partition)
 
     @property
@@ -358,7 +358,7 @@ class LearnerProgram:
             running.feedback,
             contexts_ended=lambda: self._is_read(running.contexts_tp),
             feedback_ended=lambda: self._is_read(running.feedback_tp),
-            records_max=min(self._portion.records, self._room(partition, running)) if decides else 0,
+            records_max=self._hold_back.allowed(self._portion.records, running, self._following) if decides else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
         if asks:  # and then apply them
@@ -406,26 +406,6 @@ class LearnerProgram:
             running.wrote = step.log.wrote(step.number)
         contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
         return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
-
-    def _room(self, partition: int, running: RunningTask) -> int:
-        """How many decisions a task may make before its shared model has observed some of those that it has made.
-
-        They are put on top of the model in each step: a log that stands still would make steps longer and longer.
-        """
-        view = running.task.view
-        if not isinstance(view, View):
-            return self._options.records_max
-        room = max(0, self._options.ahead_max - view.ahead)
-        if room and partition in self._held_back:
-            self._held_back.remove(partition)
-            self._announce(f"partition {partition} decides on")
-        elif not room and partition not in self._held_back and self._following is not None:
-            self._held_back.add(partition)
-            self._announce(
-                f"partition {partition} decides nothing more for now, since {view.ahead:,} of its decisions are not "
-                f"read in {self._topics.updates}: {self._following.waits_for}"
-            )
-        return room
 
     @staticmethod
     def _before_next_step(running: RunningTask) -> Opening | SettingsChange | None:

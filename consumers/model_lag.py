@@ -2,13 +2,17 @@
 
 A reader of committed records gets nothing behind the first open transaction, whoever writes there: a learner that died
 in its step holds the others up until the broker ends its transaction, at the time-out. A transaction of every step is
-open for a moment; so what counts is since when reading has stood at one offset.
+open for a moment; so what counts is since when reading has stood at one offset. Meanwhile a task decides on its own
+decisions, as far as it may.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from consumers.following import Following
+from consumers.running_task import RunningTask
 from stream.brokers.port import Ends
+from stream.sharing.view import View
 
 
 class Hold(NamedTuple):
@@ -57,3 +61,43 @@ class ModelLag:
     @property
     def _is_held(self) -> bool:
         return self._ends.stable < self._ends.high_watermark
+
+
+class HoldBack:
+    """How far tasks may decide ahead of a shared model.
+
+    Their own decisions that it has not observed are put on top of it in each step: a log that stands still would make
+    steps longer and longer.
+    """
+
+    def __init__(self, ahead_max: int, announce: Callable[[str], None]) -> None:
+        """Hold no task back yet.
+
+        Args:
+            ahead_max: decisions of a task that its model has not observed, at most.
+            announce: is told which task is held back, and when it goes on.
+        """
+        self._ahead_max = ahead_max
+        self._announce = announce
+        self._held_back: set[int] = set()
+
+    def allowed(self, records: int, running: RunningTask, following: Following | None) -> int:
+        """So many records a task may take in a step that would take `records`."""
+        view, partition = running.task.view, running.contexts_tp.partition
+        if following is None or not isinstance(view, View):
+            return records
+        room = max(0, self._ahead_max - view.ahead)
+        if room and partition in self._held_back:
+            self._held_back.remove(partition)
+            self._announce(f"partition {partition} decides on")
+        elif not room and partition not in self._held_back:
+            self._held_back.add(partition)
+            self._announce(
+                f"partition {partition} decides nothing more for now, since {view.ahead:,} of its decisions are not "
+                f"observed by its model: {following.waits_for}"
+            )
+        return min(records, room)
+
+    def forget(self, partition: int) -> None:
+        """Let go of a task that runs elsewhere from now on."""
+        self._held_back.discard(partition)

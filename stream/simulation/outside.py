@@ -42,7 +42,7 @@ FOREIGN_STEPS: tuple[tuple[bytes | None, Headers], ...] = (
     (b"{", ()),
     (None, (("onebit-step", b"x"),)),
 )
-"""What may stand in a journal, or in the log of a shared model: one with Onebit's own header is refused there."""
+"""What may stand in a journal: one with Onebit's own header is refused there."""
 FOREIGN_OUTPUTS = (*FOREIGN_STEPS, (b'{"id":"e0"}', HEADERS))
 
 _FEATURES = tuple(

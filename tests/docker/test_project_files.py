@@ -70,3 +70,16 @@ def test_every_alert_is_tested() -> None:
     tested = (ROOT / "docker/prometheus/alerts.test.yml").read_text()
     assert alerts
     assert [alert for alert in alerts if f'alertname="{alert}"' not in tested] == []
+
+
+def test_containers_of_onebit_have_no_rights_and_write_to_their_own_folder_alone() -> None:
+    compose = (ROOT / "docker/compose.yaml").read_text()
+    _, _, ours = compose.partition("x-onebit: &onebit\n")
+    ours, _, rest = ours.partition("x-program: &program\n")
+    for line in ("read_only: true", "cap_drop: [ALL]", 'volumes: ["onebit-home:/var/lib/onebit"]'):
+        assert f"  {line}\n" in ours
+    services = re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", rest.partition("services:\n")[2], re.MULTILINE)
+    others = [name for name, body in services if "<<: *onebit" not in body and "<<: *program" not in body]
+    assert (len(services), others) == (8, ["kafka", "prometheus"])
+    assert rest.startswith("  <<: *onebit\n")
+    assert "\nUSER onebit\n" in (ROOT / "docker/Dockerfile").read_text()

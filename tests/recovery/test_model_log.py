@@ -275,7 +275,7 @@ def test_a_task_whose_decisions_cannot_be_read_back_holds_back_decides_on_when_t
     ledger = pipeline.ledger()
     assert (ledger.decided, ledger.matched) == (5, 1)
     assert [line for line in said if "decides" in line] == [
-        "partition 0 decides nothing more for now, since 3 of its decisions are not read in test.updates: "
+        "partition 0 decides nothing more for now, since 3 of its decisions are not observed by its model: "
         f"{OPEN_AT_THE_BEGINNING}",
         "partition 0 decides on",
     ]

@@ -40,6 +40,9 @@ partition that is read on waits for a fetch that is under way."""
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
 _ASIDE_RECORDS_MAX = 10_000
+_GRAIN_S = 0.001
+"""The client waits for whole milliseconds: to wait for less is to ask it again and again, some 100 times."""
+
 _SEEK_RETRY_S = 0.002
 
 
@@ -107,7 +110,7 @@ class Reader:
             if records:  # what else was told is raised by the next poll: what was read is not lost
                 return records
             self._refuse_if_told_to()
-            if self._has_moved or time.monotonic() >= ends_s:
+            if self._has_moved or ends_s - time.monotonic() < _GRAIN_S:
                 return []
 
     def _begin(self) -> None:

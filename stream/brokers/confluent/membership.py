@@ -2,6 +2,8 @@
 
 What librdkafka leaves to its caller:
 
+- A member that was cut off for longer than its session may find that its client takes itself for fenced, although
+  nobody else has its place. Here the group is asked; the program then makes all anew, as after any outage.
 - When it has lost its partitions (the group does not know the member any more, or has not been heard of for a session)
   it joins again by itself, and takes the place of whoever has it by now. Here it is kept from that until the group has
   said who has the place (`_settle_loss`).
@@ -80,6 +82,7 @@ class GroupConsumer(Reader):
         self._generation = _NO_GENERATION  # of the group, since its assignment was taken over, until it is taken back
         self._heard_s = time.monotonic()  # when records or partitions came last
         self._lost = False  # the partitions, and the group has not said why
+        self._is_broken = False  # the client, by an error that is final for it
         self._was_busy = False  # for too long to poll, so that the member gave up its place
         self._out: str | None = None  # why this member has no place in its group for good
         self._failure: Exception | None = None  # in a callback; raised again by poll
@@ -162,7 +165,10 @@ class GroupConsumer(Reader):
         self._on_revoke(client, partitions)
         if not self._closing:
             self._lost = True
-            self._client.unsubscribe()
+            try:
+                self._client.unsubscribe()
+            except RAISED:  # out of a callback the client would raise what is no exception, and nobody could catch it
+                self._is_broken = True
 
     def _hear(self, tp: TopicPartition, event: Any, error: Any) -> None:
         if error.code() == _code._MAX_POLL_EXCEEDED:
@@ -172,8 +178,9 @@ class GroupConsumer(Reader):
 
     def _refuse_if_told_to(self) -> None:
         if any(error.code() in FENCED for error in self._errors):
-            self._out = replaced(self._member, self.group)
-            self._refuse_if_out()
+            self._errors = []
+            self._lost = self._is_broken = True
+            self._settle_loss()
         super()._refuse_if_told_to()
 
     def _settle_loss(self) -> None:
@@ -187,6 +194,11 @@ class GroupConsumer(Reader):
         elif place is None and not (self._rejoins or self._was_busy or self._was_cut_off()):
             self._out = thrown_out(self._member, self.group)
         self._refuse_if_out()
+        if self._is_broken:
+            raise BrokerUnavailableError(
+                f"the client of {self._member} in group {self.group} is of no use any more, and nobody else has its "
+                "place: it is to be made anew"
+            )
         self._lost = self._was_busy = False
         self._member_id = ""
         self._subscribe()

@@ -1,0 +1,67 @@
+// The monitor's page in headless Chromium, for tests/monitoring/test_page.py.
+//
+//     node look.mjs URL FOLDER
+//
+// looks at the page at each width, in light and dark, and prints a JSON line for each: what axe-core found, and whether
+// anything stands out of the page. Screenshots go to FOLDER. Then it says "moves" when a count has changed, "lost" when
+// the page says that the monitor does not answer, and "back" when it goes on; and at last the lines of the console.
+import {mkdirSync, readFileSync} from "node:fs";
+import {createRequire} from "node:module";
+import puppeteer from "puppeteer-core";
+
+// The package unpacks its browser into the folder for temporary files, and brings the libraries and the fonts that it
+// needs where it takes the machine for one that has none.
+process.env.TMPDIR = new URL("node_modules/.unpacked", import.meta.url).pathname;
+process.env.AWS_LAMBDA_JS_RUNTIME = "nodejs22.x";
+mkdirSync(process.env.TMPDIR, {recursive: true});
+const {default: chromium} = await import("@sparticuz/chromium");
+
+const [url, folder] = process.argv.slice(2);
+const WIDTHS = [360, 800, 1400, 2560];
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const say = what => process.stdout.write(`${JSON.stringify(what)}\n`);
+
+chromium.setGraphicsMode = false;
+const browser = await puppeteer.launch({
+  args: [...chromium.args, "--no-sandbox"], executablePath: await chromium.executablePath(), headless: "shell", timeout: 120_000,
+});
+const page = await browser.newPage();
+const complaints = [];
+let restarting = false; // what does not answer then is meant not to
+page.on("console", message => {
+  if (["error", "warning"].includes(message.type()) && !restarting) complaints.push(message.text());
+});
+page.on("pageerror", error => complaints.push(String(error)));
+await page.setBypassCSP(true); // axe-core is put in from here; the page itself runs nothing but its own
+
+const text = id => page.$eval(`#${id}`, element => element.textContent);
+const until = (id, claim, wanted) => page.waitForFunction(
+  (id, claim, wanted) => (document.getElementById(id).textContent.includes(wanted)) === claim, {timeout: 60_000}, id, claim, wanted);
+
+await page.goto(url);
+await until("condition", false, "not connected");
+for (const scheme of ["light", "dark"]) {
+  await page.emulateMediaFeatures([{name: "prefers-color-scheme", value: scheme}]);
+  for (const width of WIDTHS) {
+    await page.setViewport({width, height: 900});
+    await new Promise(done => setTimeout(done, 700)); // two events: the figures are drawn for the new width
+    await page.screenshot({path: `${folder}/${width}-${scheme}.png`, fullPage: true});
+    const sticksOut = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+    await page.evaluate(axe);
+    const {violations} = await page.evaluate(() => axe.run());
+    say({width, scheme, sticksOut, violations: violations.map(one => `${one.id}: ${one.nodes.map(node => node.html).join(" ")}`)});
+  }
+}
+
+const before = await text("now");
+await until("now", false, before);
+say("moves");
+restarting = true;
+await until("condition", true, "not connected");
+say("lost");
+await until("condition", false, "not connected");
+say("back");
+restarting = false;
+await until("now", false, await text("now"));
+say({complaints, url: page.url(), condition: await text("condition")});
+await browser.close();

