@@ -17,6 +17,7 @@ from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
 from stream.cli import connection
 from stream.cli.app import main
+from stream.cli.console import every
 from stream.cli.exits import ExitCode
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
@@ -90,12 +91,20 @@ def test_program_ends_when_its_topics_are_altered(
     arguments = [program, "--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--data", "optdigits"]
     arguments += {"learn": ["--learner", "banditron"], "replay": ["--rate", "20"]}.get(program, [])
     altered_s: list[float] = []
+    watches = threading.Event()
+
+    def every_and_tell(interval_ms: int, look: Callable[[], None]) -> Callable[[], None]:
+        watches.set()
+        return every(interval_ms, look)
+
+    monkeypatch.setattr(connection, "every", every_and_tell)
 
     def change() -> None:
+        watches.wait(60)
         alter(confluent.AdminClient({"bootstrap.servers": kafka.bootstrap}), topics)
         altered_s.append(time.monotonic())
 
-    later = threading.Timer(2.0, change)
+    later = threading.Thread(target=change)
     later.start()
     try:
         with pytest.raises(SystemExit) as ended:
