@@ -57,6 +57,8 @@ CATEGORIES_MAX = 20
 WORDS_MIN = 4.0
 """A column with at least so many words on average is a text."""
 
+_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
+
 
 class Guess(NamedTuple):
     """A guessed mapping."""
@@ -69,7 +71,7 @@ def guess(table: Table) -> Guess:
     """Guess from the first rows of a table."""
     columns = dict(table.columns)
     fields: dict[str, Any] = {}
-    remarks: list[str] = []
+    remarks = _on_how_it_is_written(table.columns)
     for role, names in ROLE_NAMES.items():
         found = next((column for name in names for column in columns if _plain(column) == name), None)
         if found is None and role == "delay":
@@ -154,6 +156,23 @@ def _are_ids(column: Column) -> bool:
     if problems or not CATEGORIES_MAX < len(distinct) == len(found) or _are_times(found):
         return False
     return all(len(words_of(text)) <= WORDS_MIN for text in distinct)
+
+
+def _on_how_it_is_written(columns: Mapping[str, Column]) -> list[str]:
+    remarks = []
+    if columns and all(_NUMBER.fullmatch(name) for name in columns):
+        remarks.append("the columns' names are numbers: if the first line is a row, write one with names before it")
+    commas = [name for name, column in columns.items() if _have_decimal_commas(column)]
+    if commas:
+        named = ", ".join(map(repr, commas))
+        remarks.append(f"{named}: numbers with a decimal comma are read as texts: write them with a point, as in 3.5")
+    return remarks
+
+
+def _have_decimal_commas(column: Column) -> bool:
+    """Whether all values of a column are numbers, some of them with a comma for the point."""
+    listed = distinct_texts(texts(column, "", []).drop_null())[0]
+    return all(map(_NUMBER.fullmatch, listed)) and any("," in text for text in listed)
 
 
 def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str]:

@@ -145,6 +145,19 @@ def test_the_outcome_is_no_feature_and_a_few_bad_rows_do_not_hide_what_a_column_
     )
 
 
+def test_how_a_table_is_written_may_be_why_it_is_not_understood(tmp_path: Path) -> None:
+    path = write(tmp_path, b"1,2.5,3\n4,5,6\n")
+    assert [
+        remark for remark in guess(next(csv_tables.tables(Source(str(path)), None))).remarks if "names" in remark
+    ] == ["the columns' names are numbers: if the first line is a row, write one with names before it"]
+    path = write(tmp_path, b"age;price;country;2\n1;3,5;de,at;1\n2;4;fr;1\n")
+    guessed = guess(next(csv_tables.tables(Source(str(path)), None)))
+    assert guessed.remarks[0] == (
+        "'price': numbers with a decimal comma are read as texts: write them with a point, as in 3.5"
+    )
+    assert not any("names are numbers" in remark for remark in guessed.remarks)
+
+
 @pytest.mark.parametrize(
     ("column", "values", "role"),
     [
