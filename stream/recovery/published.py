@@ -10,7 +10,7 @@ from stream.recovery.commit import predictions_digest
 from stream.recovery.journal import JournalStep, UnrecoverableError
 from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.events import Decision
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Foreign, Record, TopicPartition
 from stream.wire.topics import Topics
 
 
@@ -26,6 +26,7 @@ class Published:
         self._place = f"{topics.predictions}/{partition}"
         self._journal = f"{topics.journal}/{partition}"
         self._by_step: dict[int, list[Record]] = defaultdict(list)
+        self.foreign = Foreign()  # what other programs have written under the numbers of the steps asked for
         tp = TopicPartition(topics.predictions, partition)
         for record in read_partition(broker, tp, start=max(start, broker.beginnings([tp])[tp])):
             number = step_of(record)
@@ -54,6 +55,10 @@ class Published:
                         f"step {step.number} of {self._journal}: a prediction of it in {self._place} cannot be read "
                         f"back: {error}"
                     ) from error
+                ours = {record.offset for record in candidates}
+                for record in found:
+                    if record.offset not in ours:
+                        self.foreign = self.foreign.and_also(record)
                 return [(prediction.id, prediction.decision) for prediction in made]
         raise UnrecoverableError(
             f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in {self._place}, "
