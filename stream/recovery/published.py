@@ -46,25 +46,41 @@ class Published:
                 f"step {step.number} of {self._journal}: expected what it says of the log of a shared model; got "
                 "nothing: another program has written it"
             )
-        for candidates in _candidates(found, expected.predictions):
-            if predictions_digest(record.value or b"" for record in candidates) == expected.sha256:
-                try:
-                    made = [decode_prediction(record)[0] for record in candidates]
-                except MalformedError as error:
-                    raise UnrecoverableError(
-                        f"step {step.number} of {self._journal}: a prediction of it in {self._place} cannot be read "
-                        f"back: {error}"
-                    ) from error
-                ours = {record.offset for record in candidates}
-                for record in found:
-                    if record.offset not in ours:
-                        self.foreign = self.foreign.and_also(record)
-                return [(prediction.id, prediction.decision) for prediction in made]
-        raise UnrecoverableError(
-            f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in {self._place}, "
-            f"with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of which none are "
-            "these: the topic was cut or made anew; set its retention.ms to -1"
-        )
+        told_apart = predictions_of(found, expected.predictions, expected.sha256)
+        if told_apart is None:
+            raise UnrecoverableError(
+                f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in "
+                f"{self._place}, with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of "
+                "which none are these: the topic was cut or made anew; set its retention.ms to -1"
+            )
+        ours, others = told_apart
+        for record in others:
+            self.foreign = self.foreign.and_also(record)
+        try:
+            made = [decode_prediction(record)[0] for record in ours]
+        except MalformedError as error:
+            raise UnrecoverableError(
+                f"step {step.number} of {self._journal}: a prediction of it in {self._place} cannot be read back: "
+                f"{error}"
+            ) from error
+        return [(prediction.id, prediction.decision) for prediction in made]
+
+
+def predictions_of(found: Sequence[Record], count: int, sha256: str) -> tuple[Sequence[Record], list[Record]] | None:
+    """The predictions of a step among the records under its number, and the others.
+
+    None: they are not there, or others stand in more than one place between them.
+
+    Args:
+        found: all records under the step's number.
+        count: how many predictions the step made, by its journal.
+        sha256: their digest, likewise.
+    """
+    for candidates in _candidates(found, count):
+        if predictions_digest(record.value or b"" for record in candidates) == sha256:
+            ours = {record.offset for record in candidates}
+            return candidates, [record for record in found if record.offset not in ours]
+    return None
 
 
 def _candidates(found: Sequence[Record], count: int) -> list[Sequence[Record]]:
