@@ -113,6 +113,44 @@ def test_records_of_other_programs_under_the_numbers_of_steps_are_passed_over_an
     assert found[1].foreign == ""
 
 
+def test_audit_knows_by_the_journal_which_predictions_are_of_another_program() -> None:
+    topic = TOPICS.predictions
+    pipeline = run_of("late-ucb", forged=[(topic, b"{}")])
+    last = pipeline.records(topic)[-1]
+    other = orjson.dumps({**orjson.loads(last.value or b""), "action": 3})
+    for value, headers in ((other, last.headers), (last.value, last.headers), (last.value, step_headers(0))):
+        pipeline.broker.producer().send(topic, 0, last.key, value, headers)
+    found = pipeline.audits()
+    assert [(one.ok, one.faults) for one in found] == [(True, ())] * PARTITIONS
+    places = [0, last.offset + 1, last.offset + 2, last.offset + 3]
+    assert found[0].foreign == tuple(
+        f"{topic}/0 offset {offset} is not of a learner: no step has made it, by the journal" for offset in places
+    )
+
+
+def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeline: Pipeline) -> None:
+    number = next(n for n, step in enumerate(pipeline.journal()) if n > 5)
+    lacking = Pipeline(pipeline.settings, PARTITIONS)
+    for topic in TOPICS:
+        for place, record in enumerate(pipeline.records(topic)):
+            if (topic, place) != (TOPICS.journal, number):
+                lacking.clock.advance_to(record.append_ms)
+                lacking.broker.producer().send(topic, 0, record.key, record.value, record.headers)
+        lacking.clock.now_ms = 1_000
+    faults = lacking.audits()[0].faults
+    assert any(f"step {number + 1} does not follow on {number - 1}" in fault for fault in faults)
+    assert not any("has made other predictions" in fault for fault in faults)
+
+
+def test_audit_finds_predictions_other_than_the_journal_tells(pipeline: Pipeline) -> None:
+    prediction = orjson.loads(pipeline.records(TOPICS.predictions)[3].value or b"")
+    prediction["scores"][0] += 1e-12
+    found = with_other(pipeline, TOPICS.predictions, {3: orjson.dumps(prediction)}).audits()
+    assert len(found[0].faults) == 1
+    assert "has made other predictions, by its journal, than stand in test.predictions" in found[0].faults[0]
+    assert found[1].ok
+
+
 def test_example_that_a_step_does_not_publish_when_made_again_is_a_fault_where_its_own_is_missing(
     pipeline: Pipeline,
 ) -> None:
