@@ -24,6 +24,18 @@ ReadOn = Callable[[int, int], bool]
 """Told, after a portion, up to which offset the log is read and where it ends: whether to read on."""
 
 
+ENDED_BY = (
+    "if its learner died, start it again under its instance's name, which ends it at once; else the broker does so at "
+    "its time-out"
+)
+"""What ends a transaction that holds up what is read of a log, for people."""
+
+
+def held_up(place: str, offset: int) -> str:
+    """What holds up the reading of a partition at an offset, for people."""
+    return f"{place} cannot be read beyond offset {offset}: a transaction is open there"
+
+
 class Following:
     """The replica of one process, for all of its tasks."""
 
@@ -102,10 +114,7 @@ class Following:
         """Why the log cannot be read further than it is."""
         high_watermark, stable = self.ends
         if stable < high_watermark:
-            return (
-                f"a transaction is open in {self._place} from offset {stable} on, which ends with its program, or by "
-                "the broker's time-out"
-            )
+            return f"{held_up(self._place, stable)}; {ENDED_BY}"
         return f"{self._place} ends at offset {high_watermark}"
 
     def has_all_of(self, partition: int, wrote: int, version: int) -> bool:

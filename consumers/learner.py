@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.following import Following
+from consumers.input_ends import InputEnds
 from consumers.model_lag import Hold, HoldBack, ModelLag
 from consumers.recovering import Recovering
 from consumers.running_task import RunningTask
@@ -19,7 +20,6 @@ from stream.brokers.port import (
     Broker,
     BrokerError,
     Consumer,
-    Ends,
     StaleMemberError,
     TransactionalProducer,
 )
@@ -124,7 +124,6 @@ class LearnerProgram:
         )
         tolerated_ms = tolerance_ms(options.idle_ms, settings.join.window_ms)
         self._time = BrokerTime(host_ms, None if options.dates_by_contexts else tolerated_ms)
-        self._ends: dict[TopicPartition, Ends] | None = None  # of the inputs; None: nothing has depended on them yet
         work_ms = min(tolerated_ms, 2 * options.step_max_ms)
         self._portion = Portion(options.records_max, None if options.dates_by_contexts else work_ms)
         self._began_ms = 0  # to apply the records of the step that is being made, by the host's clock
@@ -140,6 +139,7 @@ class LearnerProgram:
         self._consumer: Consumer = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
         )
+        self._ends = InputEnds(broker, self._consumer, self._running)
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """See RebalanceListener: the tasks are recovered by the next step, outside of the poll, and not read before."""
@@ -178,9 +178,9 @@ class LearnerProgram:
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many records of each input are not applied; the broker is asked, between two steps."""
-        self._ends = None
+        self._ends.forget()
         return {
-            tp: len(waiting) + max(0, self._end(tp).high_watermark - self._consumer.position(tp))
+            tp: len(waiting) + max(0, self._ends.of(tp).high_watermark - self._consumer.position(tp))
             for running in self._running.values()
             for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
         }
@@ -260,7 +260,7 @@ class LearnerProgram:
     def _apply_to(self, tasks: Mapping[int, RunningTask]) -> list[Commit]:
         """Apply what can be applied now: a step of each task that has something to do."""
         self.read_log(self._options.step_max_ms)
-        self._ends = None
+        self._ends.forget()
         self._began_ms, self._most_records = self._host_ms(), 0
         steps = (self._apply(partition, running) for partition, running in tasks.items())
         return [step for step in steps if step is not None]
@@ -331,33 +331,14 @@ class LearnerProgram:
             self._consumer.resume((tp,))
             paused.remove(tp)
 
-    def _end(self, tp: TopicPartition) -> Ends:
-        """Where an input ends. All inputs are asked for at once, in this step, when the first of them is needed.
-
-        That is after what is waiting here was read, and after the acknowledgement that gave the time: what comes beyond
-        these ends is later than both.
-        """
-        if self._ends is None:
-            tps = [tp for running in self._running.values() for tp in (running.contexts_tp, running.feedback_tp)]
-            self._ends = self._broker.ends(tps)
-        return self._ends[tp]
-
-    def _is_read(self, tp: TopicPartition) -> bool:
-        """Whether an input is read to its end, as far as it can be."""
-        return self._consumer.position(tp) >= self._end(tp).stable
-
-    def _is_all_read(self, tp: TopicPartition) -> bool:
-        """Whether no record is left in an input, not even one whose transaction is open."""
-        return self._consumer.position(tp) >= self._end(tp).high_watermark
-
     def _apply(self, partition: int, running: RunningTask) -> Commit | None:
         """Apply the records that are next, or the time that has passed without any."""
         decides = self._time.is_known and not self._lag.stops_decisions
         records = merge(
             running.contexts,
             running.feedback,
-            contexts_ended=lambda: self._is_read(running.contexts_tp),
-            feedback_ended=lambda: self._is_read(running.feedback_tp),
+            contexts_ended=lambda: self._ends.is_read(running.contexts_tp),
+            feedback_ended=lambda: self._ends.is_read(running.feedback_tp),
             records_max=self._hold_back.allowed(self._portion.records, running, self._following) if decides else 0,
         )
         asks = self._time_is_asked_for(running) or self._dates_need_time(records)
@@ -427,7 +408,9 @@ class LearnerProgram:
         if deadline_ms is None or deadline_ms >= now_ms or running.feedback:
             return -1
         feedback = (record for record in reversed(records) if record.topic == self._topics.feedback)
-        if any(record.append_ms > deadline_ms for record in feedback) or not self._is_all_read(running.feedback_tp):
+        if any(record.append_ms > deadline_ms for record in feedback) or not self._ends.is_all_read(
+            running.feedback_tp
+        ):
             return -1
         passed_ms = min(now_ms, self._contexts_passed_ms(running))
         return passed_ms if passed_ms > deadline_ms else -1
@@ -440,7 +423,7 @@ class LearnerProgram:
         """
         if running.contexts:
             return running.contexts[0].append_ms
-        return self._time.now_ms if self._is_all_read(running.contexts_tp) else running.context_ms
+        return self._time.now_ms if self._ends.is_all_read(running.contexts_tp) else running.context_ms
 
     def _time_is_due(self, task: Task) -> bool:
         """Whether a step without records is needed to learn what time it is."""

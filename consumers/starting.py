@@ -145,8 +145,12 @@ class Starting:
             ]
             if changed:
                 self._announce(f"partition {partition}: from step {running.number + 1} on {'; '.join(changed)}")
-        if recovered.foreign.records:
-            self._announce(f"partition {partition}: {recovered.foreign.told('its journal')}")
+        for foreign, where in (
+            (recovered.foreign, "its journal"),
+            (recovered.foreign_predictions, "its predictions"),
+        ):
+            if foreign.records:
+                self._announce(f"partition {partition}: {foreign.told(where)}")
 
     def _found(self, partition: int, recovering: Recovering) -> Found:
         snapshots_end = self.snapshots_end(partition)

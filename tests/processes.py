@@ -5,6 +5,7 @@ What is in the topics is read by a plain client, which knows nothing of Onebit.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +28,19 @@ from stream.wire.topics import Topics
 
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", "kafka-python").split(","))
 """The clients of the tests on a real Kafka beyond the contract; more by `make test CLIENTS=kafka-python,confluent`."""
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and wait until each of its threads stands still: on a busy machine one may go on for a while."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands_still() -> bool:
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+            return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
+        return False
+
+    wait_for(stands_still, f"process {pid} stands still")
 
 
 class Pipeline:

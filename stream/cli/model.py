@@ -216,6 +216,8 @@ def replay(settings: Settings) -> list[Replay]:
 def print_replays(replays: list[Replay]) -> None:
     """Show what the whole journals came to."""
     for found in replays:
+        if found.foreign:
+            out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.foreign)}", soft_wrap=True)
         compared = (
             f"snapshot of step {found.snapshot:,} and the rest" if found.snapshot else "recovery (no snapshot yet)"
         )

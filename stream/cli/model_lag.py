@@ -1,5 +1,6 @@
 """What a running learner says of a shared model: its version, and what holds its log up."""
 
+from consumers.following import ENDED_BY, held_up
 from consumers.model_lag import Hold
 from stream.durations import format_duration
 
@@ -52,17 +53,13 @@ class LagWarnings:
 
     def _warnings(self, hold: Hold) -> list[tuple[int, str]]:
         """After how long which is due; -1: never."""
-        place = f"{self._topic}/0 cannot be read beyond offset {hold.offset}: a transaction is open there"
+        place = held_up(f"{self._topic}/0", hold.offset)
         command = (
             f"kafka-transactions.sh --bootstrap-server {self._bootstrap} abort --topic {self._topic} --partition 0 "
             f"--start-offset {hold.offset}"
         )
         return [
-            (
-                TOLD_MS,
-                f"{place}; decisions are made on the model that there is. If its learner died, start it again under "
-                "its --instance, which ends it at once; else the broker does so at its time-out",
-            ),
+            (TOLD_MS, f"{place}; decisions are made on the model that there is; {ENDED_BY}"),
             (
                 self._lag_max_ms,
                 f"{place}; no decision is made before it ends, by --model-lag-max "

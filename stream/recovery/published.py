@@ -10,7 +10,7 @@ from stream.recovery.commit import predictions_digest
 from stream.recovery.journal import JournalStep, UnrecoverableError
 from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.events import Decision
-from stream.wire.records import Record, TopicPartition
+from stream.wire.records import Foreign, Record, TopicPartition
 from stream.wire.topics import Topics
 
 
@@ -26,6 +26,7 @@ class Published:
         self._place = f"{topics.predictions}/{partition}"
         self._journal = f"{topics.journal}/{partition}"
         self._by_step: dict[int, list[Record]] = defaultdict(list)
+        self.foreign = Foreign()  # what other programs have written under the numbers of the steps asked for
         tp = TopicPartition(topics.predictions, partition)
         for record in read_partition(broker, tp, start=max(start, broker.beginnings([tp])[tp])):
             number = step_of(record)
@@ -45,21 +46,41 @@ class Published:
                 f"step {step.number} of {self._journal}: expected what it says of the log of a shared model; got "
                 "nothing: another program has written it"
             )
-        for candidates in _candidates(found, expected.predictions):
-            if predictions_digest(record.value or b"" for record in candidates) == expected.sha256:
-                try:
-                    made = [decode_prediction(record)[0] for record in candidates]
-                except MalformedError as error:
-                    raise UnrecoverableError(
-                        f"step {step.number} of {self._journal}: a prediction of it in {self._place} cannot be read "
-                        f"back: {error}"
-                    ) from error
-                return [(prediction.id, prediction.decision) for prediction in made]
-        raise UnrecoverableError(
-            f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in {self._place}, "
-            f"with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of which none are "
-            "these: the topic was cut or made anew; set its retention.ms to -1"
-        )
+        told_apart = predictions_of(found, expected.predictions, expected.sha256)
+        if told_apart is None:
+            raise UnrecoverableError(
+                f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in "
+                f"{self._place}, with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of "
+                "which none are these: the topic was cut or made anew; set its retention.ms to -1"
+            )
+        ours, others = told_apart
+        for record in others:
+            self.foreign = self.foreign.and_also(record)
+        try:
+            made = [decode_prediction(record)[0] for record in ours]
+        except MalformedError as error:
+            raise UnrecoverableError(
+                f"step {step.number} of {self._journal}: a prediction of it in {self._place} cannot be read back: "
+                f"{error}"
+            ) from error
+        return [(prediction.id, prediction.decision) for prediction in made]
+
+
+def predictions_of(found: Sequence[Record], count: int, sha256: str) -> tuple[Sequence[Record], list[Record]] | None:
+    """The predictions of a step among the records under its number, and the others.
+
+    None: they are not there, or others stand in more than one place between them.
+
+    Args:
+        found: all records under the step's number.
+        count: how many predictions the step made, by its journal.
+        sha256: their digest, likewise.
+    """
+    for candidates in _candidates(found, count):
+        if predictions_digest(record.value or b"" for record in candidates) == sha256:
+            ours = {record.offset for record in candidates}
+            return candidates, [record for record in found if record.offset not in ours]
+    return None
 
 
 def _candidates(found: Sequence[Record], count: int) -> list[Sequence[Record]]:

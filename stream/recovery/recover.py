@@ -39,6 +39,7 @@ class Recovered(NamedTuple):
     reading: Reading | None = None  # how the journal's last step read its records; None: it has none
     wrote: int = 0  # its last step that wrote to the log of a shared model; 0: none did
     foreign: Foreign = Foreign()  # what stands in the part of the journal that was read, and is not Onebit's
+    foreign_predictions: Foreign = Foreign()  # under the numbers of steps whose predictions were read back
 
 
 class Progress(NamedTuple):
@@ -351,7 +352,8 @@ def _apply_again(
     finally:
         if inputs is not None:
             inputs.close()
-    return recovered._replace(foreign=foreign)
+    read_back = Foreign() if published is None else published.foreign
+    return recovered._replace(foreign=foreign, foreign_predictions=read_back)
 
 
 def _step_again(task: Task, step: JournalStep, batch: Sequence[Record], journal: TopicPartition) -> Effects:

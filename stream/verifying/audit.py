@@ -26,6 +26,7 @@ from stream.sharing.view import check_room
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
+from stream.verifying.step_predictions import StepPredictions
 from stream.wire import codec
 from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, decode_dead_letter
@@ -121,6 +122,7 @@ class _Books:
     alarms: dict[int, tuple[int, int]] = field(default_factory=dict)  # drift alarms of a step: at least, at most
     told_alarms: Counter[int] = field(default_factory=Counter)  # examples that tell of one, by step
     evidence: Evidence = field(default_factory=Evidence)
+    made: StepPredictions | None = None  # what the steps tell of their predictions; None: the model is the task's own
     faults: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     foreign_count: int = 0
@@ -159,6 +161,7 @@ def _read_journal(broker: Broker, tp: TopicPartition, books: _Books) -> None:
     for record, entry in read_journal(broker, tp, open_ms=OPEN_MS, pass_over=pass_over):
         if isinstance(entry, Opening):
             books.settings = SettingsByStep(entry.settings)
+            books.made = StepPredictions() if entry.settings.model == "shared" else None
         elif books.settings is None:
             raise JournalError(
                 f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"
@@ -195,6 +198,8 @@ def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place
         books.fault(f"{place}: step {step.number} counts {step.alarms} drift alarms, after {last.alarms} before it")
     books.begun_at = books.begun_at or (step.contexts[0], step.feedback[0])
     books.last = step
+    if books.made is not None:
+        books.made.add(step)
     books.evidence.add_step(step.contexts[1], step.feedback[1], step.reading)
     books.feedback_end_ms = max(books.feedback_end_ms, step.feedback_end_ms)
 
@@ -282,7 +287,7 @@ class _Audit:
                 yield record, step
 
     def _predictions(self) -> Iterator[tuple[PredictionSeen, int]]:
-        for record, step in self._published(self.topics.predictions):
+        for record, step in self._made(self.topics.predictions):
             try:
                 prediction, context_offset = codec.decode_prediction(record)
             except MalformedError as error:
@@ -293,6 +298,17 @@ class _Audit:
                 event_id, record.offset, context_offset, action, propensity, decided_at_ms, record.append_ms, target
             )
             yield seen, step
+
+    def _made(self, topic: str) -> Iterator[tuple[Record, int]]:
+        """Of the published predictions those that steps made, where the journal tells which."""
+        books = self.books
+        if books.made is None:
+            return self._published(topic)
+        return books.made.tell_apart(
+            self._published(topic),
+            lambda record: books.is_foreign(place_of(record), "no step has made it, by the journal"),
+            lambda step: books.fault(f"step {step} has made other predictions, by its journal, than stand in {topic}"),
+        )
 
     def _contexts(self, settings: TaskSettings) -> Iterator[tuple[int, int, str | None, Logged | None]]:
         log, encoder = settings.log_reading, settings.feature_encoder()

@@ -7,12 +7,14 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.joining.task import Effects, Task
 from stream.joining.task_settings import TaskSettings
+from stream.recovery.commit import predictions_digest
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError, JournalStep, LogStep
 from stream.recovery.model_snapshot import PARTITION, decode_model, read_model_snapshots
 from stream.reporting.versions import processor, versions
 from stream.sharing.view import View
 from stream.verifying.replicas import fresh_replica
+from stream.wire import codec
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.updates import encode_updates
@@ -72,10 +74,24 @@ class LogAgain:
             self._compare(step.replica.sha256, f"{step.replica.instance} had at step {step.number}")
 
     def expect(self, number: int, effects: Effects) -> None:
-        """Expect of the log what a step has for it that was made again."""
-        follows = 0 if self._log_step is None else self._log_step.follows
+        """Expect of the log what a step has for it that was made again.
+
+        Raises:
+            JournalError: it has made other predictions than the journal tells.
+        """
+        told = self._log_step
+        if told is None:
+            raise JournalError(
+                f"step {number} of partition {self._partition} says nothing of the log of a shared model"
+            )
+        made = [codec.encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
+        if (told.predictions, told.sha256) != (len(made), predictions_digest(made)):
+            raise JournalError(
+                f"step {number} of partition {self._partition} made {told.predictions} predictions by its journal, "
+                f"with the digest {told.sha256[:16]}; made again, {len(made)} with {predictions_digest(made)[:16]}"
+            )
         if effects.updates:
-            values = encode_updates(self._partition, number, follows, effects.updates)
+            values = encode_updates(self._partition, number, told.follows, effects.updates)
             self._expected += [(number, value) for value in values]
 
     def read_to_end(self, number: int) -> None:

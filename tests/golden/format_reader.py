@@ -100,6 +100,8 @@ class Step(NamedTuple):
     settings_from: int
     settings: dict[str, Any]  # under which it was made
     alarms: int
+    log: dict[str, Any] | None  # of a shared model
+    replica: dict[str, Any] | None  # where it tells that
 
 
 class Journal(NamedTuple):
@@ -150,6 +152,8 @@ def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
         fields.get("settings_from", 0),
         in_force,
         fields.get("alarms", 0),
+        fields.get("log"),
+        fields.get("replica"),
     )
 
 
@@ -328,7 +332,7 @@ def rows(arrays: Arrays, name: str) -> list[Any]:
 def blobs(arrays: Arrays, name: str) -> list[Any]:
     """A column of bytes."""
     lengths, content = arrays[f"{name}.lengths"].entries(), arrays[f"{name}.bytes"].content
-    parts = iter(_split(content, [length for length in lengths if length >= 0]))
+    parts = iter(split(content, [length for length in lengths if length >= 0]))
     return [None if length < 0 else next(parts) for length in lengths]
 
 
@@ -339,13 +343,13 @@ def texts(arrays: Arrays, name: str) -> list[Any]:
 
 def vectors(arrays: Arrays, name: str) -> list[Any]:
     """A column of vectors."""
-    return _split(arrays[f"{name}.values"].entries(), arrays[f"{name}.lengths"].entries())
+    return split(arrays[f"{name}.values"].entries(), arrays[f"{name}.lengths"].entries())
 
 
 def sparse(arrays: Arrays, name: str) -> list[Any]:
     """The column of contexts."""
     lengths = arrays["nnz"].entries()
-    indices, values = (_split(arrays[f"{name}.{part}"].entries(), lengths) for part in ("indices", "values"))
+    indices, values = (split(arrays[f"{name}.{part}"].entries(), lengths) for part in ("indices", "values"))
     return [dict(zip(*each, strict=True)) for each in zip(indices, values, strict=True)]
 
 
@@ -354,7 +358,7 @@ def headers(arrays: Arrays, name: str) -> list[Any]:
     return [[(key, bytes.fromhex(value)) for key, value in json.loads(blob)] for blob in blobs(arrays, name)]
 
 
-def _split(joined: Any, lengths: Sequence[int]) -> list[Any]:
+def split(joined: Any, lengths: Sequence[int]) -> list[Any]:
     """Parts of these lengths, which are all of it."""
     ends = list(accumulate(lengths, initial=0))
     assert ends[-1] == len(joined)
@@ -405,20 +409,6 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
 }
 """The columns of each kind of block."""
 
-UPDATE_COLUMNS: Mapping[str, Column] = {
-    "kind": Column(numbers),
-    "action": Column(numbers),
-    "greedy": Column(numbers),
-    "propensity": Column(numbers),
-    "scores": Column(rows),
-    "reward": Column(numbers),
-    "nnz": Column(numbers),
-    "assumed": Column(numbers, -1),
-    "v": Column(numbers, 0.0),
-    "label": Column(numbers, -1),
-}
-"""The columns of a record of updates that have a number or a row for each entry."""
-
 OUTCOMES = ("matched", "expired", "unmatched")
 
 Entry = dict[str, Any]
@@ -431,30 +421,19 @@ def entries(section: Section) -> list[Entry]:
     there = {name.split(".")[0] for name in section.arrays}
     if section.name != "retained" or "kept" not in there:
         known(there, declared)
-        found = _entries(section.arrays, declared)
+        found = entries_in(section.arrays, declared)
         return [{**entry, "decision": None} for entry in found] if section.name == "retained" else found
     of_pending = {name: column for name, column in COLUMNS["pending"].items() if name != "id"}
     known(there, {**declared, **of_pending})
-    waiting = iter(_entries(section.arrays, of_pending))
+    waiting = iter(entries_in(section.arrays, of_pending))
     return [
-        {**entry, "decision": next(waiting) if entry["kept"] else None} for entry in _entries(section.arrays, declared)
+        {**entry, "decision": next(waiting) if entry["kept"] else None}
+        for entry in entries_in(section.arrays, declared)
     ]
 
 
-def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
-    """A record of updates: what its head says, and its entries with their `x`."""
-    (section,) = sections(value)
-    assert section.name == "updates"
-    known(section.arrays, {*UPDATE_COLUMNS, "x.indices", "x.values"})
-    sizes = section.arrays["nnz"].entries()
-    indices = section.arrays["x.indices"].entries()
-    values = section.arrays["x.values"].entries() if "x.values" in section.arrays else [1.0] * len(indices)
-    xs = [dict(zip(*each, strict=True)) for each in zip(_split(indices, sizes), _split(values, sizes), strict=True)]
-    found = _entries(section.arrays, UPDATE_COLUMNS)
-    return section.values, [{**entry, "x": x} for entry, x in zip(found, xs, strict=True)]
-
-
-def _entries(arrays: Arrays, declared: Mapping[str, Column]) -> list[Entry]:
+def entries_in(arrays: Arrays, declared: Mapping[str, Column]) -> list[Entry]:
+    """Entries by their columns."""
     there = {name.split(".")[0] for name in arrays}
     needed = next(name for name, column in declared.items() if column.absent is NEEDED)
     count = len(declared[needed].read(arrays, needed))

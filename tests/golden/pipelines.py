@@ -5,6 +5,7 @@ This module and `written_now` are the only ones of the tests here that import fr
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,17 @@ from stream.learners import create
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalStep
 from stream.recovery.journal_reading import last_step
+from stream.recovery.model_snapshot import ModelSnapshot, decode_model, read_model_snapshots
 from stream.recovery.recover import Recovered, rebuild
 from stream.recovery.snapshot_format import FORMAT
+from stream.sharing.replica import Replica
 from stream.verifying.audit import Finding, audit_partition
 from stream.verifying.model_files import Model as Model
 from stream.verifying.model_files import compare_models, read_model
 from stream.verifying.models import export_model
 from stream.verifying.reapply import Replay, replay_journal
+from stream.verifying.replicas import fresh_replica
+from stream.verifying.shared_log import LogFinding, audit_log
 from stream.wire.codec import HEADERS
 from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import Topics
@@ -40,7 +45,7 @@ class Loaded:
         self.clock = VirtualClock()
         self.broker = EmbeddedBroker(self.clock)
         self.topics = Topics.with_prefix(golden.prefix)
-        self.broker.create_topics(self.topics.specs(golden.partitions))
+        self.broker.create_topics(self.topics.specs(golden.partitions, shares_model=golden.shares_model))
         self._producer = self.broker.producer()
         self._gaps = self.broker.transactional_producer("gaps")
         self._next = dict.fromkeys(golden.ends, 0)
@@ -81,9 +86,25 @@ class Loaded:
         """The whole journal applied again."""
         return replay_journal(self.broker, self.topics, partition)
 
-    def export(self, partition: int, number: int | None = None) -> Model:
-        """The model, as it is or as it was after a step."""
-        return export_model(self.broker, self.topics, partition, number=number)
+    def export(self, partition: int, number: int | None = None, version: int | None = None) -> Model:
+        """The model, as it is or as it was after a step; of one that tasks share, at a version."""
+        return export_model(self.broker, self.topics, partition, number=number, version=version)
+
+    def audit_log(self) -> LogFinding:
+        """The log of a shared model beside the journals."""
+        return audit_log(self.broker, self.topics, self.golden.partitions)
+
+    def model_snapshot(self) -> ModelSnapshot:
+        """The newest one of a shared model."""
+        newest = read_model_snapshots(self.broker, self.topics).newest
+        assert newest is not None, "no snapshot was taken of the model"
+        return decode_model(newest)
+
+    def model_of_whole_log(self) -> Replica:
+        """A shared model, from its log alone."""
+        replica = fresh_replica(self.rebuild(0).task.settings)
+        replica.read(list(self.records(self.topics.updates, 0)))
+        return replica
 
     def learner(self, settings: TaskSettings, *, change_settings: bool = False) -> LearnerProgram:
         """A learner program that goes on here, and takes snapshots often."""
@@ -124,6 +145,17 @@ def facts(recovered: Recovered) -> dict[str, Any]:
         "state_digest": state_digest([task.learner.state()]),
         "task_digest": task_digest(task),
     }
+
+
+def model_facts(model: Model | ModelSnapshot | Replica) -> dict[str, Any]:
+    """What a version of a shared model comes to, as a file, a snapshot or a replica has it."""
+    if isinstance(model, Model):
+        place, updates, digest = model.meta["position"], model.meta["updates"], model.meta["digest"]
+        return {"version": place["version"], "offset": place["offset"], "updates": updates, "sha256": digest}
+    state = model.learner if isinstance(model, ModelSnapshot) else model.learner.state()
+    return {
+        "version": model.version, "offset": model.offset, "updates": model.updates, "sha256": state_digest([state])
+    }  # fmt: skip
 
 
 def overflows(recovered: Recovered) -> dict[str, int]:
@@ -169,7 +201,16 @@ def same_state(golden: Golden, found: Model, recorded: Model) -> None:
 
 def model_file(golden: Golden, partition: int) -> Model:
     """The model that was exported with the recording; its learner must take it."""
-    model = read_model(golden.path / f"model.{partition}.npz")
+    return _taken(golden.path / f"model.{partition}.npz")
+
+
+def shared_model_file(golden: Golden) -> Model:
+    """The past version of a shared model that was exported with the recording; its learner must take it."""
+    return _taken(golden.path / "model.npz")
+
+
+def _taken(path: Path) -> Model:
+    model = read_model(path)
     meta = model.meta
     create(meta["learner"], meta["n_classes"], meta["n_features"], **meta["parameters"]).load(model.state)
     return model

@@ -9,7 +9,8 @@ that run's times.
 
 The pipelines are small, and have something of everything: sparse, valued and dense contexts; feedback that is late,
 lost, doubled, contradicting, early or for nobody; records that cannot be read; limits that overflow; several snapshots,
-some of which are written in several steps; learners that die in a commit, so that offsets are left out.
+some of which are written in several steps; learners that die in a commit, so that offsets are left out. Where tasks
+share a model, two processes run them.
 """
 
 import gzip
@@ -38,19 +39,18 @@ from stream.joining.task_settings import TaskSettings
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.recovery.snapshot_chunks import Stored
 from stream.recovery.snapshot_format import FORMAT
-from stream.verifying.model_files import read_model, write_model
+from stream.verifying.model_files import Model, read_model, write_model
 from stream.verifying.models import export_model, import_model
 from stream.wire.codec import HEADERS
 from stream.wire.records import Headers, TopicPartition
-from stream.wire.topics import Topics
-from tests.golden.pipelines import Loaded, facts, overflows
-from tests.golden.stored import EXPECTED, FOLDER, RECORDS, Golden, GoldenRecord, encoded, machine
+from stream.wire.topics import Topics, TopicSpec
+from tests.golden.pipelines import Loaded, facts, model_facts, overflows
+from tests.golden.stored import EXPECTED, FOLDER, RECORDS, SHARED, Golden, GoldenRecord, encoded, machine
 
 PREFIX = "golden."
 TOPICS = Topics.with_prefix(PREFIX)
 N_CLASSES, N_FEATURES = 3, 6
 STARTED_MS = 1_700_000_000_000
-EVENTS = 240
 
 
 class CrashError(Exception):
@@ -70,6 +70,13 @@ class Recipe:
     delay: str = "exponential:150ms"
     event_ms: int = 10  # from one context to the next
     on_kafka: bool = False
+    events: int = 240
+    learners: int = 1  # processes
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether the tasks decide on one model."""
+        return self.task.model == "shared"
 
 
 LIMITS = JoinSettings(window_ms=400, orphan_ms=300, retain_ms=900, pending_max=14, orphans_max=3, retained_max=70)
@@ -79,6 +86,8 @@ def task(learner: str, **changes: Any) -> TaskSettings:
     """Settings of a small task."""
     return TaskSettings(learner, N_CLASSES, N_FEATURES, **{"seed": 11, "join": LIMITS, **changes})
 
+
+OFTEN = LearnerOptions(snapshot_interval_ms=250, idle_ms=100)
 
 RECIPES = {
     "banditron-correct": Recipe(task("banditron", on_expiry="negative", late="correct")),
@@ -104,7 +113,16 @@ RECIPES = {
         event_ms=60,
         on_kafka=True,
     ),
-}
+    # So many events that the learners have made a step after all that was written.
+    SHARED + "late-ucb": Recipe(
+        task("late-ucb", parameters={"project": 4}, model="shared"),
+        partitions=2, options=OFTEN, crashes=frozenset({(9, 3), (17, 4)}), events=58, learners=2,
+    ),
+    SHARED + "banditron-correct": Recipe(
+        task("banditron", model="shared", on_expiry="negative", late="correct"),
+        partitions=2, options=OFTEN, events=83, delay="exponential:350ms", learners=2,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,7 +161,7 @@ def sendings(recipe: Recipe) -> list[Sending]:
     """All that is written to the inputs, but for the feedback program's answers."""
     random = Random(17)
     step_ms, labelled = recipe.event_ms, recipe.with_label
-    length_ms = EVENTS * step_ms
+    length_ms = recipe.events * step_ms
 
     def answer(at: float, event_id: str, reward: Any = 1, headers: Headers = HEADERS) -> Sending:
         value = feedback(event_id, labelled, reward)
@@ -153,14 +171,14 @@ def sendings(recipe: Recipe) -> list[Sending]:
         return Sending(int(at * length_ms), topic, key, value, headers)
 
     sent = []
-    for number in range(EVENTS):
+    for number in range(recipe.events):
         event_id = f"événement-{number:04}" if number % 40 == 3 else f"event-{number:04}"
         value = context(event_id, random, number % 3)
         sent.append(Sending(number * step_ms, TOPICS.contexts, event_id, value, HEADERS if number % 5 else ()))
         if number % 30 == 5:
             sent.append(Sending((number + 2) * step_ms, TOPICS.contexts, event_id, value))  # a duplicate
         if number % 20 == 7:  # both bits for one id, soon and somewhat later: one of them contradicts
-            sent += [answer((number + wait) / EVENTS, event_id, wait % 2) for wait in (3, 8, 50)]
+            sent += [answer((number + wait) / recipe.events, event_id, wait % 2) for wait in (3, 8, 50)]
     early = [f"early-{number}" for number in range(4)]
     for number, event_id in enumerate(early):
         at = 0.2 * number + 0.15
@@ -210,9 +228,10 @@ class Sender:
 class Mortal:
     """A learner that dies where the recipe says so, and is made anew."""
 
-    def __init__(self, broker: Broker, recipe: Recipe, now_ms: Callable[[], int]) -> None:
+    def __init__(self, broker: Broker, recipe: Recipe, now_ms: Callable[[], int], number: int = 1) -> None:
         self._broker = broker
         self._recipe = recipe
+        self._options = replace(recipe.options, instance=f"learner-{number}")
         self._now_ms = now_ms
         self._commits = 0
         self._dead: list[LearnerProgram] = []
@@ -221,7 +240,7 @@ class Mortal:
     def _made(self) -> LearnerProgram:
         recipe = self._recipe
         return LearnerProgram(
-            self._broker, TOPICS, recipe.task, recipe.options, self._now_ms, crash_point=self._crash_point
+            self._broker, TOPICS, recipe.task, self._options, self._now_ms, crash_point=self._crash_point
         )
 
     def _crash_point(self, number: int) -> None:
@@ -264,23 +283,28 @@ def imported(broker: Broker, recipe: Recipe, folder: Path) -> None:
         import_model(broker, TOPICS, 0, model, "onebit-import")
 
 
+def specs(recipe: Recipe) -> list[TopicSpec]:
+    """What its topics must be."""
+    return TOPICS.specs(recipe.partitions, shares_model=recipe.shares_model)
+
+
 def run_embedded(recipe: Recipe, folder: Path) -> Broker:
     """Run in virtual time, and stop while decisions and feedback wait."""
     clock = VirtualClock(STARTED_MS)
     broker = EmbeddedBroker(clock)
-    broker.create_topics(TOPICS.specs(recipe.partitions))
+    broker.create_topics(specs(recipe))
     imported(broker, recipe, folder)
 
     def now_ms() -> int:
         return clock.now_ms
 
     sender, feedback_program = Sender(broker, recipe, STARTED_MS), answers(broker, recipe, now_ms)
-    learner = Mortal(broker, recipe, now_ms)
-    for at_ms in range(0, EVENTS * recipe.event_ms + 50, 5):
+    learners = [Mortal(broker, recipe, now_ms, number) for number in range(1, recipe.learners + 1)]
+    for at_ms in range(0, recipe.events * recipe.event_ms + 50, 5):
         clock.advance_to(STARTED_MS + at_ms)
         sender.step(clock.now_ms)
         feedback_program.step(0)
-        while at_ms % 25 == 0 and learner.step(0):
+        while at_ms % 25 == 0 and sum(learner.step(0) for learner in learners) > 0:
             pass
     return broker
 
@@ -291,7 +315,7 @@ def run_on_kafka(broker: Broker, recipe: Recipe, folder: Path) -> None:
     def now_ms() -> int:
         return int(time.time() * 1_000)
 
-    broker.create_topics(TOPICS.specs(recipe.partitions))
+    broker.create_topics(specs(recipe))
     imported(broker, recipe, folder)
     recipe.task.warm_up()
     learner = Mortal(broker, recipe, now_ms)
@@ -300,7 +324,7 @@ def run_on_kafka(broker: Broker, recipe: Recipe, folder: Path) -> None:
         learner.step(100)
     started_ms = now_ms()
     sender = Sender(broker, recipe, started_ms)
-    while now_ms() < started_ms + EVENTS * recipe.event_ms + 50:
+    while now_ms() < started_ms + recipe.events * recipe.event_ms + 50:
         sender.step(now_ms())
         feedback_program.step(5)
         learner.step(recipe.options.poll_ms)
@@ -311,7 +335,7 @@ def run_on_kafka(broker: Broker, recipe: Recipe, folder: Path) -> None:
 def record(broker: Broker, recipe: Recipe, path: Path) -> None:
     """Write a pipeline's files."""
     path.mkdir(parents=True)
-    tps = [TopicPartition(topic, partition) for topic in TOPICS for partition in range(recipe.partitions)]
+    tps = [TopicPartition(spec.name, partition) for spec in specs(recipe) for partition in range(spec.partitions)]
     ends = {(tp.topic, tp.partition): end.high_watermark for tp, end in broker.ends(tps).items()}
     records = [GoldenRecord(*found) for tp in tps for found in read_whole(broker, tp)]
     write_records(path / RECORDS, Golden(path, PREFIX, recipe.partitions, ends, records, {}))
@@ -322,9 +346,14 @@ def record(broker: Broker, recipe: Recipe, path: Path) -> None:
         recovered = loaded.rebuild(partition, snapshots=False)
         if facts(recovered) != expected["final"]:
             raise SystemExit(f"{path.name}: recovery with snapshots and without do not agree")
-        write_model(path / f"model.{partition}.npz", export_model(broker, TOPICS, partition))
+        if not recipe.shares_model:
+            write_model(path / f"model.{partition}.npz", export_model(broker, TOPICS, partition))
         partitions.append(expected)
     expected = {"machine": machine(), "snapshot_format": FORMAT, "partitions": partitions}
+    if recipe.shares_model:
+        past = export_model(broker, TOPICS, 0, number=partitions[0]["earlier"]["step"])
+        write_model(path / "model.npz", past)
+        expected["model"] = shared_expectations(loaded, past)
     text = json.dumps(expected, ensure_ascii=False, indent=1)
     (path / EXPECTED).write_text(text + "\n", encoding="utf-8")
 
@@ -358,6 +387,16 @@ def expectations(loaded: Loaded, partition: int) -> dict[str, Any]:
         "overflows": overflows(recovered),
         "final": facts(recovered),
         "earlier": {"step": middle, "state_digest": loaded.export(partition, middle).meta["digest"]},
+    }
+
+
+def shared_expectations(loaded: Loaded, past: Model) -> dict[str, Any]:
+    """What this version says of a shared model."""
+    return {
+        **model_facts(loaded.export(0)),
+        "snapshot": model_facts(loaded.model_snapshot()),
+        "file": model_facts(past),
+        "replicas": [replica._asdict() for replica in loaded.audit_log().replicas],
     }
 
 

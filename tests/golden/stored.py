@@ -6,7 +6,7 @@ A pipeline is a folder `pipelines/VERSION/NAME` with
                          of each TOPIC/PARTITION; each other is a record, [topic, partition, offset, append_ms, key,
                          value, [[name, value], ...]]. Bytes are a text where they are UTF-8, else {"base64": ...}
     expected.json        what that version said of it, see `Expected`
-    model.PARTITION.npz  what its `onebit model export` wrote
+    model.PARTITION.npz  what its `onebit model export` wrote; where tasks share a model `model.npz`, of a past version
 """
 
 import base64
@@ -31,7 +31,16 @@ Expected = dict[str, Any]
     overflows  how often each limit was met
     final      the facts of the task after its last step, see `facts` in `pipelines.py`
     earlier    {"step", "state_digest"}: of the model after a step in the middle
+
+Where tasks share a model, state and digests of `then`, `final` and `earlier` are not of it, which stands in `model`:
+
+    version, offset, updates, sha256  of the newest one
+    snapshot, file                    the same of its newest snapshot, and of `model.npz`
+    replicas                          what each process told of it last: {"instance", "version", "sha256"}
 """
+
+SHARED = "shared-"
+"""So begin the names of pipelines whose tasks share a model."""
 
 
 def machine() -> dict[str, str]:
@@ -67,15 +76,25 @@ class Golden(NamedTuple):
         """Whether arithmetic that is done again must give the same bits here: as on the machine of the recording."""
         return bool(self.expected["machine"] == machine())
 
+    @property
+    def shares_model(self) -> bool:
+        """Whether its tasks share a model, which has a log."""
+        return (f"{self.prefix}updates", 0) in self.ends
+
+    def numbers(self) -> range:
+        """Of its partitions."""
+        return range(self.partitions)
+
     def of(self, topic: str, partition: int) -> list[GoldenRecord]:
         """The records of one partition of a topic, named without its prefix."""
         name = self.prefix + topic
         return [record for record in self.records if (record.topic, record.partition) == (name, partition)]
 
 
-def names() -> list[str]:
-    """All golden pipelines, as VERSION/NAME."""
-    return sorted(str(path.parent.relative_to(FOLDER)) for path in FOLDER.glob(f"*/*/{EXPECTED}"))
+def names(*, shared: bool = False) -> list[str]:
+    """All golden pipelines whose tasks have a model each, or share one, as VERSION/NAME."""
+    paths = [path.parent for path in FOLDER.glob(f"*/*/{EXPECTED}")]
+    return sorted(str(path.relative_to(FOLDER)) for path in paths if path.name.startswith(SHARED) == shared)
 
 
 def encoded(data: bytes | None) -> Any:

@@ -19,7 +19,6 @@ from tests.golden.format_reader import (
     NEEDED,
     OUTCOMES,
     SETTINGS,
-    UPDATE_COLUMNS,
     Array,
     Column,
     Generation,
@@ -37,6 +36,7 @@ from tests.golden.format_reader import (
     vectors,
     whole_generations,
 )
+from tests.golden.log_reader import UPDATE_COLUMNS, update
 from tests.golden.stored import FOLDER, Golden, GoldenRecord, read
 
 HERE = Path(__file__).parent
@@ -79,10 +79,12 @@ def step_of(record: GoldenRecord) -> int:
 
 
 def test_reader_uses_nothing_of_onebit_and_no_numpy() -> None:
-    tree = ast.parse(Path(format_reader.__file__).read_text(encoding="utf-8"))
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {
+    imported = set()
+    for name in ("format_reader", "log_reader"):
+        tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
+        imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported - {format_reader.__name__} == {
         "ast", "json", "struct", "zipfile", "collections.abc", "hashlib", "itertools", "pathlib", "typing",
     }  # fmt: skip
 
@@ -94,9 +96,10 @@ def test_every_section_names_golden_files_that_are_there() -> None:
     assert without == {"Conventions"}
     held_by = " ".join(re.findall(r"\*Held by:\*(.*?)(?:\n\n|\Z)", text, flags=re.DOTALL))
     named = set(re.findall(r"`([^`]+)`", held_by)) - {
-        "model.PARTITION.npz", "expected.json", "import", "kept", "mismatched", "state_digest", "digest",
+        "model.PARTITION.npz", "model.npz", "expected.json", "import", "kept", "mismatched", "state_digest", "digest",
+        "log", "replica",
     }  # fmt: skip
-    there = set(VERSION_0_1_0) | {path.name for path in HERE.iterdir()}
+    there = {path.name for path in FOLDER.glob("*/*")} | {path.name for path in HERE.iterdir()}
     assert named - there == set()
     stored = {path.name for path in HERE.iterdir() if path.is_file() and path.suffix != ".py"}
     assert stored - named == set(), "a golden file that the page does not name"
@@ -414,7 +417,7 @@ def test_journal_of_an_imported_model_names_the_generation_that_holds_it() -> No
 
 
 def test_records_of_updates_hold_entries_with_all_that_a_model_needs() -> None:
-    head, found = format_reader.update((HERE / "updates.format1").read_bytes())
+    head, found = update((HERE / "updates.format1").read_bytes())
     assert head == {"partition": 2, "step": 41, "part": 0, "follows": 39}
     x, scores = {0: 1.0, 3: 0.5, 9: -1e300}, [0.0, 1.5, -0.1, 1 / 3, 0.5]
     common = {"action": 2, "greedy": 1, "propensity": 0.25, "scores": scores}
@@ -423,7 +426,7 @@ def test_records_of_updates_hold_entries_with_all_that_a_model_needs() -> None:
         {**common, "kind": 1, "reward": 1, "assumed": -1, "v": 0.75, "label": 3, "nnz": 0, "x": {}},
         {**common, "kind": 2, "reward": 1, "assumed": 0, "v": 0.125, "label": -1, "nnz": 3, "x": x},
     ]
-    head, found = format_reader.update((HERE / "updates.format1.bare").read_bytes())
+    head, found = update((HERE / "updates.format1.bare").read_bytes())
     assert head == {"partition": 0, "step": 1, "part": 0, "follows": 0}
     ones = {0: 1.0, 3: 1.0, 9: 1.0}
     assert found == [{**common, "kind": 1, "reward": 0, "assumed": -1, "v": 0.0, "label": -1, "nnz": 3, "x": ones}]

@@ -6,9 +6,7 @@ processor, numpy and numba); elsewhere the states must be equal to rounding.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +15,8 @@ from tests.golden.pipelines import Loaded, Model, facts, model_file, overflows, 
 from tests.golden.stored import Golden, machine, names, read
 from tests.golden.written_now import (
     do_what_is_new,
+    go_on,
+    goes_on,
     newest_generation,
     refused_feedback,
     same_journal,
@@ -37,11 +37,6 @@ def loaded(golden: Golden) -> Loaded:
     return Loaded(golden)
 
 
-def partitions(golden: Golden) -> Iterator[int]:
-    assert len(golden.expected["partitions"]) == golden.partitions
-    yield from range(golden.partitions)
-
-
 def test_there_are_golden_pipelines_of_version_0_1_0() -> None:
     assert {name.removeprefix("0.1.0/") for name in NAMES if name.startswith("0.1.0/")} == {
         "banditron-correct", "confidit-variant-2", "kafka", "perceptron-labels", "pnewtron", "pnewtron-imported",
@@ -53,7 +48,7 @@ def test_records_stand_in_the_broker_where_they_stood_and_gaps_are_left_out(gold
     found = [
         tuple(record)
         for topic in loaded.topics
-        for partition in partitions(golden)
+        for partition in golden.numbers()
         for record in loaded.records(topic, partition)
     ]
     assert sorted(found, key=lambda record: record[:3]) == sorted(map(tuple, golden.records), key=lambda r: r[:3])
@@ -61,7 +56,7 @@ def test_records_stand_in_the_broker_where_they_stood_and_gaps_are_left_out(gold
 
 @pytest.mark.parametrize("snapshots", [True, False], ids=["with snapshots", "without"])
 def test_recovery_gives_the_recorded_state(golden: Golden, loaded: Loaded, snapshots: bool) -> None:
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         expected = golden.expected["partitions"][partition]
         recovered = loaded.rebuild(partition, snapshots=snapshots)
         newest = recovered.stored.newest
@@ -71,7 +66,7 @@ def test_recovery_gives_the_recorded_state(golden: Golden, loaded: Loaded, snaps
 
 
 def test_settings_of_the_journal_are_those_of_the_task(golden: Golden, loaded: Loaded) -> None:
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         begun = json.loads(golden.expected["partitions"][partition]["opening"])["settings"]
         found = loaded.export(partition).meta["settings"]
         join, parameters = begun.pop("join"), begun.pop("parameters")
@@ -81,7 +76,7 @@ def test_settings_of_the_journal_are_those_of_the_task(golden: Golden, loaded: L
 
 
 def test_last_step_is_the_recorded_one(golden: Golden, loaded: Loaded) -> None:
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         final = golden.expected["partitions"][partition]["final"]
         step = loaded.last_step(partition)
         assert step is not None
@@ -92,7 +87,7 @@ def test_last_step_is_the_recorded_one(golden: Golden, loaded: Loaded) -> None:
 
 
 def test_audit_finds_the_recorded_ledger_and_no_fault(golden: Golden, loaded: Loaded) -> None:
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         ledger = golden.expected["partitions"][partition]["final"]["ledger"]
         finding = loaded.audit(partition)
         assert finding.faults == ()
@@ -103,7 +98,7 @@ def test_audit_finds_the_recorded_ledger_and_no_fault(golden: Golden, loaded: Lo
 
 
 def test_journal_applied_again_publishes_what_stands_in_the_topics(golden: Golden, loaded: Loaded) -> None:
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         expected = golden.expected["partitions"][partition]
         replay = loaded.replay(partition)
         if not golden.to_the_bit:  # then a score may differ in its last digit, and is named
@@ -115,7 +110,7 @@ def test_journal_applied_again_publishes_what_stands_in_the_topics(golden: Golde
 
 
 def test_model_file_is_read_as_written_and_is_what_is_exported_now(golden: Golden, loaded: Loaded) -> None:
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         final = golden.expected["partitions"][partition]["final"]
         recorded = model_file(golden, partition)
         assert recorded.meta["digest"] == final["state_digest"]
@@ -128,7 +123,7 @@ def test_model_file_is_read_as_written_and_is_what_is_exported_now(golden: Golde
 
 
 def test_model_of_an_earlier_step_is_the_recorded_one(golden: Golden, loaded: Loaded) -> None:
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         earlier = golden.expected["partitions"][partition]["earlier"]
         model = loaded.export(partition, earlier["step"])
         assert model.meta["position"]["journal"] == earlier["step"]
@@ -136,69 +131,8 @@ def test_model_of_an_earlier_step_is_the_recorded_one(golden: Golden, loaded: Lo
             assert model.meta["digest"] == earlier["state_digest"]
 
 
-class GoneOn(NamedTuple):
-    """What a learner was given after a recording."""
-
-    recorded: list[dict[str, Any]]  # for each partition
-    answered: int  # decisions that had waited
-    orphans: int  # feedback that had waited
-    new: int  # contexts, all but one of them answered
-
-
-def go_on(golden: Golden, loaded: Loaded) -> GoneOn:
-    """Answer what waits, decide a few more, let one of those expire, and take a snapshot."""
-    recorded = [golden.expected["partitions"][partition]["final"] for partition in partitions(golden)]
-    pending = [event_id for final in recorded for event_id, *_ in final["pending"]]
-    orphans = [event_id for final in recorded for event_id, *_ in final["orphans"]]
-    assert pending, "a pipeline is recorded while decisions wait"
-    assert orphans, "a pipeline is recorded while feedback waits"
-    label = {"label": 1} if any(orphan[2] is not None for final in recorded for orphan in final["orphans"]) else {}
-    settings = loaded.rebuild(0).task.settings
-    program = loaded.learner(settings)
-    new = [f"after-{number}" for number in range(4)]  # fewer than the limits take
-
-    def work(wait_ms: int) -> None:
-        loaded.clock.advance_to(loaded.clock.now_ms + wait_ms)
-        while program.step(0):
-            pass
-
-    work(1)
-    for event_id in pending:
-        loaded.send(loaded.topics.feedback, event_id, {"reward": 1, **label})
-    work(1)
-    for event_id in orphans + new:
-        loaded.send(loaded.topics.contexts, event_id, {"x": {"i": [0, 2], "v": [1.0, 0.5]}})
-    work(1)
-    for event_id in new[1:]:
-        loaded.send(loaded.topics.feedback, event_id, {"reward": 0, **label})
-    work(1)
-    work(settings.join.window_ms + 1)
-    work(1_000)
-    program.close()
-    return GoneOn(recorded, len(pending), len(orphans), len(new))
-
-
 def test_learner_goes_on_from_there_and_its_books_balance(golden: Golden, loaded: Loaded) -> None:
-    recorded, answered, orphans, new = go_on(golden, loaded)
-    steps = [loaded.last_step(partition) for partition in partitions(golden)]
-    found = [step.ledger for step in steps if step is not None]
-    assert [ledger.imbalances() for ledger in found] == [()] * golden.partitions
-
-    def more(name: str) -> int:
-        return int(sum(getattr(ledger, name) for ledger in found) - sum(final["ledger"][name] for final in recorded))
-
-    assert more("contexts") == more("decided") == new + orphans
-    assert more("feedback") == answered + new - 1
-    assert more("matched") == answered + orphans + new - 1
-    assert more("expired") == 1
-    for partition in partitions(golden):
-        assert loaded.audit(partition).faults == ()
-        newest = loaded.rebuild(partition).stored.newest
-        assert newest is not None
-        assert newest.number > golden.expected["partitions"][partition]["generation"], "no snapshot was taken"
-        with_snapshots, without = (loaded.rebuild(partition, snapshots=choice) for choice in (True, False))
-        if golden.to_the_bit:
-            assert facts(with_snapshots) == facts(without)
+    goes_on(golden, loaded)
 
 
 def test_what_is_written_now_is_read_by_the_reader_of_the_formats_page(
@@ -207,7 +141,7 @@ def test_what_is_written_now_is_read_by_the_reader_of_the_formats_page(
     go_on(golden, loaded)
     do_what_is_new(loaded)
     early = set()
-    for partition in partitions(golden):
+    for partition in golden.numbers():
         same_journal(loaded, partition)
         newest = newest_generation(loaded, partition)
         assert newest.number > golden.expected["partitions"][partition]["generation"]

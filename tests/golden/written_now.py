@@ -4,15 +4,82 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stream.recovery.journal import JournalStep, Opening, SettingsChange, decode_step
 from stream.recovery.snapshot_format import FORMAT
 from stream.recovery.stored_settings import stored_settings
 from stream.verifying.model_files import write_model
 from stream.wire.codec import HEADERS
-from tests.golden import format_reader
+from tests.golden import format_reader, log_reader
 from tests.golden.pipelines import Loaded, facts, overflows
+from tests.golden.stored import Golden
+
+
+class GoneOn(NamedTuple):
+    """What a learner was given after a recording."""
+
+    recorded: list[dict[str, Any]]  # for each partition
+    answered: int  # decisions that had waited
+    orphans: int  # feedback that had waited
+    new: int  # contexts, all but one of them answered
+
+
+def go_on(golden: Golden, loaded: Loaded) -> GoneOn:
+    """Answer what waits, decide a few more, let one of those expire, and take a snapshot."""
+    recorded = [golden.expected["partitions"][partition]["final"] for partition in golden.numbers()]
+    pending = [event_id for final in recorded for event_id, *_ in final["pending"]]
+    orphans = [event_id for final in recorded for event_id, *_ in final["orphans"]]
+    assert pending, "a pipeline is recorded while decisions wait"
+    assert orphans, "a pipeline is recorded while feedback waits"
+    label = {"label": 1} if any(orphan[2] is not None for final in recorded for orphan in final["orphans"]) else {}
+    settings = loaded.rebuild(0).task.settings
+    program = loaded.learner(settings)
+    new = [f"after-{number}" for number in range(4)]  # fewer than the limits take
+
+    def work(wait_ms: int) -> None:
+        loaded.clock.advance_to(loaded.clock.now_ms + wait_ms)
+        while program.step(0):
+            pass
+
+    work(1)
+    for event_id in pending:
+        loaded.send(loaded.topics.feedback, event_id, {"reward": 1, **label})
+    work(1)
+    for event_id in orphans + new:
+        loaded.send(loaded.topics.contexts, event_id, {"x": {"i": [0, 2], "v": [1.0, 0.5]}})
+    work(1)
+    for event_id in new[1:]:
+        loaded.send(loaded.topics.feedback, event_id, {"reward": 0, **label})
+    work(1)
+    work(settings.join.window_ms + 1)
+    work(1_000)
+    program.close()
+    return GoneOn(recorded, len(pending), len(orphans), len(new))
+
+
+def goes_on(golden: Golden, loaded: Loaded) -> None:
+    """Assert that a learner goes on from a recording, that its books balance and that its snapshots are whole."""
+    recorded, answered, orphans, new = go_on(golden, loaded)
+    steps = [loaded.last_step(partition) for partition in golden.numbers()]
+    found = [step.ledger for step in steps if step is not None]
+    assert [ledger.imbalances() for ledger in found] == [()] * golden.partitions
+
+    def more(name: str) -> int:
+        return int(sum(getattr(ledger, name) for ledger in found) - sum(final["ledger"][name] for final in recorded))
+
+    assert more("contexts") == more("decided") == new + orphans
+    assert more("feedback") == answered + new - 1
+    assert more("matched") == answered + orphans + new - 1
+    assert more("expired") == 1
+    for partition in golden.numbers():
+        assert loaded.audit(partition).faults == ()
+        newest = loaded.rebuild(partition).stored.newest
+        assert newest is not None
+        assert newest.number > golden.expected["partitions"][partition]["generation"], "no snapshot was taken"
+        with_snapshots, without = (loaded.rebuild(partition, snapshots=choice) for choice in (True, False))
+        if golden.to_the_bit:
+            assert facts(with_snapshots) == facts(without)
 
 
 def do_what_is_new(loaded: Loaded) -> None:
@@ -139,3 +206,22 @@ def refused_feedback(loaded: Loaded) -> list[str]:
                 assert len(letter.own) == 2, "as it was sent"
                 found.append(json.loads(record.value or b"")["id"])
     return found
+
+
+def same_log(golden: Golden, loaded: Loaded) -> None:
+    """Assert that the reader finds in the log of a shared model what Onebit does."""
+    found = log_reader.model_log(
+        (record.offset, dict(record.headers).get("onebit-version"), record.value or b"")
+        for record in loaded.records(loaded.topics.updates, 0)
+    )
+    replica = loaded.model_of_whole_log()
+    assert (found[-1].version, found[-1].offset + 1) == (replica.version, replica.offset)
+    for partition in golden.numbers():
+        of_task = [update for update in found if update.partition == partition]
+        decided = sum(entry["kind"] == 0 for update in of_task for entry in update.entries)
+        assert (of_task[-1].step, of_task[-1].part + 1, decided) == replica.place_of(partition)
+        records = loaded.records(loaded.topics.journal, partition)
+        steps = [entry for entry in map(decode_step, records) if isinstance(entry, JournalStep)]
+        assert [step.log.entries for step in steps if step.log is not None and step.log.entries] == [
+            len(update.entries) for update in of_task
+        ]

@@ -21,7 +21,7 @@ from stream.brokers.partitioner import partition_for
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
-from tests.processes import CLIENTS
+from tests.processes import CLIENTS, freeze
 
 
 class Deaf:
@@ -187,7 +187,7 @@ def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> N
     producer.send("topic", 0, b"key", b"before")
     producer.flush()
 
-    os.kill(own_kafka.pid, signal.SIGSTOP)
+    freeze(own_kafka.pid)
     try:
         producer.send("topic", 0, b"key", b"unknown")
         for operation in (

@@ -28,6 +28,7 @@ from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.monitored import decided_in_windows, free_port, told
+from tests.pipeline import context_value, feedback_value
 from tests.processes import CLIENTS, Pipeline
 from tests.secured import PASSWORD, PLAIN_USER, Allowed, Secured, allowed_by_the_page
 
@@ -43,6 +44,11 @@ COMMANDS = {
 
 IMPLIED = {("learner", "Describe"), ("auditor", "Describe")}  # by what they may read and write
 NEEDS_SNAPSHOTS = Allowed("learner", "Read", "topic", "onebit.snapshots", prefixed=False)
+OF_SHARED_MODELS = [
+    Allowed("learner", operation, "topic", name, prefixed=False)
+    for operation, name in (("Write", "onebit.updates"), ("Read", "onebit.updates"), ("Read", "onebit.predictions"))
+]
+"""What only the learner of a shared model needs; it reads nothing there before it has written."""
 COMMITS_FIRST = ("onebit.snapshots", "Write")  # a learner without this has made its first step when it hears of it
 
 
@@ -187,7 +193,8 @@ def begun(users: Secured, said: list[str]) -> Secured:
 
 def needed_by(*users: str) -> list[Allowed]:
     """In the order in which each still has something to do that is not allowed."""
-    needed = [one for one in allowed_by_the_page() if one.user in users and one != NEEDS_SNAPSHOTS]
+    later = (NEEDS_SNAPSHOTS, *OF_SHARED_MODELS)
+    needed = [one for one in allowed_by_the_page() if one.user in users and one not in later]
     found = [one for one in needed if (one.user, one.operation) not in IMPLIED]
 
     def turn(one: Allowed) -> tuple[bool, bool]:
@@ -252,9 +259,44 @@ def open_transactions(users: Secured) -> list[str]:
     return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]
 
 
-def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str = CLIENTS[0]) -> None:
+def test_learner_of_a_shared_model_without_one_of_its_acls_names_it(
+    users: Secured, said: list[str], tmp_path: Path
+) -> None:
+    def among_shared(one: Allowed) -> Allowed:
+        return one._replace(name=one.name.replace("onebit.", "shared.", 1))
+
+    page = allowed_by_the_page()
+    assert set(OF_SHARED_MODELS) < set(page)
+    users.allow([among_shared(one) for one in page if one.user == "learner"])
+    topics = Topics.with_prefix("shared.")
+    model = ("--topic-prefix", "shared.", "--model", "shared")
+    assert users.kafka.client_config is not None
+    created = run(users.kafka.client_config, "topics", "create", "--bootstrap", users.kafka.bootstrap, *model)
+    assert created.code == ExitCode.OK, created.said
+    producer = KafkaProducer(
+        bootstrap_servers=users.kafka.bootstrap, **settings_of(client_config(users.properties))
+    )  # fmt: skip
+    with closing(producer):
+        for event_id in ("answered", "waits"):
+            producer.send(topics.contexts, context_value(event_id), key=event_id.encode(), partition=0)
+        producer.send(topics.feedback, feedback_value("answered", 1), key=b"answered", partition=0)
+        producer.flush()
+    command = ("learn", "--learner", "banditron", "--n-classes", "3", "--n-features", "4", "--window", "10m", *model)
+    writes, *reads = map(among_shared, OF_SHARED_MODELS)
+    assert_names(users, said, writes, command=command)
+    with closing(pipeline_of("learner", users, tmp_path)) as pipeline:
+        learner = pipeline.start(*command)
+        learner.wait_until_it_says("decided 2, matched 1,")
+        assert learner.stop() == ExitCode.OK
+    for missing in reads:  # the log, and the decision that waits for its feedback
+        assert_names(users, said, missing, command=command)
+
+
+def assert_names(
+    begun: Secured, said: list[str], missing: Allowed, client: str = CLIENTS[0], command: tuple[str, ...] = ()
+) -> None:
     with begun.without(missing):
-        ended = run(begun.file_of(missing.user), *COMMANDS[missing.user], client=client)
+        ended = run(begun.file_of(missing.user), *(command or COMMANDS[missing.user]), client=client)
     said.append(ended.said)
     assert ended.code == ExitCode.USAGE, ended.said
     *_, line = ended.said.splitlines()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from consumers.following import ENDED_BY
 from consumers.learner import LearnerProgram
 from consumers.model_lag import Hold, ModelLag
 from stream.brokers.clocks import VirtualClock
@@ -132,6 +133,7 @@ def test_people_are_warned_once_of_each_transaction_and_told_what_ends_one_that_
     assert held.startswith(
         "onebit.updates/0 cannot be read beyond offset 7: a transaction is open there; decisions are"
     )
+    assert held.endswith(ENDED_BY)
     assert warnings.of(Hold(7, 49_999, 3)) == []
     (overdue,) = warnings.of(Hold(7, 50_000, 3))
     assert overdue.endswith(

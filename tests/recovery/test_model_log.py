@@ -25,7 +25,8 @@ from tests.pipeline import TOPICS, Pipeline, small_task
 
 LOG = TopicPartition(TOPICS.updates, 0)
 OPEN_AT_THE_BEGINNING = (
-    "a transaction is open in test.updates/0 from offset 0 on, which ends with its program, or by the broker's time-out"
+    "test.updates/0 cannot be read beyond offset 0: a transaction is open there; if its learner died, start it again "
+    "under its instance's name, which ends it at once; else the broker does so at its time-out"
 )
 
 

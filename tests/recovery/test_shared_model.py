@@ -29,6 +29,7 @@ from stream.sharing.replica import Replica
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
 from stream.wire.events import Decision, Features
+from stream.wire.records import Foreign
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
 from tests.oracles.shared_model import SharedModel, Told
 from tests.pipeline import TOPICS, Fragile, Pipeline, plan, small_synsep, small_task, synsep_task
@@ -267,7 +268,14 @@ def test_predictions_of_other_programs_under_a_steps_number_are_passed_over() ->
     forge(pipeline, action=2, propensity=0.5)
     forge(pipeline, id="z")
     pipeline.send(TOPICS.predictions, b"{}")
-    assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == before
+    recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    assert task_digest(recovered.task) == before
+    assert recovered.foreign_predictions == Foreign(2, "test.predictions/0 offset 2")
+    said: list[str] = []
+    learner = pipeline.learner()
+    learner._announce = said.append
+    idle(learner)
+    assert [line for line in said if "records in its predictions that are not Onebit's are passed over: 2" in line]
 
 
 @pytest.mark.parametrize("forged", [False, True])

@@ -1,5 +1,6 @@
 """A shared model made again: every decision on its version, the replicas that were told, and models of any version."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from stream.verifying.model_files import ModelError, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal
 from stream.verifying.replicas import fresh_replica
+from stream.wire.codec import step_headers
 from stream.wire.topics import Topics
 from stream.wire.updates import decode_update
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
@@ -25,9 +27,11 @@ LEARNERS = {
 }
 
 
-def run_of(learner: str) -> Pipeline:
-    """Two learners, one of which is made anew in the middle."""
+def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = ()) -> Pipeline:
+    """Two learners, one of which is made anew in the middle; another program has written there as if it were step 3."""
     pipeline = Pipeline(LEARNERS[learner], PARTITIONS)
+    for topic, value in forged:
+        pipeline.broker.producer().send(topic, 0, None, value, step_headers(3))
     dataset = small_synsep()
     for start in (0, 40):
         learners = [pipeline.learner(name, snapshot_interval_ms=100) for name in ("a", "b")]
@@ -93,6 +97,73 @@ def test_decision_that_is_not_what_its_version_makes_is_a_fault(pipeline: Pipeli
     prediction["scores"][0] += 1e-12
     found = replays(with_other(pipeline, TOPICS.predictions, {30: orjson.dumps(prediction)}))
     assert not found[0].ok
+
+
+@pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples])
+def test_records_of_other_programs_under_the_numbers_of_steps_are_passed_over_and_named(topic: str) -> None:
+    pipeline = run_of("late-ucb", forged=[(topic, b"{}")])
+    records = pipeline.records(topic)
+    last = records[-1]
+    other = orjson.dumps({**orjson.loads(last.value or b""), "action": 3})
+    for value in (other, last.value):
+        pipeline.broker.producer().send(topic, 0, last.key, value, last.headers)
+    found = replays(pipeline)
+    assert [one.ok for one in found] == [True] * PARTITIONS
+    assert f"not Onebit's are passed over: 3, the first is {topic}/0 offset 0;" in found[0].foreign
+    assert found[1].foreign == ""
+
+
+def test_audit_knows_by_the_journal_which_predictions_are_of_another_program() -> None:
+    topic = TOPICS.predictions
+    pipeline = run_of("late-ucb", forged=[(topic, b"{}")])
+    last = pipeline.records(topic)[-1]
+    other = orjson.dumps({**orjson.loads(last.value or b""), "action": 3})
+    for value, headers in ((other, last.headers), (last.value, last.headers), (last.value, step_headers(0))):
+        pipeline.broker.producer().send(topic, 0, last.key, value, headers)
+    found = pipeline.audits()
+    assert [(one.ok, one.faults) for one in found] == [(True, ())] * PARTITIONS
+    places = [0, last.offset + 1, last.offset + 2, last.offset + 3]
+    assert found[0].foreign == tuple(
+        f"{topic}/0 offset {offset} is not of a learner: no step has made it, by the journal" for offset in places
+    )
+
+
+def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeline: Pipeline) -> None:
+    number = next(n for n, step in enumerate(pipeline.journal()) if n > 5)
+    lacking = Pipeline(pipeline.settings, PARTITIONS)
+    for topic in TOPICS:
+        for place, record in enumerate(pipeline.records(topic)):
+            if (topic, place) != (TOPICS.journal, number):
+                lacking.clock.advance_to(record.append_ms)
+                lacking.broker.producer().send(topic, 0, record.key, record.value, record.headers)
+        lacking.clock.now_ms = 1_000
+    faults = lacking.audits()[0].faults
+    assert any(f"step {number + 1} does not follow on {number - 1}" in fault for fault in faults)
+    assert not any("has made other predictions" in fault for fault in faults)
+
+
+def test_audit_finds_predictions_other_than_the_journal_tells(pipeline: Pipeline) -> None:
+    prediction = orjson.loads(pipeline.records(TOPICS.predictions)[3].value or b"")
+    prediction["scores"][0] += 1e-12
+    found = with_other(pipeline, TOPICS.predictions, {3: orjson.dumps(prediction)}).audits()
+    assert len(found[0].faults) == 1
+    assert "has made other predictions, by its journal, than stand in test.predictions" in found[0].faults[0]
+    assert found[1].ok
+
+
+def test_example_that_a_step_does_not_publish_when_made_again_is_a_fault_where_its_own_is_missing(
+    pipeline: Pipeline,
+) -> None:
+    found = replays(with_other(pipeline, TOPICS.examples, {3: b"{}"}))
+    assert f"{TOPICS.examples}/0 offset 3 holds b'{{}}'; step" in found[0].fault
+
+
+def test_predictions_that_are_not_those_of_the_journal_are_a_fault(pipeline: Pipeline) -> None:
+    journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
+    number, step = next((n, value) for n, value in enumerate(journal) if value.get("log", {}).get("predictions"))
+    step["log"]["sha256"] = "0" * 64
+    found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(step)}))
+    assert f"step {step['n']} of partition 0 made {step['log']['predictions']} predictions by its" in found[0].fault
 
 
 def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: Pipeline) -> None:
