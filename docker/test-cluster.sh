@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-cluster
-compose_file=docker/compose.cluster.yaml
+export COMPOSE_FILE=docker/compose.cluster.yaml
 logs_of="learner-a learner-b learner-c feedback replay verify"
 . docker/under-test.sh
 

@@ -2,11 +2,12 @@
 # Run docker/compose.test.yaml to its end, and kill the learner three times on the way: it must come back, decide every
 # event exactly once, and leave topics whose ledger adds up.
 # Then run docker/compose.yaml as users do: as it stands, whose last line must be the verdict, and Kafka's log not among
-# the lines; and without the simulated environment, for examples/own_service.py, watched by the monitor and by Prometheus.
+# the lines; on a secured Kafka; and without the simulated environment, for examples/own_service.py, watched by the
+# monitor and by Prometheus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-compose
-compose_file=docker/compose.test.yaml
+export COMPOSE_FILE=docker/compose.test.yaml
 logs_of="" # all
 . docker/under-test.sh
 
@@ -60,11 +61,11 @@ docker logs "$watcher" 2>/dev/null # the ledgers and the verdict; progress went 
 expect_one_prediction_each "$events" kafka kafka:19092
 remove
 
-compose_file=docker/compose.yaml
+export COMPOSE_FILE=docker/compose.yaml
 export COMPOSE_PROJECT_NAME=onebit-test # not that of a user's own run
 log=$(mktemp)
 say "docker compose up, as a user sees it"
-ONEBIT_EVENTS=1000 docker compose -f "$compose_file" up --no-build >"$log" 2>&1 & # not by a function, to be signalled
+ONEBIT_EVENTS=1000 docker compose up --no-build >"$log" 2>&1 & # not by a function, to be signalled
 up=$!
 for _ in $(seq 240); do
   if grep -q '^verify-1 .*the ledger' "$log"; then break; fi
@@ -82,6 +83,21 @@ if grep -q '^kafka-1 ' "$log"; then fail "Kafka's log is shown"; fi
 rm "$log"
 remove
 
+export COMPOSE_FILE=docker/compose.yaml:docker/compose.secure.yaml
+say "the same on a secured Kafka"
+compose build --quiet certificates
+ONEBIT_EVENTS=300 ONEBIT_DELAY=exponential:200ms ONEBIT_WINDOW=2s compose up --detach --no-build
+watcher=$(compose ps --all --quiet verify)
+code=$(timeout 120 docker wait "$watcher") || fail "verify did not end within 2 minutes"
+docker logs "$watcher" 2>/dev/null | tail -1
+((code == 0)) || fail "onebit verify ended with exit code $code"
+password=$(compose exec -T learner sed -n 's/^sasl.password=//p' /security/client.properties)
+((${#password} >= 32)) || fail "the programs have no password"
+shown=$(compose logs 2>&1; compose ps --all --quiet | xargs docker inspect; compose top)
+if grep -qF -- "$password" <<<"$shown"; then fail "the programs' password is shown by logs, docker inspect or ps"; fi
+remove
+
+export COMPOSE_FILE=docker/compose.yaml
 say "the alert rules"
 rules() { docker run --rm --volume "$PWD/docker/prometheus:/etc/prometheus:ro" --entrypoint promtool "$prometheus_image" "$@"; }
 rules test rules /etc/prometheus/alerts.test.yml

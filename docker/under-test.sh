@@ -1,6 +1,6 @@
 # What the scripts share that run a compose file and judge it. It is sourced, by bash, with these set before:
 #   test_name     what the lines of the script begin with
-#   compose_file  the file under test
+#   COMPOSE_FILE  the file under test, or several with : between them, exported
 #   logs_of       the services whose last lines are shown when it fails
 # and later `watcher`, the container in which `onebit verify` waits for the end and says how far it is.
 # The caller calls `begin` first. Whatever happens, `end` removes all that was started.
@@ -9,7 +9,7 @@ export COMPOSE_ANSI=never COMPOSE_PROGRESS=plain
 
 say() { echo "$test_name [$((SECONDS - started_s)) s]: $*"; }
 fail() { say "$*"; exit 1; }
-compose() { docker compose -f "$compose_file" "$@"; }
+compose() { docker compose "$@"; }
 remove() { compose down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1; }
 
 begin() {

@@ -1,17 +1,19 @@
-"""What makes a local Kafka a secured one: certificates, a user who may do everything, and the broker's settings.
+"""What makes a Kafka of one's own a secured one: certificates, a user, and the broker's settings.
 
 Clients come in by TLS and SCRAM-SHA-512, and may do what ACLs allow. The broker and its controller know each other by
 the broker's certificate. All of it lies in one folder, for this user's eyes alone:
 
     security/ca.pem              what clients trust
     security/broker.pem          the broker's key and certificate
-    security/client.properties   how a client comes in as `admin`, who may do everything
+    security/client.properties   how a client comes in; on this machine as `admin`, who may do everything
     security/format.args         while the storage is formatted: so the password stands in no command line
+
+docker/compose.secure.yaml secures its Kafka with the same files. This module is all of Onebit that makes them.
 """
 
 import secrets
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ADMIN = "admin"
@@ -23,9 +25,11 @@ _PRIVATE = 0o600
 
 
 class LocalSecurity:
-    """The files of a secured broker's home."""
+    """The files of a secured broker's home: for clients that are `user`, of a broker that is known by `names`."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, user: str = ADMIN, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")) -> None:
+        self.user = user
+        self.names = names
         self.folder = home / "security"
         self.ca = self.folder / "ca.pem"
         self.broker = self.folder / "broker.pem"
@@ -38,19 +42,19 @@ class LocalSecurity:
         return self.client_config.exists()
 
     def make(self) -> str:
-        """Make certificates, and the password of `admin`, which is returned."""
+        """Make certificates, and the password of the user, which is returned."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self._issue_certificates()
         password = secrets.token_urlsafe(24)
         _write_private(
             self.client_config,
-            f"security.protocol=SASL_SSL\nsasl.mechanism={MECHANISM}\nsasl.username={ADMIN}\n"
+            f"security.protocol=SASL_SSL\nsasl.mechanism={MECHANISM}\nsasl.username={self.user}\n"
             f"sasl.password={password}\nssl.ca.location={self.ca}\n",
         )
         return password
 
     def password(self) -> str:
-        """The password of `admin`."""
+        """The password of the user."""
         lines = dict(line.split("=", 1) for line in self.client_config.read_text().splitlines())
         return lines["sasl.password"]
 
@@ -85,8 +89,8 @@ class LocalSecurity:
         return context
 
     def scram(self) -> str:
-        """The credential of `admin` as the storage is formatted with it."""
-        return f"{MECHANISM}=[name={ADMIN},password={self.password()}]"
+        """The credential of the user as the storage is formatted with it."""
+        return f"{MECHANISM}=[name={self.user},password={self.password()}]"
 
     def write_format_arguments(self, arguments: list[str]) -> None:
         """Write the arguments of a Java machine to the file that it reads them from."""
@@ -98,7 +102,7 @@ class LocalSecurity:
         from cryptography.hazmat.primitives import serialization
 
         authority = trustme.CA(organization_name="Onebit's local Kafka")
-        issued = authority.issue_cert("localhost", "127.0.0.1", "::1", common_name=_BROKER)
+        issued = authority.issue_cert(*self.names, common_name=_BROKER)
         # Kafka reads PKCS#8 alone.
         key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

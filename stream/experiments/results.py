@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from scipy.special import stdtr
+
 from stream.experiments.definition import Comparison, Conditions, Figure, Parameters, Reported, Scalar
 from stream.experiments.measure import Row
 from stream.parsing import parse_number
@@ -189,13 +191,17 @@ def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], 
         (of for (data, _, *by), of in groups.items() if (data, *by) == place and of[0].learner == table.marks), []
     )
     theirs = {(row.seed, row.fold): row.error for row in others}
-    pairs = [(row.error, theirs[row.seed, row.fold]) for row in rows if (row.seed, row.fold) in theirs]
-    if len(pairs) < 2 or all(one == other for one, other in pairs):
+    differences = [row.error - theirs[row.seed, row.fold] for row in rows if (row.seed, row.fold) in theirs]
+    if len(differences) < 2 or not any(differences):
         return ""
-    from scipy.stats import ttest_rel  # here: it takes a second to load, which every command would wait for
-
-    p = float(ttest_rel([one for one, _ in pairs], [other for _, other in pairs]).pvalue)
+    p = _by_chance(differences)
     return next((mark for below, mark in P_VALUES if p < below), "")
+
+
+def _by_chance(differences: Sequence[float]) -> float:
+    """The p-value of the t-test that differences, two at least and not all 0, are 0 in the mean."""
+    n, spread = len(differences), stdev(differences)
+    return float(2.0 * stdtr(n - 1, -abs(mean(differences)) * math.sqrt(n) / spread)) if spread else 0.0
 
 
 def differs(line: Compared, tolerance: float) -> bool:

@@ -34,7 +34,7 @@ def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise ExperimentError(f"{path}: expected the rows of an experiment as Parquet; {error}") from error
     if table.schema.names != SCHEMA.names:

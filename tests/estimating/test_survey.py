@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import chi2_contingency
 
 from producers.datasets.log import MISSING, LogBatch
 from stream.estimating.rows import chunks
@@ -89,6 +90,11 @@ def test_censoring_by_chance_is_hardly_ever_flagged() -> None:
         independence(np.stack((losses := rng.binomial(200, 0.1, 30), 200 - losses), axis=1)) for _ in range(800)
     ]
     assert 0.02 < np.mean(np.array(p_values) < 0.05) < 0.08
+
+
+def test_independence_is_that_of_pearson() -> None:
+    table = np.array([[50, 950], [31, 669], [9, 41]])
+    assert independence(table) == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-12)
 
 
 def test_seldom_classes_are_tested_together() -> None:

@@ -1,0 +1,84 @@
+"""What docker/compose.secure.yaml lays over docker/compose.yaml."""
+
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+
+from stream.brokers.client_config import client_config, read_properties
+from stream.brokers.local_security import LocalSecurity
+
+FOLDER = Path(__file__).parents[2] / "docker"
+
+
+class ComposeLoader(yaml.SafeLoader):
+    """Reads compose's own tags, !reset and !override, as the values behind them."""
+
+
+def _value(loader: yaml.SafeLoader, _tag: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node)
+    return None
+
+
+ComposeLoader.add_multi_constructor("!", _value)
+
+
+def services(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.load((FOLDER / name).read_text(), ComposeLoader)  # noqa: S506  # a SafeLoader
+    return read["services"]  # type: ignore[no-any-return]
+
+
+def test_every_program_comes_in_by_the_file_of_properties_alone() -> None:
+    plain, secured = services("compose.yaml"), services("compose.secure.yaml")
+    programs = {name for name, service in plain.items() if "onebit" in service["image"]}
+    comes_in = {
+        "environment": {"ONEBIT_CLIENT_CONFIG": "/security/client.properties"},
+        "volumes": ["client-security:/security:ro"],
+    }
+
+    assert secured.keys() - plain.keys() == {"certificates", "users"}
+    assert programs == plain.keys() - {"kafka", "prometheus"}
+    assert {name: {part: secured[name][part] for part in comes_in} for name in programs} == dict.fromkeys(
+        programs, comes_in
+    )
+
+
+def test_its_kafka_is_secured_as_the_local_one_is() -> None:
+    environment = services("compose.secure.yaml")["kafka"]["environment"]
+    local = LocalSecurity(Path("/")).settings("localhost", {})
+    same = [name for name in local if name.startswith(("ssl.", "sasl.", "authorizer."))]
+    given = {name: environment[f"KAFKA_{name.upper().replace('.', '_')}"].replace("$$", "$") for name in same}
+    protocols = dict(one.split(":") for one in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    listeners = re.findall(r"(\w+)://", environment["KAFKA_LISTENERS"])
+
+    assert len(same) == 7
+    assert given == {name: local[name] for name in same}
+    assert [protocols[name] for name in listeners] == ["SASL_SSL", "SASL_SSL", "SSL", "SSL"]
+    for name in listeners:  # whoever has no password shows a certificate
+        if protocols[name] == "SSL":
+            assert environment[f"KAFKA_LISTENER_NAME_{name}_SSL_CLIENT_AUTH"] == "required"
+
+
+def test_no_secret_stands_in_the_file() -> None:
+    text = (FOLDER / "compose.secure.yaml").read_text()
+    assert [line for line in text.splitlines() if re.search(r"password\s*[:=]", line, re.IGNORECASE)] == []
+
+
+def test_its_files_are_for_the_programs_user_and_the_services_name(tmp_path: Path) -> None:
+    security = LocalSecurity(tmp_path, user="onebit", names=("kafka", "localhost"))
+    password = security.make()
+    read = client_config(read_properties(security.client_config))
+    pem = security.broker.read_bytes()
+    names = x509.load_pem_x509_certificate(pem[pem.index(b"-----BEGIN CERTIFICATE") :]).extensions
+
+    assert names.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName) == [
+        "kafka", "localhost",
+    ]  # fmt: skip
+    assert (read.sasl_username, read.ssl_ca_location) == ("onebit", str(security.ca))
+    assert read.sasl_password is not None
+    assert read.sasl_password.get_secret_value() == password == security.password()
+    assert {stat.S_IMODE(file.stat().st_mode) for file in security.folder.iterdir()} == {0o600}

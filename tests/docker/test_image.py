@@ -1,0 +1,21 @@
+"""What docker/Dockerfile takes out of the libraries."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_part_of_scipy_that_the_image_lacks_is_used() -> None:
+    gone = set(re.findall(r"\bscipy/(\w+)", (ROOT / "docker/Dockerfile").read_text()))
+    sources = [
+        path for folder in ("onebit", "stream", "producers", "consumers") for path in (ROOT / folder).rglob("*.py")
+    ]
+    found = re.findall(
+        r"^\s*(?:from|import) scipy(?:\.(\w+)| import (.+))", "\n".join(map(Path.read_text, sources)), re.MULTILINE
+    )
+    used = {name for module, names in found for name in re.findall(r"\w+", module or names)}
+
+    assert "stats" in gone
+    assert "linalg" in used
+    assert gone & used == set()
