@@ -347,6 +347,9 @@ class EmbeddedTransactionalProducer:
         self._epoch = epoch
         self._transaction: _Transaction | None = None
 
+    def rest(self) -> None:
+        """See TransactionalProducer; a commit is done when it is answered."""
+
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._broker.check_epoch(self._id, self._epoch)

@@ -81,6 +81,12 @@ class Producer(Protocol):
 class TransactionalProducer(Protocol):
     """Writes records and consumed offsets in transactions. Making one fences all earlier ones of the same id."""
 
+    def rest(self) -> None:
+        """Wait until the broker is done with the last transaction, for some milliseconds: else it puts off the next.
+
+        `begin` waits for it, too. Whoever rests before reading takes along what comes meanwhile.
+        """
+
     def begin(self) -> None:
         """Open a transaction."""
 

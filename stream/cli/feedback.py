@@ -8,6 +8,7 @@ from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Broker
 from stream.cli.banner import announce_start
+from stream.cli.collecting import collect_seldom
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
@@ -54,6 +55,7 @@ def feedback(settings: Settings) -> None:
         announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
         said = Status()
         show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
+        collect_seldom()
         try:
             while not stop():
                 watch()

@@ -12,6 +12,7 @@ from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
+from stream.cli.collecting import collect_seldom
 from stream.cli.composition import n_features_of, parameters_of, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
@@ -119,6 +120,7 @@ def learn(
                 warn(warning)
 
         show, stands = every(STATUS_INTERVAL_MS, status), False
+        collect_seldom()
         try:
             while not asked_to_stop():
                 watch()

@@ -233,6 +233,10 @@ class FaultyTransactionalProducer:
         self._transaction: Transaction | None = None
         self._hangs = False
 
+    def rest(self) -> None:
+        """See TransactionalProducer."""
+        self._inner.rest()
+
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._broker.consult("begin")

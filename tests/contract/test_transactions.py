@@ -76,6 +76,19 @@ def test_a_commit_tells_the_append_time_of_its_last_record(broker: Broker, prefi
     producer.close()
 
 
+def test_a_producer_may_rest_at_any_time(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    producer = broker.transactional_producer(prefix)
+    producer.rest()
+    for value in (b"a", b"b"):
+        producer.begin()
+        producer.send(name, 0, b"key", value)
+        producer.commit()
+        producer.rest()
+    assert values(read(broker.reader([TopicPartition(name, 0)]), 2)) == ["a", "b"]
+    producer.close()
+
+
 def test_a_flush_tells_the_latest_append_time_of_each_partition_written_to(broker: Broker, prefix: str) -> None:
     names = topic(broker, prefix, 2, "a"), topic(broker, prefix, 1, "b")
     tps = [TopicPartition(names[0], 0), TopicPartition(names[0], 1), TopicPartition(names[1], 0)]
