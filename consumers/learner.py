@@ -180,7 +180,7 @@ class LearnerProgram:
         """How many records of each input are not applied; the broker is asked, between two steps."""
         self._ends.forget()
         return {
-            tp: len(waiting) + max(0, self._ends.of(tp).high_watermark - self._consumer.position(tp))
+            tp: len(waiting) + max(0, self._ends.high_watermark(tp) - self._consumer.position(tp))
             for running in self._running.values()
             for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
         }

@@ -152,6 +152,10 @@ class EmbeddedBroker:
         """See Broker."""
         return {tp: self._log(tp).ends() for tp in tps}
 
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return {tp: self._log(tp).stable() for tp in tps}
+
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
         return {tp: self._log(tp).first for tp in tps}

@@ -226,6 +226,9 @@ class Broker(Protocol):
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """Where partitions end, asked of the broker now (not remembered from an earlier answer)."""
 
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The stable ends alone, which cost one question and not two."""
+
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still kept in each partition."""
 

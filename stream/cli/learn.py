@@ -93,7 +93,8 @@ def learn(
         def committed(commits: Sequence[Commit]) -> None:
             tally.add(commits)
             estimating.add(commits)
-            counts.add(commits, program.broker_ms)
+            if watched.tells:
+                counts.add(commits, program.broker_ms)
             for message in drift_warnings(commits):
                 warn(message)
 

@@ -20,6 +20,7 @@ def test_an_open_transaction_is_in_the_log_and_not_to_be_read(broker: Broker, pr
     reader = broker.reader([tp])
     assert values(read(reader, 1)) == ["a"]
     assert broker.ends([tp])[tp] == Ends(high_watermark=3, stable=1)
+    assert broker.stable_ends([tp]) == {tp: 1}
     producer.commit()
     assert values(read(reader, 2)) == ["open", "b"]
     settled(broker, tp)

@@ -55,9 +55,13 @@ class Admin:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         # The stable end first: both only grow, so that it is never beyond the high watermark.
-        stable = self._offsets("read_committed", _kafka.OFFSET_END, tps)
+        stable = self.stable_ends(tps)
         high_watermark = self._offsets("read_uncommitted", _kafka.OFFSET_END, tps)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
+
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return self._offsets("read_committed", _kafka.OFFSET_END, tps)
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""

@@ -148,9 +148,13 @@ class Admin:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         # The stable end first: both only grow, so that it is never beyond the high watermark.
-        stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+        stable = self.stable_ends(tps)
         high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
+
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
