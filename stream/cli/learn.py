@@ -12,9 +12,9 @@ from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
-from stream.cli.composition import model_of, n_features_of, parameters_of, topics_of
+from stream.cli.composition import compile_kernels, model_of, n_features_of, parameters_of, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
-from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
+from stream.cli.console import Status, StopRequest, announce, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
 from stream.cli.live_estimates import LiveEstimating, check_estimate
 from stream.cli.model_lag import LagWarnings, model_line
@@ -88,8 +88,7 @@ def learn(
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := cost.warning(task, nnz):
             warn(slow)
-        with announced_when_slow(f"{task.learner}: compiling its kernels, which are kept for the next time"):
-            task.warm_up()
+        compile_kernels(task)
         tally = Tally()
 
         def committed(commits: Sequence[Commit]) -> None:
