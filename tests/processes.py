@@ -50,7 +50,7 @@ class Pipeline:
         """Settings are those of every program, by their names."""
         self.topics = Topics.with_prefix(prefix)
         self.partitions = int(str(settings.get("partitions", 1)))
-        self._shares_model = settings.get("model") == "shared"
+        self._shares_model = settings.get("model", "shared" if self.partitions > 1 else "own") == "shared"
         self._bootstrap = bootstrap
         given = {"bootstrap": bootstrap, "topic_prefix": prefix, "session_timeout": "3s", **settings}
         self._programs = Programs(directory, {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()})
