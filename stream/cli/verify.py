@@ -13,6 +13,7 @@ from rich.table import Table
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.cli import model
+from stream.cli.collecting import collect_seldom
 from stream.cli.composition import dataset_of, events_of
 from stream.cli.connection import connected
 from stream.cli.console import announce, every, examples, fail, monotonic_ms, out
@@ -107,6 +108,7 @@ def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> li
         with connected(settings) as (broker, topics, partitions):
             if wait_events is not None:
                 _wait(broker, topics, partitions, wait_events, timeout_ms)
+            collect_seldom()
             return [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
     except JournalError as error:
         raise SettingsError(str(error)) from error
