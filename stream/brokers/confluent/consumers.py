@@ -11,6 +11,8 @@ What librdkafka leaves to its caller:
 - A damaged batch is an event, and the next one is read on. Here its partition is not read any further.
 - A record says whether its time is the broker's or its sender's; nobody else looks at that.
 - No seek is possible just after an assignment. A reader is given its partitions when it first polls.
+- Nor is one in a partition that the client has given up: after an offset that is not there, and sometimes after a
+  damaged batch, whose rest it takes for further batches. Then its partitions are assigned to it anew.
 """
 
 import time
@@ -44,6 +46,8 @@ _GRAIN_S = 0.001
 """The client waits for whole milliseconds: to wait for less is to ask it again and again, some 100 times."""
 
 _SEEK_RETRY_S = 0.002
+_SEEK_TRIED_S = 1.0
+"""After so long a refusal the partition has been given up; an assignment takes effect within milliseconds."""
 
 
 def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
@@ -230,26 +234,36 @@ class Reader:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
         self.position(tp)
-        if self._is_assigned:
-            self._seek(tp, offset)
         self._positions[tp] = offset
         self._aside.pop(tp, None)
         self._unreadable.pop(tp, None)
+        if self._is_assigned:
+            self._seek(tp, offset)
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         if tp in self._stopped:
             self._stopped.remove(tp)
             self._client.resume([_kafka.TopicPartition(*tp)])
-        deadline_s = self._connection.deadline_s()
+        given_up_s = time.monotonic() + _SEEK_TRIED_S
         while True:
             try:
                 self._client.seek(_kafka.TopicPartition(*tp, offset))
             except KafkaException as raised:
-                if error_of(raised).code() != _code._STATE or time.monotonic() > deadline_s:
+                if error_of(raised).code() != _code._STATE:
                     self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", error_of(raised), raised)
+                if time.monotonic() > given_up_s:
+                    self._assign_anew()
+                    return
                 time.sleep(_SEEK_RETRY_S)
             else:
                 return
+
+    def _assign_anew(self) -> None:
+        """Have every partition read on where it stands here; what was set aside is fetched again."""
+        self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
+        self._stopped.clear()
+        self._aside.clear()
+        self._assign()
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """See Consumer."""
