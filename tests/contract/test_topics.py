@@ -167,6 +167,10 @@ def test_after_an_offset_that_is_not_there_a_reader_seeks_to_one_that_is(broker:
         assert reader.poll(200, 10) == []
     reader.seek(first, 1)
     assert values(read(reader, 2)) == list("bc")
+    reader.seek(first, 7)
+    broker.reader([first]).poll(100, 10)  # time for the broker to refuse, which nobody has asked about
+    reader.seek(first, 0)
+    assert values(read(reader, 3)) == list("abc")
     reader.resume([second])
     assert values(read(reader, 2)) == list("de")
 

@@ -92,6 +92,7 @@ class Reader:
         self._stopped: set[TopicPartition] = set()  # paused for the client, too
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events of paused partitions, or left over of them
         self._has_moved = False  # past markers or aborted records, and no record was read
+        self._has_lost_its_way = False  # the client: it reads where nobody wants it to
         self._errors: list[Any] = []  # that the client has told, and poll has not raised
         self._unreadable: dict[TopicPartition, str] = {}  # and why
 
@@ -105,6 +106,8 @@ class Reader:
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
             self._refuse_if_told_to()
+            if self._has_lost_its_way and self._positions:
+                self._assign_anew()
             self._has_moved = False
             events = self._take_aside(records_max)
             if len(events) < records_max:
@@ -125,6 +128,7 @@ class Reader:
         with self._connection.translating("read partitions"):
             self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
         self._is_assigned = True
+        self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
         """What was set aside of partitions that are read on, up to a number."""
@@ -203,14 +207,26 @@ class Reader:
                 self._positions[tp] = event.offset()
                 self._has_moved = True
         elif code == _code._AUTO_OFFSET_RESET:
-            self._unreadable[tp] = (
-                f"an offset to be read is not in its partition, because it is no longer kept or never was: "
-                f"{tp.topic}/{tp.partition}, offset {self._positions.get(tp)}: {error.str()}"
-            )
+            self._hear_of_no_such_offset(tp, event, error)
         elif code == _code._BAD_MSG:
             self._unreadable[tp] = damaged(tp, self._positions.get(tp, -1), f"CorruptRecord: {error.str()}")
         else:
             self._errors.append(error)
+
+    def _hear_of_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
+        """The client may be where nobody reads: it was, before a seek, or has lost its way in a damaged batch."""
+        offset = self._positions.get(tp)
+        if offset is None:
+            return
+        if event.offset() != offset:
+            first, end = self._admin.beginnings([tp])[tp], self._admin.ends([tp])[tp].high_watermark
+            if first <= offset <= end:
+                self._has_lost_its_way = True
+                return
+        self._unreadable[tp] = (
+            f"an offset to be read is not in its partition, because it is no longer kept or never was: "
+            f"{tp.topic}/{tp.partition}, offset {offset}: {error.str()}"
+        )
 
     def _refuse_if_told_to(self) -> None:
         """Raise what the client has told beside records."""
