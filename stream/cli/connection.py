@@ -103,7 +103,10 @@ def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = F
         raise SettingsError(f"there is no topic {', '.join(missing)}; create them first: {create}")
     counts = {name: descriptions[name].partitions for name in topics}
     if len(set(counts.values())) != 1:
-        raise SettingsError(f"all topics need the same number of partitions; got {counts}")
+        raise SettingsError(
+            f"all topics need the same number of partitions; got {counts}: none can be taken away; begin "
+            "anew with another prefix, and bring the model along (onebit model export, import)"
+        )
     if shares_model and descriptions[topics.updates].partitions != 1:
         raise SettingsError(
             f"topic {topics.updates}: expected one partition, whose order is that of the model; got "
