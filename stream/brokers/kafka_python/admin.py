@@ -116,6 +116,14 @@ class Admin:
             self._connection.forbid("describe topics", [Acl("topic", name, "Describe") for name in sorted(forbidden)])
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
+    def allowed(self, names: Sequence[str]) -> dict[str, frozenset[str]]:
+        """The operations that are allowed on topics, by the topics' names, and named as an Acl names them."""
+        found = self._connection.ask("ask what is allowed", lambda: self.client.describe_topics(list(names)))
+        return {
+            topic["name"]: frozenset(name.title().replace("_", "") for name in topic["authorized_operations"])
+            for topic in found
+        }
+
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
         existing = list(self.describe_topics(names))
