@@ -69,14 +69,13 @@ def learn(
     estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
     counts = LearnerCounts()  # likewise
 
-    def work(broker: Broker, watched: Watched) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
         asked_to_stop = watched.beats(stop)
 
         def pulse() -> None:
             if asked_to_stop():
                 raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
 
-        partitions = require_topics(broker, settings)
         begun = pipeline_settings(broker, topics, partitions, pulse)
         task, nnz, given = wanted_settings(settings, begun, topics.journal, change=change_settings)
         shares_model = task.model == "shared"

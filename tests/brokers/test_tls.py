@@ -1,5 +1,6 @@
 """TLS: files that cannot be used, and brokers that cannot be trusted, in words for people."""
 
+import gc
 import socket
 import ssl
 import threading
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from stream.brokers.client_config import ClientConfig, ClientConfigError
 from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.port import AccessError
+from stream.brokers.port import AccessError, BrokerUnavailableError
 from stream.brokers.tls import context_of
 from stream.cli.app import main
 from stream.cli.exits import ExitCode
@@ -98,6 +99,14 @@ def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
 ) -> None:
     with server(certificate) as bootstrap:
         assert why in refusal(bootstrap, tls(ca), client)
+
+
+@pytest.mark.timeout(60)
+def test_handshake_that_is_not_answered_is_given_up(ca: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        with pytest.raises(BrokerUnavailableError, match="within 300 ms"):
+            connect(f"127.0.0.1:{silent.getsockname()[1]}", config=tls(ca), connect_timeout_ms=300)
+        gc.collect()  # a socket that is collected unclosed warns, and a warning is an error
 
 
 @pytest.mark.parametrize("client", ADAPTERS)

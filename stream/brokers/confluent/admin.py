@@ -42,6 +42,7 @@ class Admin:
             request_timeout_ms=connection.request_timeout_ms,
             progress=progress,
         )
+        connection.lacking = self.other.admin.lacking
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
@@ -116,13 +117,6 @@ class Admin:
     def leave(self, group: str, member_id: str, member: str) -> None:
         """Take a static member out of its group, unless another process has its place already."""
         self.other.admin.leave(group, member_id, member)
-
-    def lacking(self, needs: Sequence[Acl]) -> list[Acl]:
-        """What must be allowed, without what is allowed on topics: librdkafka does not tell which one it was about."""
-        with suppress(BrokerError):
-            allowed = self.other.admin.allowed(sorted({acl.name for acl in needs if acl.kind == "topic"}))
-            return [acl for acl in needs if acl.kind != "topic" or acl.operation not in allowed[acl.name]]
-        return list(needs)
 
     def close(self) -> None:
         """Release the connections."""

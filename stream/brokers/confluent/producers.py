@@ -254,7 +254,6 @@ class TransactionalConfluentProducer:
 
     def __init__(self, connection: Connection, admin: Admin, client: Any, transactional_id: str) -> None:
         self._connection = connection
-        self._admin = admin
         self._client = client
         self._id = transactional_id
         self._own = Acl("transactional-id", transactional_id, "Write")
@@ -364,8 +363,7 @@ class TransactionalConfluentProducer:
         except RAISED as raised:
             error = error_of(raised)
             if is_refusal(error):
-                needs = [self._own, *needs, *self._sent.needs()]
-                self._connection.refuse(what, error, raised, self._admin.lacking(needs))
+                self._connection.refuse(what, error, raised, [self._own, *needs, *self._sent.needs()])
             if error.fatal() and error.code() in FENCED:
                 self._ended = lambda: FencedError(f"could not {what}: another process has taken over ({error.str()})")
             elif is_transient(error) and not error.txn_requires_abort():
