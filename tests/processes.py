@@ -52,7 +52,7 @@ class Pipeline:
         """Settings are those of every program, by their names."""
         self.topics = Topics.with_prefix(prefix)
         self.partitions = int(str(settings.get("partitions", 1)))
-        self._shares_model = settings.get("model") == "shared"
+        self._shares_model = settings.get("model", "shared" if self.partitions > 1 else "own") == "shared"
         self._bootstrap = bootstrap
         own = {"bootstrap": bootstrap, "client": CLIENTS[0], "topic_prefix": prefix, "session_timeout": "3s"}
         given: dict[str, object] = {**own, **settings}

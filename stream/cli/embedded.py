@@ -20,6 +20,7 @@ from stream.brokers.virtual_time import run_until_settled
 from stream.cli import cost
 from stream.cli.composition import (
     class_names_of,
+    compile_kernels,
     events_of,
     feedback_plan,
     feedback_speed,
@@ -28,7 +29,7 @@ from stream.cli.composition import (
     task_settings,
     topics_of,
 )
-from stream.cli.console import announce, announced_when_slow
+from stream.cli.console import announce
 from stream.cli.hindsight import answers, warnings
 from stream.cli.live_estimates import from_topics
 from stream.cli.progress import RunProgress, run_progress
@@ -132,8 +133,7 @@ class _Watched:
 def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
     """Make topics and programs, and compile the learner, so that a run measures the run."""
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset))
-    with announced_when_slow(f"{learner}: compiling its kernels, which are kept for the next time"):
-        task.warm_up()
+    compile_kernels(task)
     topics = topics_of(settings)
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)

@@ -95,7 +95,7 @@ def test_transaction_that_is_open_is_waited_for_where_that_is_asked_for(
 def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2)
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2, model="own")
     flags = "--events 1500 --rate 500 --delay exponential:100ms --window 2s --loss 0.02 --duplicates 0.02"
     page = tmp_path / "page.html"
     run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", "--report", str(page), *flags.split())
@@ -145,7 +145,9 @@ def child(parent: int, command: str) -> int | None:
 def test_stream_of_another_client_is_counted_record_by_record(
     pipeline: MakePipeline, kafka: LocalKafka, client: str
 ) -> None:
-    ours = pipeline(n_classes=3, n_features=4, window="4s", orphan_window="15s", partitions=2, client=client)
+    ours = pipeline(
+        n_classes=3, n_features=4, window="4s", orphan_window="15s", partitions=2, model="own", client=client
+    )
     topics = ours.topics
     learner = ours.start("learn", "--learner", "banditron")
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=0)
@@ -271,7 +273,9 @@ def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_t
 
 
 def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: MakePipeline, client: str) -> None:
-    ours = pipeline(**STREAM | {"rate": 150}, partitions=2, client=client)  # the replay must outlive the learner
+    ours = pipeline(
+        **STREAM | {"rate": 150}, partitions=2, model="own", client=client
+    )  # the replay must outlive the learner
     learner, feedback, replay = (ours.start(name) for name in ("learn", "feedback", "replay"))
     with ours.watch() as watch:
         watch.wait_until_decided(EVENTS // 4)
@@ -404,7 +408,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothin
 def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_place(
     pipeline: MakePipeline, client: str, others: int, frozen_s: int
 ) -> None:
-    ours = pipeline(**STREAM, partitions=2, client=client)
+    ours = pipeline(**STREAM, partitions=2, model="own", client=client)
     ours.start("feedback")
     ours.start("replay")
     with ours.watch() as watch:
