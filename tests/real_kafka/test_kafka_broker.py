@@ -277,6 +277,22 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
     broker.close()
 
 
+def test_partitions_that_are_added_are_found_at_once(kafka: LocalKafka, prefix: str, client: str) -> None:
+    broker = connect(kafka.bootstrap, client=client)
+    broker.create_topics([TopicSpec(prefix, 1)])
+    old, added = TopicPartition(prefix, 0), TopicPartition(prefix, 1)
+    assert broker.ends([old]) == {old: (0, 0)}
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    admin.create_partitions({prefix: 2})
+    admin.close()
+    wait_for(lambda: broker.describe_topics([prefix])[prefix].partitions == 2)
+    started_s = time.monotonic()
+    assert broker.ends([added]) == {added: (0, 0)}
+    assert broker.beginnings([old, added]) == {old: 0, added: 0}
+    assert time.monotonic() - started_s < 5
+    broker.close()
+
+
 def test_batch_that_was_damaged_on_the_disk_is_named_with_its_place_again_and_again(
     own_kafka: LocalKafka, client: str
 ) -> None:
