@@ -10,7 +10,7 @@ from stream.brokers.port import Broker
 from stream.cli.banner import announce_start
 from stream.cli.collecting import collect_seldom
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
-from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
+from stream.cli.connection import by_client, keep_running, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
 from stream.cli.flags import with_settings
 from stream.cli.program_metrics import feedback_samples
@@ -37,9 +37,8 @@ def feedback(settings: Settings) -> None:
     plan = feedback_plan(settings, dataset)
     sent = 0
 
-    def work(broker: Broker, watched: Watched) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal sent
-        partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
         announce_start(Program.FEEDBACK, settings, partitions)
         clock = EstimatedClock(monotonic_ms)

@@ -71,14 +71,13 @@ def learn(
     estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
     counts = LearnerCounts()  # likewise
 
-    def work(broker: Broker, watched: Watched) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
         asked_to_stop = watched.beats(stop)
 
         def pulse() -> None:
             if asked_to_stop():
                 raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
 
-        partitions = require_topics(broker, settings)
         begun = pipeline_settings(broker, topics, partitions, pulse)
         has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
         model = "own" if has_no_log else model_of(settings, partitions)

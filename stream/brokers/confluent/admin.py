@@ -42,6 +42,7 @@ class Admin:
             request_timeout_ms=connection.request_timeout_ms,
             progress=progress,
         )
+        connection.lacking = self.other.admin.lacking
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
@@ -86,8 +87,10 @@ class Admin:
                     )
                 )
             except KafkaException as raised:
-                # So it also answers while it has not heard yet which partitions there are.
+                # So it also answers of partitions that it has not heard of yet, and hears of only when it is made to.
                 if error_of(raised).code() in MISSING and self._are_there(tps):
+                    for topic in {tp.topic for tp in tps}:
+                        self._asking[level].list_topics(topic, timeout=self._connection.request_timeout_s)
                     raise _timed_out() from raised
                 raise
 

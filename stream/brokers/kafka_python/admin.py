@@ -39,6 +39,7 @@ class Admin:
         """Connect, and wait for a broker that is not up yet; for how long, and who is told: see KafkaBroker."""
         self._connection = connection
         self.client = self._connect(connect_timeout_ms, progress)
+        connection.lacking = self.lacking
 
     def _connect(self, connect_timeout_ms: int, progress: Callable[[str], None]) -> Any:
         started_s = time.monotonic()
@@ -115,6 +116,17 @@ class Admin:
         if forbidden := [topic["name"] for topic in found if topic["error_code"] == _FORBIDDEN]:
             self._connection.forbid("describe topics", [Acl("topic", name, "Describe") for name in sorted(forbidden)])
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
+
+    def lacking(self, needs: Sequence[Acl]) -> Sequence[Acl]:
+        """Those of some ACLs of one kind that are lacking: a refusal does not always tell which topic it is about."""
+        if len(needs) < 2 or needs[0].kind != "topic":
+            return needs
+        with suppress(BrokerError):
+            names = sorted({acl.name for acl in needs})
+            found = self._connection.ask("ask what is allowed", lambda: self.client.describe_topics(names))
+            allowed = {topic["name"]: topic["authorized_operations"] for topic in found}
+            return [acl for acl in needs if acl.operation.upper() not in allowed[acl.name]] or needs
+        return needs
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
