@@ -1,6 +1,7 @@
-"""Reading a partition up to where it ends at the moment of asking."""
+"""Reading a partition up to where it ends at the moment of asking, or some of its records again."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from stream.brokers.port import Broker, BrokerUnavailableError, Consumer
@@ -75,3 +76,64 @@ def read_towards(
         f"could not read {tp.topic}/{tp.partition} up to offset {end}: nothing came for {timeout_ms} ms after offset "
         f"{consumer.position(tp)}; see that the broker runs and is reachable"
     )
+
+
+RUN_GAP_MAX = 1_000
+"""Offsets: what is asked for with no wider gap is read in one run, and what stands in the gap with it."""
+
+
+class RecordsAt:
+    """Reads records of a partition by their offsets; it is quick where each time the next ones are asked for."""
+
+    def __init__(self, broker: Broker, tp: TopicPartition) -> None:
+        self._broker = broker
+        self._tp = tp
+        self._consumer = broker.reader([tp])
+        self._ahead: deque[Record] = deque()  # that were read, and not asked for yet
+
+    def read(self, offsets: Iterable[int], timeout_ms: int = READ_TIMEOUT_MS) -> dict[int, Record]:
+        """The records at these offsets, by offset, those that are there.
+
+        Args:
+            offsets: any number of them, in any order.
+            timeout_ms: how long to wait for the next records.
+
+        Raises:
+            BrokerUnavailableError: nothing came for `timeout_ms`.
+        """
+        begin, end = self._broker.beginnings([self._tp])[self._tp], self._broker.ends([self._tp])[self._tp].stable
+        wanted = {offset for offset in offsets if begin <= offset < end}
+        return {
+            record.offset: record
+            for first, last in _runs(sorted(wanted))
+            for record in self._run(first, last + 1, timeout_ms)
+            if record.offset in wanted
+        }
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._consumer.close()
+
+    def _run(self, first: int, end: int, timeout_ms: int) -> Iterator[Record]:
+        while self._ahead and self._ahead[0].offset < first:
+            self._ahead.popleft()
+        if self._ahead[0].offset > first if self._ahead else self._consumer.position(self._tp) != first:
+            self._ahead.clear()
+            self._consumer.seek(self._tp, first)
+        while True:
+            while self._ahead and self._ahead[0].offset < end:
+                yield self._ahead.popleft()
+            if self._ahead or self._consumer.position(self._tp) >= end:
+                return
+            self._ahead.extend(read_towards(self._consumer, self._tp, end, timeout_ms))
+
+
+def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last offset of each run, of offsets in their order."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and offset - runs[-1][1] <= RUN_GAP_MAX:
+            runs[-1] = (runs[-1][0], offset)
+        else:
+            runs.append((offset, offset))
+    return runs

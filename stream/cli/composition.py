@@ -13,7 +13,7 @@ from producers.datasets.logged import LogDataset, has_labels, has_times, log_dat
 from producers.datasets.logs.kept import keep_log
 from producers.datasets.logs.mapping import read_mapping
 from producers.replay import ReplayOptions
-from stream.cli.console import announce, warn
+from stream.cli.console import announce, announced_when_slow, warn
 from stream.cli.setting_values import LOGGED, parse_time
 from stream.cli.settings import AUTO, Settings, SettingsError
 from stream.durations import parse_speed
@@ -261,3 +261,14 @@ def n_features_of(settings: Settings) -> int | None:
 def topics_of(settings: Settings) -> Topics:
     """The topics of the pipeline."""
     return Topics.with_prefix(settings.topic_prefix)
+
+
+def compile_kernels(task: TaskSettings) -> None:
+    """Compile the learner, so that no event waits for that; people are told where it takes long."""
+    from stream.learners.kernels import KEPT_IN  # here: it loads numba
+
+    kept = (
+        "kept for the next time" if KEPT_IN else "kept nowhere: no folder can be written to; name one: NUMBA_CACHE_DIR"
+    )
+    with announced_when_slow(f"{task.learner}: compiling its kernels, which are {kept}"):
+        task.warm_up()

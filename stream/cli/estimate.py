@@ -12,27 +12,23 @@ from rich.table import Table
 
 from producers.datasets.log import rows_left_out
 from producers.datasets.logs.mapping import read_mapping
-from producers.datasets.logs.reading import LogFile, open_log
+from producers.datasets.logs.reading import open_log
 from producers.datasets.logs.streams import STDIN
 from stream.cli.console import announce, every, examples, monotonic_ms, out, warn
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove
+from stream.cli.policies import policy_of
 from stream.cli.settings import SettingsError
 from stream.cli.sources import command_line
 from stream.estimating.estimate import Estimates, Progress, estimate
 from stream.estimating.intervals import Interval
 from stream.estimating.judge import Judged, Options, estimate_fields
-from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
+from stream.estimating.policies import Training
 from stream.joining.play import Reward
-from stream.learners import create
 from stream.randomness.delays import parse_delay
-from stream.verifying.model_files import Model as Saved
-from stream.verifying.model_files import read_model
-from stream.wire.named_features import from_plain
 
 app = typer.Typer()
 
 PROGRESS_INTERVAL_MS = 5_000
-MODEL = "model:"
 
 
 class IntervalKind(StrEnum):
@@ -152,52 +148,6 @@ def _check_ranges(confidence: float, clip: float | None, propensity_min: float |
     ):
         if not ok:
             raise SettingsError(f"{flag}: expected {accepted}; got {value}")
-
-
-def policy_of(spec: str, log: LogFile, training: Training) -> Policy:
-    """The policy that a flag names; a model is read from its file.
-
-    Raises:
-        EstimateError: there is none, or the model is not one for this log.
-        ModelError: the file cannot be read.
-    """
-    if not spec.startswith(MODEL):
-        return parse_policy(spec, log.class_names, log.n_features, training)
-    model = read_model(Path(spec.removeprefix(MODEL)))
-    sizes = (model.meta["n_classes"], model.meta["n_features"])
-    if sizes != (len(log.class_names), log.n_features):
-        raise EstimateError(
-            f"policy {spec}: the model has {sizes[0]} classes and {sizes[1]} features; {log.name} has "
-            f"{len(log.class_names)} and {log.n_features}"
-        )
-    _check_names(spec, model, log)
-    learner = create(model.meta["learner"], *sizes, **model.meta["parameters"])
-    learner.load(model.state)
-    return Model(spec, learner)
-
-
-def _check_names(spec: str, model: Saved, log: LogFile) -> None:
-    """See that the numbers of classes and features mean in the log what they mean to the model, where its file says it.
-
-    Raises:
-        EstimateError: they do not.
-    """
-    settings = model.meta.get("settings", {})
-    classes = settings.get("class_names")
-    if classes is not None and tuple(classes) != log.class_names:
-        number = next(k for k, pair in enumerate(zip(classes, log.class_names, strict=True)) if pair[0] != pair[1])
-        raise EstimateError(
-            f"policy {spec}: the model's class {number} is {classes[number]!r}, and that of {log.name} is "
-            f"{log.class_names[number]!r}; list the classes in the mapping as the model has them: {', '.join(classes)}"
-        )
-    features = settings.get("features")
-    if features is not None and (encoder := from_plain(features)) != log.encoder:
-        names = dict.fromkeys([*encoder.names, *log.encoder.names])
-        odd = [name for name in names if encoder.names.get(name) != log.encoder.names.get(name)] or ["what is hashed"]
-        raise EstimateError(
-            f"policy {spec}: {', '.join(odd)} of {log.name} have other indices than in the model; judge it on a log "
-            "with the same features and values as the one that its --features were saved from"
-        )
 
 
 def as_json(found: Estimates, interval: IntervalKind) -> dict[str, Any]:

@@ -68,8 +68,10 @@ def run(
     data_dir: DataDir = None,
     results: Results = RESULTS,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
-    events: Annotated[int | None, typer.Option(min=1, help="In each run, instead of what the definition says.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Likewise.")] = None,
+    events: Annotated[
+        int | None, typer.Option(min=1, help="In each run, at most: a sweep whose definition says fewer keeps those.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Instead of what the definition says.")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Of the experiment only this sweep; may be repeated.")] = None,
 ) -> None:
     """Run experiments, and write their figures and tables.
@@ -158,10 +160,13 @@ class _Shown:
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, far: HowFar) -> None:
-        """Show a run that has ended."""
+        """Show a run that has ended, or, before the first one, that a sweep begins."""
         self._last = far
         if self._bar is None:
-            self._announce()
+            if far.job is None:
+                self._line()  # its first run may take long
+            else:
+                self._announce()
             return
         if far.sweep not in self._tasks:
             self._tasks[far.sweep] = self._bar.add_task(f"{self._name} {far.sweep}", total=far.of, figures="")

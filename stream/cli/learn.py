@@ -12,9 +12,10 @@ from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
-from stream.cli.composition import model_of, n_features_of, parameters_of, topics_of
+from stream.cli.collecting import collect_seldom
+from stream.cli.composition import compile_kernels, model_of, n_features_of, parameters_of, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
-from stream.cli.console import Status, StopRequest, announce, announced_when_slow, boot_ms, every, examples, warn
+from stream.cli.console import Status, StopRequest, announce, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
 from stream.cli.live_estimates import LiveEstimating, check_estimate
 from stream.cli.model_lag import LagWarnings, model_line
@@ -70,14 +71,13 @@ def learn(
     estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
     counts = LearnerCounts()  # likewise
 
-    def work(broker: Broker, watched: Watched) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
         asked_to_stop = watched.beats(stop)
 
         def pulse() -> None:
             if asked_to_stop():
                 raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
 
-        partitions = require_topics(broker, settings)
         begun = pipeline_settings(broker, topics, partitions, pulse)
         has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
         model = "own" if has_no_log else model_of(settings, partitions)
@@ -88,14 +88,14 @@ def learn(
         check_estimate(task.play, is_asked=settings.estimate)
         if slow := cost.warning(task, nnz):
             warn(slow)
-        with announced_when_slow(f"{task.learner}: compiling its kernels, which are kept for the next time"):
-            task.warm_up()
+        compile_kernels(task)
         tally = Tally()
 
         def committed(commits: Sequence[Commit]) -> None:
             tally.add(commits)
             estimating.add(commits)
-            counts.add(commits, program.broker_ms)
+            if watched.tells:
+                counts.add(commits, program.broker_ms)
             for message in drift_warnings(commits):
                 warn(message)
 
@@ -124,6 +124,7 @@ def learn(
                 warn(warning)
 
         show, stands = every(STATUS_INTERVAL_MS, status), False
+        collect_seldom()
         try:
             while not asked_to_stop():
                 watch()

@@ -2,26 +2,30 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from threading import Event, Thread
+from typing import Annotated
 
 import typer
 
 from stream.brokers.port import Broker, BrokerError
-from stream.brokers.reading import read_partition
+from stream.brokers.reading import RecordsAt, read_partition
 from stream.cli.access import client_config_of
 from stream.cli.composition import topics_of
 from stream.cli.connection import connect, require_topics
 from stream.cli.console import StopRequest, announce, examples, monotonic_ms
 from stream.cli.flags import with_settings
-from stream.cli.settings import Program, Settings, SettingsError
+from stream.cli.policies import check_live, live_policies
+from stream.cli.settings import Panel, Program, Settings, SettingsError
 from stream.cli.watching import Watched, watched
 from stream.monitoring.assets import page_files
 from stream.monitoring.picture import Picture
+from stream.monitoring.policies import Policies
 from stream.recovery.journal_reading import JournalFollower
+from stream.recovery.settings_reading import settings_in_force
 from stream.telemetry.metrics import MONITOR
-from stream.wire.records import TopicPartition
+from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
 LOOK_S = 0.3
@@ -29,12 +33,33 @@ LOOK_S = 0.3
 
 AGAIN_S = 2.0
 
+CONTEXTS_MS = 3_000
+"""For so long a context is waited for."""
+
 app = typer.Typer()
 
 
-@app.command(epilog=examples("onebit monitor", "onebit monitor --page-port 8000 --topic-prefix own."))
+@app.command(
+    epilog=examples(
+        "onebit monitor",
+        "onebit monitor --page-port 8000 --topic-prefix own.",
+        "onebit monitor --estimate constant:3 --estimate model:noon.npz",
+    )
+)
 @with_settings(Program.MONITOR)
-def monitor(settings: Settings) -> None:
+def monitor(
+    settings: Settings,
+    estimate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            show_default="the highest score, each class alike",
+            rich_help_panel=Panel.WATCHING,
+            help="Whom to judge, too; repeat it for more: logged, constant:ACTION, or model:FILE of `onebit model "
+            "export`.",
+        ),
+    ] = None,
+) -> None:
     """Show on a page, as it happens: alive, idle or stuck; error, delays, ledger, lag, dead letters.
 
     It reads committed records alone, and nothing depends on it. Killed and started again, it goes on with its counts.
@@ -48,6 +73,7 @@ def monitor(settings: Settings) -> None:
         raise SettingsError(
             f"the monitor needs {error.name}, which is not installed: pip install 'onebit[monitor]'"
         ) from error
+    check_live(estimate or ())
     stop = StopRequest()
     topics = topics_of(settings)
     pictures: list[Picture] = []  # the one, when Kafka has been found
@@ -65,7 +91,9 @@ def monitor(settings: Settings) -> None:
             broker.close()
         picture = Picture(topics, partitions, monotonic_ms)
         pictures.append(picture)
-        with _looking(settings, picture, topics, partitions):
+        with _looking(settings, picture, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
+            if estimate:
+                picture.judge(_policies(estimate, settings, topics, picture, watch, stop), contexts.at)
             _run(settings, picture, topics, partitions, watch, stop)
 
 
@@ -91,6 +119,62 @@ def _run(
             except MonitorEndedError as error:
                 announce(f"the monitor broke off, and begins again: {error}")
                 time.sleep(AGAIN_S)
+
+
+def _policies(
+    specs: Sequence[str], settings: Settings, topics: Topics, picture: Picture, watch: Watched, stop: Callable[[], bool]
+) -> Policies:
+    """The policies that are judged; what their names mean is known when a task has begun, which is waited for."""
+    while (partition := picture.begun) is None:
+        if stop():
+            return Policies()
+        watch.show("", picture.samples)  # there is nothing to read yet
+        time.sleep(LOOK_S)
+    broker = connect(settings, stop)
+    try:
+        return live_policies(specs, settings_in_force(broker, topics, partition), topics)
+    finally:
+        broker.close()
+
+
+class _Contexts:
+    """Contexts, read again. Where Kafka does not answer there are none, and their decisions are left out."""
+
+    def __init__(self, settings: Settings, topics: Topics) -> None:
+        self._settings = settings
+        self._topic = topics.contexts
+        self._broker: Broker | None = None  # when one has been asked for
+        self._readers: dict[int, RecordsAt] = {}
+
+    def at(self, wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
+        """See ContextsAt."""
+        found: dict[tuple[int, int], Record] = {}
+        try:
+            for partition, offsets in wanted.items():
+                for offset, record in self._reader(partition).read(offsets, CONTEXTS_MS).items():
+                    found[partition, offset] = record
+        except (BrokerError, SystemExit) as error:
+            self.close()
+            why = error if isinstance(error, BrokerError) else "Kafka does not answer"
+            announce(f"decisions are left out of the estimates of models, since their contexts cannot be read: {why}")
+        return found
+
+    def _reader(self, partition: int) -> RecordsAt:
+        if self._broker is None:
+            self._broker = connect(self._settings, lambda: True)  # not waited for: the monitor has more to do
+        if partition not in self._readers:
+            self._readers[partition] = RecordsAt(self._broker, TopicPartition(self._topic, partition))
+        return self._readers[partition]
+
+    def close(self) -> None:
+        """Release the connections."""
+        readers, broker = self._readers, self._broker
+        self._readers, self._broker = {}, None
+        with suppress(BrokerError):
+            for reader in readers.values():
+                reader.close()
+            if broker is not None:
+                broker.close()
 
 
 @contextmanager

@@ -423,7 +423,7 @@ class Settings(BaseSettings):
             _CONNECTED,
             "The client that talks to Kafka; auto takes confluent, the faster one, where confluent-kafka is installed.",
         ),
-    ] = "kafka-python"
+    ] = "auto"
     topic_prefix: Annotated[
         str,
         Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"),

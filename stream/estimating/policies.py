@@ -38,6 +38,7 @@ class Policy(ABC):
 
     name: str
     changes: bool = False  # it learns from the log
+    looks_at_x: bool = False  # what it plays depends on the features
     probability_max: float = 1.0  # no class is ever played with a larger one
 
     @abstractmethod
@@ -116,6 +117,8 @@ class Logged(Policy):
 class Model(Policy):
     """A learner as it is, that learns nothing more."""
 
+    looks_at_x = True
+
     def __init__(self, name: str, learner: Learner) -> None:
         self.name = name
         self._learner = learner
@@ -154,6 +157,7 @@ class Trained(Policy):
     """
 
     changes = True
+    looks_at_x = True
 
     def __init__(self, name: str, learner: Learner, training: Training) -> None:
         if reason := _UNSOUND.get(learner.from_logs):

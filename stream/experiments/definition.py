@@ -221,9 +221,17 @@ class Experiment(_Table):
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
     def resized(self, events: int | None, seeds: int | None) -> "Experiment":
-        """The same with other numbers of events and seeds; None: as they are."""
-        changes = {name: value for name, value in (("events", events), ("seeds", seeds)) if value is not None}
-        return self.model_copy(update={"sweeps": [sweep.model_copy(update=changes) for sweep in self.sweeps]})
+        """The same with at most so many events in each run, and another number of seeds; None: as they are."""
+        sweeps = [
+            sweep.model_copy(
+                update={
+                    "events": min(filter(None, (sweep.events, events)), default=None),
+                    "seeds": seeds or sweep.seeds,
+                }
+            )
+            for sweep in self.sweeps
+        ]
+        return self.model_copy(update={"sweeps": sweeps})
 
 
 class SetEntry(_Table):

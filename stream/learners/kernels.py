@@ -47,7 +47,7 @@ SCORE_MAX = 1e300
 
 
 def _cache_directory() -> str:
-    """A writable directory for machine code, named by the sources of this file and of `*_kernels.py` beside it.
+    """A writable directory for machine code, or nothing, named by the sources of this file and of `*_kernels.py`.
 
     numba sees that a kernel is stale when its own file has changed, not when a function that it calls in another file
     has. The kernels of these files are compiled into those of others: with a digest of them in the path, none of those
@@ -71,15 +71,18 @@ def _cache_directory() -> str:
                 return str(directory)
         except OSError:
             continue
-    return ""  # numba then looks for a place itself
+    return ""
 
 
-setattr(numba.config, "CACHE_DIR", _cache_directory())  # noqa: B010 (numba makes the attribute at run time)
+KEPT_IN = _cache_directory()
+"""Where machine code is kept; empty: nowhere, since nothing can be written to."""
+
+setattr(numba.config, "CACHE_DIR", KEPT_IN)  # noqa: B010 (numba makes the attribute at run time)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel at its first call and cache the machine code on disk."""
-    return cast(Callable[P, R], njit(cache=True)(function))
+    """Compile a kernel at its first call, and keep the machine code on disk where that can be."""
+    return cast(Callable[P, R], njit(cache=bool(KEPT_IN))(function))
 
 
 @compiled

@@ -8,15 +8,15 @@ What waits here is bounded. Beyond PENDING_MAX every other decision is left out,
 that come, until fewer wait: a sample of one in 2**level, which the page tells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from stream.estimating.live import target_weight
 from stream.estimating.running import RunningEstimate
-from stream.wire.events import Example, Outcome, Prediction
+from stream.monitoring.policies import ALWAYS
+from stream.wire.events import Example, Outcome
 
 PENDING_MAX = 500
 """In each partition: the value that holds them is written again and again."""
@@ -24,20 +24,10 @@ PENDING_MAX = 500
 EARLY_MS = 10_000
 """For so long a bit waits for its decision, by the times of the records: it was published after it."""
 
-POLICIES = ("greedy", "uniform", "learner")
-"""The highest score; each class alike; and the learner's own policy, where the decisions of a log are played."""
 
-
-def weights_of(prediction: Prediction) -> tuple[float, ...]:
-    """Of a decision under each of POLICIES: π(a|x)/μ(a|x); NaN: not known, or there is no such policy."""
-    action, greedy, propensity, scores = prediction.decision[:4]
-    if not 0.0 < propensity <= 1.0:  # NaN, too
-        return (nan,) * len(POLICIES)
-    return (
-        float(action == greedy) / propensity,
-        1.0 / (scores.size * propensity),
-        nan if prediction.target is None else target_weight(prediction),
-    )
+def in_sample(number: int, level: int) -> bool:
+    """Whether an id, by its hash, is in the sample of one in 2**level."""
+    return not number & ((1 << level) - 1)
 
 
 class Settled(NamedTuple):
@@ -61,20 +51,29 @@ class _Bit(NamedTuple):
 class PendingDecisions:
     """Those of one partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, policies: Sequence[str] = ALWAYS) -> None:
+        """Begin with none.
+
+        Args:
+            policies: the keys of those that are judged; the first one is greedy.
+        """
         self.level = 0  # one in 2**level is looked at
-        self._estimates = tuple(RunningEstimate() for _ in POLICIES)
+        self._policies = tuple(policies)
+        self._estimates = tuple(RunningEstimate() for _ in policies)
         self._decided: dict[int, _Pending] = {}  # by the hash of the id, in the order of the decisions
         self._bits: dict[int, _Bit] = {}  # of those, that wait for earlier ones; and of such as are still to be read
         self._newest_ms = 0  # append time of the last prediction
         self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bit, that are to be counted
 
-    def decide(self, number: int, prediction: Prediction, append_ms: int) -> Settled | None:
+    def decide(
+        self, number: int, decided_at_ms: int, weights: Callable[[], tuple[float, ...]], append_ms: int
+    ) -> Settled | None:
         """Take in a decision; with its bit, if that has been read.
 
         Args:
             number: the hash of its id.
-            prediction: the decision.
+            decided_at_ms: when it was made.
+            weights: of each policy π(a|x)/μ(a|x), NaN where it is not known; asked for where the sample has it.
             append_ms: of its prediction.
         """
         if append_ms // EARLY_MS > self._newest_ms // EARLY_MS:
@@ -84,9 +83,9 @@ class PendingDecisions:
                 if number in self._decided or bit.append_ms + EARLY_MS > append_ms
             }
         self._newest_ms = append_ms
-        if not self._is_taken(number):
+        if not self._takes(number):
             return None
-        self._decided[number] = _Pending(prediction.decided_at_ms, weights_of(prediction))
+        self._decided[number] = _Pending(decided_at_ms, weights())
         found = self._settled(number)
         self._advance()
         self._bound()
@@ -94,7 +93,7 @@ class PendingDecisions:
 
     def settle(self, number: int, example: Example, append_ms: int) -> Settled | None:
         """Take in what became of a decision; the decision with it, if it is known."""
-        if not self._is_taken(number):
+        if not self._takes(number):
             return None
         self._bits[number] = _Bit(append_ms, example.reward if example.outcome is Outcome.MATCHED else None)
         found = self._settled(number)
@@ -103,7 +102,7 @@ class PendingDecisions:
         return found
 
     def estimates(self) -> tuple[RunningEstimate, ...]:
-        """Of POLICIES, over the decisions that count."""
+        """Of each policy, over the decisions that count."""
         if self._rows:
             weights = np.array([row[0] for row in self._rows])
             rewards = np.array([row[1] for row in self._rows], dtype=np.float64)
@@ -118,8 +117,8 @@ class PendingDecisions:
         """When the oldest decision was made that waits; None: none does."""
         return next((pending.decided_at_ms for pending in self._decided.values()), None)
 
-    def _is_taken(self, number: int) -> bool:
-        return not number & ((1 << self.level) - 1)
+    def _takes(self, number: int) -> bool:
+        return in_sample(number, self.level)
 
     def _settled(self, number: int) -> Settled | None:
         pending, bit = self._decided.get(number), self._bits.get(number)
@@ -137,8 +136,8 @@ class PendingDecisions:
     def _bound(self) -> None:
         while max(len(self._decided), len(self._bits)) > PENDING_MAX:
             self.level += 1
-            self._decided = {number: one for number, one in self._decided.items() if self._is_taken(number)}
-            self._bits = {number: one for number, one in self._bits.items() if self._is_taken(number)}
+            self._decided = {number: one for number, one in self._decided.items() if self._takes(number)}
+            self._bits = {number: one for number, one in self._bits.items() if self._takes(number)}
         if self.level and max(len(self._decided), len(self._bits)) < PENDING_MAX // 8:
             self.level -= 1
 
@@ -146,6 +145,7 @@ class PendingDecisions:
         """For JSON; `load` takes it over."""
         return {
             "level": self.level,
+            "policies": self._policies,
             "estimates": [estimate.state() for estimate in self.estimates()],
             "decided": [[number, *pending] for number, pending in self._decided.items()],
             "bits": [[number, *bit] for number, bit in self._bits.items()],
@@ -153,13 +153,19 @@ class PendingDecisions:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where another stood."""
+        """Go on where another stood; of policies that it did not judge, nothing is known of what it has taken in."""
         self.level, self._newest_ms = state["level"], state["newest_ms"]
-        for estimate, sums in zip(self._estimates, state["estimates"], strict=True):
-            estimate.load(sums)
-        self._decided = {row[0]: _Pending(row[1], _weights(row[2])) for row in state["decided"]}
+        places = {policy: place for place, policy in enumerate(state.get("policies", ALWAYS))}
+        for policy, estimate in zip(self._policies, self._estimates, strict=True):
+            if policy in places:
+                estimate.load(state["estimates"][places[policy]])
+        self._decided = {
+            row[0]: _Pending(row[1], tuple(_weight(row[2], places.get(policy)) for policy in self._policies))
+            for row in state["decided"]
+        }
         self._bits = {row[0]: _Bit(*row[1:]) for row in state["bits"]}
 
 
-def _weights(stored: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(nan if weight is None else weight for weight in stored)  # orjson writes NaN as null
+def _weight(stored: Sequence[float | None], place: int | None) -> float:
+    weight = None if place is None else stored[place]
+    return nan if weight is None else weight  # orjson writes NaN as null

@@ -7,6 +7,7 @@ topics, and each browser has one: a lock keeps them apart.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -15,14 +16,16 @@ import orjson
 from stream.brokers.port import Ends
 from stream.estimating.running import RunningEstimate
 from stream.monitoring.delays import total_sketch
-from stream.monitoring.pending import POLICIES
-from stream.monitoring.state import PartitionState, decode, encode
+from stream.monitoring.pending import in_sample
+from stream.monitoring.policies import Contexts, Policies
+from stream.monitoring.state import PartitionState, decode, encode, hash_of
 from stream.monitoring.verdict import Condition, Seen, Verdict, judge
 from stream.monitoring.windows import RECENT_WINDOWS, Counts, Share, total_windows
 from stream.recovery.journal import JournalStep
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Sample
+from stream.wire.codec import MalformedError, decode_prediction
 from stream.wire.ledger import IDENTITIES, Ledger, total_ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -46,6 +49,10 @@ THINNER_MS, FULLER_MS = 2_000, 30_000
 LEVEL_MAX = 10
 
 
+ContextsAt = Callable[[Mapping[int, Sequence[int]]], Contexts]
+"""Finds contexts by their offsets, which are given by partition; those that are there."""
+
+
 class _Moment(NamedTuple):
     at_ms: int
     decided: int
@@ -58,6 +65,8 @@ class Picture:
     def __init__(self, topics: Topics, partitions: int, now_ms: Callable[[], int]) -> None:
         self._lock = RLock()
         self._states: dict[int, PartitionState] = {}
+        self._policies = Policies()
+        self._contexts_at: ContextsAt = lambda wanted: {}
         self._topics = topics
         self._partitions = partitions
         self._now_ms = now_ms
@@ -71,21 +80,50 @@ class Picture:
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._read_out: dict[TopicPartition, tuple[int, int]] = {}  # offsets between which there is no record
 
+    def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
+        """Judge these policies; to be told before anything is taken in or restored."""
+        self._policies, self._contexts_at = policies, contexts_at
+
+    @property
+    def begun(self) -> int | None:
+        """The partition of a task that has made a step; None: none has."""
+        with self._lock:
+            return min(self._last, default=None)
+
     def take(self, records: Iterable[Record]) -> dict[int, bytes]:
         """Take in committed records; the states of the partitions that have changed, to be kept."""
+        records = list(records)
+        contexts = (
+            self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
+        )  # outside of the lock: it may take long
         with self._lock:
             self._reads = True
             changed = {
                 record.partition
                 for record in records
-                if self._states.setdefault(record.partition, PartitionState()).take(self._topics, record, self._level)
+                if self._state(record.partition).take(self._topics, record, self._level, contexts)
             }
             return {partition: encode(self._states[partition]) for partition in sorted(changed)}
+
+    def _state(self, partition: int) -> PartitionState:
+        if partition not in self._states:
+            self._states[partition] = PartitionState(self._policies)
+        return self._states[partition]
+
+    def _wanted(self, records: Sequence[Record]) -> dict[int, list[int]]:
+        """The offsets of the contexts that policies look at, of the decisions among the records."""
+        wanted: dict[int, list[int]] = {}
+        if self._policies.look_at_x:
+            for record in records:
+                if record.topic == self._topics.predictions and in_sample(hash_of(record), self._level):
+                    with suppress(MalformedError):
+                        wanted.setdefault(record.partition, []).append(decode_prediction(record)[1])
+        return wanted
 
     def restore(self, partition: int, state: bytes) -> None:
         """Take over a state that was kept: reading goes on where it stood then."""
         with self._lock:
-            self._states[partition] = decode(state)
+            self._states[partition] = decode(state, self._policies)
 
     def hears(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
         """Take in where the topics end, and each task's last step, as Kafka has just said."""
@@ -267,7 +305,7 @@ class Picture:
 
     def _estimates(self) -> list[dict[str, Any]]:
         found = []
-        for place, policy in enumerate(POLICIES):
+        for place, policy in enumerate(self._policies.names):
             together = sum((state.pending.estimates()[place] for state in self._states.values()), RunningEstimate())
             if together.weights.n:
                 found.append(

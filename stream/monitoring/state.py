@@ -7,6 +7,8 @@ delays, latencies, classes, what other policies would have earned, the last dead
 As bytes, the value is JSON of format 2, see `encode`. A later format is another group, which reads the topics anew.
 """
 
+from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import orjson
@@ -14,7 +16,8 @@ import xxhash
 
 from stream.monitoring.delays import DelaySketch
 from stream.monitoring.latencies import Latencies
-from stream.monitoring.pending import PendingDecisions, Settled
+from stream.monitoring.pending import PendingDecisions, Settled, in_sample
+from stream.monitoring.policies import Contexts, Policies
 from stream.monitoring.windows import Counts, Windows, as_lists, from_lists
 from stream.wire.codec import MalformedError, decode_example, decode_prediction
 from stream.wire.events import Outcome
@@ -45,24 +48,26 @@ class Letter(NamedTuple):
 class PartitionState:
     """One partition, as far as it was read."""
 
-    def __init__(self) -> None:
+    def __init__(self, policies: Policies | None = None) -> None:
+        self._policies = policies or Policies()
         self.next_offset: dict[str, int] = {}  # by topic
         self.windows = Windows()
         self.classes: dict[int, Counts] = {}
         self.delays = DelaySketch()
         self.latencies = Latencies()
-        self.pending = PendingDecisions()
+        self.pending = PendingDecisions(self._policies.keys)
         self.letters: list[Letter] = []
         self.unreadable = 0  # records that no learner wrote, among its outputs
         self.passed_over = 0  # decisions and what became of them, that were not in the sample
 
-    def take(self, topics: Topics, record: Record, level: int = 0) -> bool:
+    def take(self, topics: Topics, record: Record, level: int = 0, contexts: Contexts = MappingProxyType({})) -> bool:
         """Take in a committed record; whether it was new.
 
         Args:
             topics: the pipeline's.
             record: the record.
             level: decisions are taken in, and what became of them, of one id in 2**level.
+            contexts: those of decisions, where a policy looks at them.
         """
         if record.offset < self.next_offset.get(record.topic, 0):
             return False
@@ -72,22 +77,24 @@ class PartitionState:
                 self.latencies.ask(record.offset, record.append_ms)
             elif record.topic == topics.dead_letter:
                 self._take_letter(record)
-            elif (number := hash_of(record)) & ((1 << level) - 1):
+            elif not in_sample(number := hash_of(record), level):
                 self.passed_over += 1
             elif record.topic == topics.predictions:
-                self._take_prediction(record, number)
+                self._take_prediction(record, number, contexts)
             elif record.topic == topics.examples:
                 self._take_example(record, number)
         except MalformedError:
             self.unreadable += 1
         return True
 
-    def _take_prediction(self, record: Record, number: int) -> None:
+    def _take_prediction(self, record: Record, number: int, contexts: Contexts) -> None:
         prediction, context_offset = decode_prediction(record)
         decision = prediction.decision
         self._count(record, decision.action, Counts(decided=1, explored=int(decision.action != decision.greedy)))
         self.latencies.answer(context_offset, record.append_ms)
-        self._weigh(self.pending.decide(number, prediction, record.append_ms))
+        context = contexts.get((record.partition, context_offset))
+        weights = partial(self._policies.weights, record, prediction, context)
+        self._weigh(self.pending.decide(number, prediction.decided_at_ms, weights, record.append_ms))
 
     def _take_example(self, record: Record, number: int) -> None:
         example = decode_example(record)[0]
@@ -141,10 +148,10 @@ def encode(state: PartitionState) -> bytes:
     )
 
 
-def decode(value: bytes) -> PartitionState:
-    """Read a value that this version wrote."""
+def decode(value: bytes, policies: Policies | None = None) -> PartitionState:
+    """Read a value that this version wrote, to go on judging these policies."""
     fields = orjson.loads(value)
-    state = PartitionState()
+    state = PartitionState(policies)
     state.next_offset = fields["next"]
     state.windows = Windows(from_lists(fields["windows"]))
     state.classes = from_lists(fields["classes"])

@@ -1,9 +1,9 @@
-"""Reading a partition from a broker that goes away."""
+"""Reading a partition from a broker that goes away, and some of its records again."""
 
 import pytest
 
 from stream.brokers.port import BrokerUnavailableError
-from stream.brokers.reading import read_partition
+from stream.brokers.reading import RUN_GAP_MAX, RecordsAt, read_partition
 from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
 from stream.wire.records import TopicPartition
 from tests.pipeline import TOPICS, Pipeline, small_task
@@ -50,3 +50,31 @@ def test_a_reading_that_the_outage_breaks_off_is_an_error() -> None:
     outage.away = True
     with pytest.raises(BrokerUnavailableError, match="no broker for: ends"):
         next(reading)
+
+
+@pytest.fixture
+def many() -> RecordsAt:
+    """What reads contexts e0, e1, ... again, of which there are enough for two runs."""
+    pipeline = Pipeline(small_task())
+    for number in range(RUN_GAP_MAX + 10):
+        pipeline.context(f"e{number}")
+    return RecordsAt(pipeline.broker, CONTEXTS)
+
+
+def test_records_are_found_by_their_offsets_in_any_order_and_those_that_are_not_there_are_left_out(
+    many: RecordsAt,
+) -> None:
+    last = RUN_GAP_MAX + 9
+    for offsets in ([5, 3], [4, 6, 7], [3], [last, 2, 2], [8], [], [last, last + 1, 10**15, -1], [0, last]):
+        found = many.read(offsets)
+        assert found.keys() == {offset for offset in offsets if 0 <= offset <= last}
+        assert {offset: record.key for offset, record in found.items()} == {offset: b"e%d" % offset for offset in found}
+
+
+def test_an_outage_is_an_error_of_reading_again() -> None:
+    outage = _Outage()
+    again = RecordsAt(outage.broker, CONTEXTS)
+    assert again.read([1]).keys() == {1}
+    outage.away = True
+    with pytest.raises(BrokerUnavailableError, match="no broker for"):
+        again.read([2])

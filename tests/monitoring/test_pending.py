@@ -1,14 +1,29 @@
 """What takes a decision together with its bit, in whatever order the two topics are read."""
 
-import numpy as np
+from functools import partial
+from math import nan
+from typing import NamedTuple
+
 import pytest
 
-from stream.monitoring.pending import EARLY_MS, PENDING_MAX, POLICIES, PendingDecisions, Settled, weights_of
-from stream.wire.events import Decision, Example, Outcome, Prediction, Target
+from stream.monitoring.pending import EARLY_MS, PENDING_MAX, PendingDecisions, Settled
+from stream.monitoring.policies import ALWAYS
+from stream.wire.events import Example, Outcome
 
 
-def prediction(number: int, action: int, propensity: float = 0.5, target: Target | None = None) -> Prediction:
-    return Prediction(str(number), Decision(action, 1, propensity, np.zeros(4)), 10 * number, 0, target)
+class Decided(NamedTuple):
+    """A decision for one of four classes, of which class 1 has the highest score."""
+
+    number: int
+    action: int
+    propensity: float = 0.5
+
+    def weights(self) -> tuple[float, ...]:
+        """Under the policies that are always judged; no log's decision is played."""
+        return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
+
+    def taken_by(self, pending: PendingDecisions, append_ms: int = 100) -> Settled | None:
+        return pending.decide(self.number, 10 * self.number, self.weights, append_ms)
 
 
 def example(number: int, reward: int | None) -> Example:
@@ -16,7 +31,7 @@ def example(number: int, reward: int | None) -> Example:
     return Example(str(number), outcome, 1, 0.5, reward, None, 0)
 
 
-DECISIONS = [prediction(1, 1), prediction(2, 0, 0.25), prediction(3, 1), prediction(4, 1)]
+DECISIONS = [Decided(1, 1), Decided(2, 0, 0.25), Decided(3, 1), Decided(4, 1)]
 EXAMPLES = [example(2, 1), example(1, 1), example(4, 0), example(3, None)]
 
 
@@ -26,8 +41,8 @@ def test_estimates_are_the_same_whichever_topic_is_read_first_and_after_a_restar
     decisions, examples = iter(DECISIONS), iter(EXAMPLES)
     for topic in (*order, *"ddddeeee"):
         one = next(decisions if topic == "d" else examples, None)
-        if isinstance(one, Prediction):
-            settled = pending.decide(int(one.id), one, 100)
+        if isinstance(one, Decided):
+            settled = one.taken_by(pending)
         elif one is not None:
             settled = pending.settle(int(one.id), one, 200)
         else:
@@ -47,34 +62,17 @@ def test_estimates_are_the_same_whichever_topic_is_read_first_and_after_a_restar
 def test_a_decision_counts_when_all_before_it_are_settled_and_the_first_that_waits_is_the_oldest() -> None:
     pending = PendingDecisions()
     for one in DECISIONS:
-        pending.decide(int(one.id), one, 100)
+        one.taken_by(pending)
     pending.settle(2, example(2, 1), 200)
     assert (pending.oldest_ms, pending.estimates()[0].weights.n) == (10, 0)
     pending.settle(1, example(1, 1), 200)
     assert (pending.oldest_ms, pending.estimates()[0].weights.n) == (30, 2)
 
 
-@pytest.mark.parametrize(
-    ("decision", "weights"),
-    [
-        (prediction(1, 1, 0.5), (2.0, 0.5, None)),
-        (prediction(1, 0, 0.5), (0.0, 0.5, None)),
-        (prediction(1, 0, 0.25, Target(0, 0.9)), (0.0, 1.0, 4.0)),
-        (prediction(1, 0, 0.25, Target(2, 0.9)), (0.0, 1.0, 0.0)),
-        (prediction(1, 0, float("nan"), Target(0, 0.9)), (None, None, None)),
-    ],
-)
-def test_weights_are_a_policys_probability_of_the_action_by_that_which_it_was_played_with(
-    decision: Prediction, weights: tuple[float | None, ...]
-) -> None:
-    assert tuple(None if weight != weight else weight for weight in weights_of(decision)) == weights
-    assert len(weights) == len(POLICIES)
-
-
 def test_what_waits_is_bounded_by_a_sample_of_ids_and_all_are_looked_at_again_when_few_wait() -> None:
     pending = PendingDecisions()
     for number in range(8 * PENDING_MAX):
-        pending.decide(number, prediction(number, 1), 100)
+        Decided(number, 1).taken_by(pending)
     assert pending.level == 3
     assert len(pending.state()["decided"]) <= PENDING_MAX
     for number in range(8 * PENDING_MAX):
@@ -87,5 +85,41 @@ def test_what_waits_is_bounded_by_a_sample_of_ids_and_all_are_looked_at_again_wh
 def test_a_bit_whose_decision_never_comes_is_forgotten() -> None:
     pending = PendingDecisions()
     pending.settle(7, example(7, 1), 100)
-    pending.decide(8, prediction(8, 1), 100 + EARLY_MS)
+    Decided(8, 1).taken_by(pending, 100 + EARLY_MS)
     assert pending.state()["bits"] == []
+
+
+def weighed(one: Decided, *named: float) -> tuple[float, ...]:
+    """Its weights with those of policies that are named."""
+    return (*one.weights(), *named)
+
+
+def settle_all(pending: PendingDecisions) -> None:
+    for one in EXAMPLES:
+        pending.settle(int(one.id), one, 200)
+
+
+def test_a_policy_that_is_named_after_a_restart_is_judged_from_then_on_and_one_that_is_not_is_forgotten() -> None:
+    before = PendingDecisions((*ALWAYS, "constant:1", "constant:2"))
+    for one in DECISIONS[:2]:
+        before.decide(one.number, 0, partial(weighed, one, 2.0, 3.0), 100)
+    kept, after = before.state(), PendingDecisions((*ALWAYS, "constant:2", "constant:0"))
+    after.load(kept)
+    for one in DECISIONS[2:]:
+        after.decide(one.number, 0, partial(weighed, one, 4.0, 5.0), 100)
+    settle_all(after)
+    greedy, _, _, named_always, named_later = after.estimates()
+    assert greedy.weights.n == 3
+    assert (named_always.weights.n, named_always.weights.sum) == (3, 3.0 + 3.0 + 4.0)
+    assert (named_later.weights.n, named_later.weights.sum) == (1, 5.0)
+
+
+def test_what_a_version_kept_that_named_no_policies_is_read() -> None:
+    before, after = PendingDecisions(), PendingDecisions()
+    for one in DECISIONS:
+        one.taken_by(before)
+    kept = before.state()
+    del kept["policies"]
+    after.load(kept)
+    settle_all(after)
+    assert [one.weights.n for one in after.estimates()] == [3, 3, 0]

@@ -5,7 +5,10 @@ from pathlib import Path
 
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import Broker
+from stream.learners import create
+from stream.recovery.digests import state_digest
 from stream.testing.processes import Program, wait_for
+from stream.verifying.model_files import FILE_FORMAT, Model, write_model
 from stream.wire.codec import HEADERS
 from stream.wire.topics import Topics
 from tests.monitored import decided_in_windows, free_port, told
@@ -36,6 +39,17 @@ def write(broker: Broker, topics: Topics, first: int, events: int) -> None:
     aborted.close()
 
 
+def a_model(folder: Path) -> Path:
+    """A file with a model, which no pipeline has trained."""
+    state, path = create("banditron", 3, 4).state(), folder / "untrained.npz"
+    meta = {
+        "format": FILE_FORMAT, "digest": state_digest([state]), "learner": "banditron", "n_classes": 3,
+        "n_features": 4, "parameters": {},
+    }  # fmt: skip
+    write_model(path, Model(meta, state))
+    return path
+
+
 def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_a_learner_die(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
@@ -47,10 +61,11 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
         pipeline.create_topics()
         broker = pipeline.broker()
         learner = pipeline.start("learn")
+        estimated = (f"model:{a_model(tmp_path)}", "constant:1")
         monitor: Program | None = None
         for kill in range(KILLS + 1):
             write(broker, pipeline.topics, kill * EVENTS, EVENTS)
-            monitor = pipeline.start("monitor")
+            monitor = pipeline.start("monitor", *(part for policy in estimated for part in ("--estimate", policy)))
             wait_for(lambda: decided_in_windows(told(port)) > kill * EVENTS, "it takes in what is new")  # noqa: B023
             if kill < KILLS:
                 monitor.kill()
@@ -68,6 +83,8 @@ def test_a_monitor_that_is_killed_five_times_counts_what_verify_counts_and_sees_
         assert (picture["ledger"]["decided"], picture["ledger"]["matched"]) == (events, events)
         assert decided_in_windows(picture) == events
         assert sum(one["decided"] for one in picture["classes"]) == events
+        judged = {one["policy"]: one["n"] for one in picture["estimates"]}
+        assert judged == dict.fromkeys(("greedy", "uniform", *estimated), events)
         assert picture["unreadable"] == 0
         assert picture["ledger"] == found["partitions"][0]["audited"]
         wait_for(lambda: told(port)["condition"] == "idle", "nothing waits")

@@ -9,7 +9,7 @@ import pytest
 from stream.brokers.local_kafka import LocalKafka
 from stream.testing.processes import wait_for
 from stream.verifying.shared_log import audit_log
-from tests.processes import CLIENTS, Pipeline
+from tests.processes import Pipeline
 
 EVENTS = 1_500
 STREAM = {
@@ -42,7 +42,6 @@ def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePip
         one.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipeline, client: str) -> None:
     shared = pipeline(**STREAM, client=client)
     assert shared.start("topics", "create").wait() == 0

@@ -112,7 +112,7 @@ function drawEstimates(estimates) {
   const means = {greedy: "the highest score", uniform: "each class alike", learner: "the learner's own, while a log's are played"};
   table(at("estimates"), ["policy", "would earn", "95 % now", "95 % at all times", "played", "decisions", "worth"],
     estimates.map(({policy, n, ess, played, estimates: [ips, snips]}) => [
-      element("td", means[policy], "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
+      element("td", means[policy] ?? policy, "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
     ]));
 }
 

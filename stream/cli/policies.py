@@ -1,0 +1,164 @@
+"""Policies by the names that people give them: on a log, and on a live pipeline."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
+from stream.learners import create, registered
+from stream.monitoring.policies import ALWAYS, Known, Named, Policies
+from stream.verifying.model_files import FILE_FORMAT_SHARED, read_model
+from stream.verifying.model_files import Model as Saved
+from stream.wire.named_features import FeatureEncoder, from_plain
+from stream.wire.topics import Topics
+
+MODEL = "model:"
+
+
+class Decisions(Protocol):
+    """What policies are judged on."""
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each class."""
+        ...
+
+    @property
+    def n_features(self) -> int:
+        """The dimension d."""
+        ...
+
+    @property
+    def encoder(self) -> FeatureEncoder | None:
+        """Which index each named feature has; None: features are indices."""
+        ...
+
+
+def policy_of(spec: str, decisions: Decisions, training: Training) -> Policy:
+    """The policy that a flag names; a model is read from its file.
+
+    Raises:
+        EstimateError: there is none, or the model is not one for these decisions.
+        ModelError: the file cannot be read.
+    """
+    if not spec.startswith(MODEL):
+        return parse_policy(spec, decisions.class_names, decisions.n_features, training)
+    return _policy_of_model(spec, read_model(Path(spec.removeprefix(MODEL))), decisions)
+
+
+def _policy_of_model(spec: str, model: Saved, decisions: Decisions) -> Policy:
+    sizes = (model.meta["n_classes"], model.meta["n_features"])
+    if sizes != (len(decisions.class_names), decisions.n_features):
+        raise EstimateError(
+            f"policy {spec}: the model has {sizes[0]} classes and {sizes[1]} features; {decisions.name} has "
+            f"{len(decisions.class_names)} and {decisions.n_features}"
+        )
+    _check_names(spec, model, decisions)
+    learner = create(model.meta["learner"], *sizes, **model.meta["parameters"])
+    learner.load(model.state)
+    return Model(spec, learner)
+
+
+def _check_names(spec: str, model: Saved, decisions: Decisions) -> None:
+    """See that the numbers of classes and features mean here what they mean to the model, where its file says it.
+
+    Raises:
+        EstimateError: they do not.
+    """
+    settings = model.meta.get("settings", {})
+    classes = settings.get("class_names")
+    if classes is not None and tuple(classes) != decisions.class_names:
+        number = next(
+            k for k, pair in enumerate(zip(classes, decisions.class_names, strict=True)) if pair[0] != pair[1]
+        )
+        raise EstimateError(
+            f"policy {spec}: the model's class {number} is {classes[number]!r}, and that of {decisions.name} is "
+            f"{decisions.class_names[number]!r}; list the classes in the mapping as the model has them: "
+            f"{', '.join(classes)}"
+        )
+    features = settings.get("features")
+    if features is not None and (encoder := from_plain(features)) != decisions.encoder:
+        known = {} if decisions.encoder is None else decisions.encoder.names
+        names = dict.fromkeys([*encoder.names, *known])
+        odd = [name for name in names if encoder.names.get(name) != known.get(name)] or ["what is hashed"]
+        raise EstimateError(
+            f"policy {spec}: {', '.join(odd)} of {decisions.name} have other indices than in the model; judge it on a "
+            "log with the same features and values as the one that its --features were saved from"
+        )
+
+
+def check_live(specs: Sequence[str]) -> None:
+    """See that policies are such as can be judged on a live pipeline, as far as their names tell.
+
+    Raises:
+        EstimateError: one is not.
+        ModelError: a model's file cannot be read.
+    """
+    for spec in specs:
+        name, colon, _ = spec.partition(":")
+        if spec.startswith(MODEL):
+            read_model(Path(spec.removeprefix(MODEL)))
+        elif name in registered():
+            raise EstimateError(
+                f"--estimate {spec}: a learner learns from what it is judged on, and the monitor keeps no model; judge "
+                "it on a log with `onebit estimate`, or export a model and name its file: model:FILE"
+            )
+        elif spec not in (*ALWAYS, "logged") and (name, colon) != ("constant", ":"):
+            raise EstimateError(
+                f"--estimate {spec}: expected logged, constant:ACTION or model:FILE; {', '.join(ALWAYS)} are judged "
+                "without being named"
+            )
+
+
+class _Live(NamedTuple):
+    """The decisions of a live pipeline."""
+
+    name: str
+    class_names: tuple[str, ...]
+    n_features: int
+    encoder: FeatureEncoder | None
+
+
+def live_policies(specs: Sequence[str], settings: dict[str, Any], topics: Topics) -> Policies:
+    """The policies that are judged on a live pipeline: those that always are, and those that are named.
+
+    Args:
+        specs: their names; see `check_live`.
+        settings: the pipeline's, by name.
+        topics: its topics.
+
+    Raises:
+        EstimateError: one is not for these decisions.
+        ModelError: a model's file cannot be read.
+    """
+    n_classes, n_features = settings["n_classes"], settings["n_features"]
+    decisions = _Live(
+        topics.predictions,
+        tuple(settings["class_names"] or map(str, range(n_classes))),
+        n_features,
+        None if settings["features"] is None else from_plain(settings["features"]),
+    )
+    named = [_named(spec, decisions, topics) for spec in dict.fromkeys(specs) if spec not in ALWAYS]
+    return Policies(named, n_classes, n_features, decisions.encoder)
+
+
+def _named(spec: str, decisions: Decisions, topics: Topics) -> Named:
+    if not spec.startswith(MODEL):
+        return Named(spec, policy_of(spec, decisions, Training()))
+    model = read_model(Path(spec.removeprefix(MODEL)))
+    return Named(f"{spec} {model.meta['digest']}", _policy_of_model(spec, model, decisions), _known_to(model, topics))
+
+
+def _known_to(model: Saved, topics: Topics) -> Known | None:
+    """The decisions of a pipeline that a model may have learned from; None: it is not of this pipeline."""
+    position = model.meta.get("position", {})
+    if f"{position.get('topics')}contexts" != topics.contexts:
+        return None
+    if model.meta["format"] == FILE_FORMAT_SHARED:
+        return Known(None, position["version"])
+    return Known(position["partition"], position["journal"])

@@ -1,0 +1,130 @@
+"""The policies that the monitor judges: how each weighs a decision of a live pipeline.
+
+Three are judged always, from what a prediction says. Others are named; they are those of `onebit estimate`, asked for
+one decision at a time. One that looks at the features needs the context, which a prediction names by its offset.
+
+A model that has learned from the very decisions that it is judged on would be flattered. So a model that was exported
+from this pipeline is judged on the decisions after its moment alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stream.estimating.live import target_weight
+from stream.estimating.rows import Chunk
+from stream.wire.codec import MalformedError, decode_context, step_of
+from stream.wire.events import NOTHING_LOGGED, Features, Prediction
+from stream.wire.named_features import FeatureEncoder
+from stream.wire.records import Record
+
+if TYPE_CHECKING:
+    from stream.estimating.policies import Policy
+
+ALWAYS = ("greedy", "uniform", "learner")
+"""The highest score; each class alike; and the learner's own policy, where the decisions of a log are played."""
+
+Contexts = Mapping[tuple[int, int], Record]
+"""Contexts by partition and offset."""
+
+NO_FEATURES = Features(np.zeros(0, np.int32), NOTHING_LOGGED)
+
+
+class Known(NamedTuple):
+    """Decisions that a model may have learned from."""
+
+    partition: int | None  # None: of all partitions, those that were made before a version of their shared model
+    until: int  # the last step, or the version
+
+    def has(self, record: Record, prediction: Prediction) -> bool:
+        """Whether a prediction, as it stands in a record, is among them."""
+        if self.partition is None:
+            return prediction.model_version < self.until
+        return record.partition == self.partition and (step_of(record) or 0) <= self.until
+
+
+class Named(NamedTuple):
+    """A policy that somebody has named."""
+
+    key: str  # what its sums are kept under: another model in the same file is another policy
+    policy: "Policy"
+    known: Known | None = None
+
+
+class Policies:
+    """All that are judged, on decisions for n_classes classes and n_features features."""
+
+    def __init__(
+        self,
+        named: Sequence[Named] = (),
+        n_classes: int = 0,
+        n_features: int = 0,
+        encoder: FeatureEncoder | None = None,
+    ) -> None:
+        self._named = tuple(named)
+        self._n_classes = n_classes
+        self._n_features = n_features
+        self._encoder = encoder
+        self.names = (*ALWAYS, *(one.policy.name for one in named))
+        self.keys = (*ALWAYS, *(one.key for one in named))
+        self.look_at_x = any(one.policy.looks_at_x for one in named)
+
+    def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
+        """Of a decision under each of them, in the order of their names: π(a|x)/μ(a|x).
+
+        NaN: it is not known, there is no such policy, or the model may know the decision.
+
+        Args:
+            record: where the prediction stands.
+            prediction: the decision.
+            context: its context; None: it is not there any more, or nobody looks at it.
+        """
+        always = _always(prediction)
+        if not self._named or prediction.decision.scores.size != self._n_classes:
+            return always + (nan,) * len(self._named)
+        x = self._features(context, prediction.id) if self.look_at_x else None
+        return always + tuple(self._weight(one, record, prediction, x) for one in self._named)
+
+    def _weight(self, one: Named, record: Record, prediction: Prediction, x: Features | None) -> float:
+        if (x is None and one.policy.looks_at_x) or (one.known is not None and one.known.has(record, prediction)):
+            return nan
+        row = _row(prediction, NO_FEATURES if x is None else x)
+        return float(one.policy.weights(one.policy.probabilities(row), row.actions, row.propensities)[0])
+
+    def _features(self, context: Record | None, event_id: str) -> Features | None:
+        if context is None:
+            return None
+        try:
+            found = decode_context(context, self._n_features, encoder=self._encoder)
+        except MalformedError:
+            return None
+        return found.x if found.id == event_id else None
+
+
+def _always(prediction: Prediction) -> tuple[float, ...]:
+    action, greedy, propensity, scores = prediction.decision[:4]
+    if not 0.0 < propensity <= 1.0:  # NaN, too
+        return (nan,) * len(ALWAYS)
+    return (
+        float(action == greedy) / propensity,
+        1.0 / (scores.size * propensity),
+        nan if prediction.target is None else target_weight(prediction),
+    )
+
+
+def _row(prediction: Prediction, x: Features) -> Chunk:
+    """A decision as the policies take those of a log; its bit is not looked at."""
+    one: dict[str, Any] = {name: np.zeros(1, np.int64) for name in ("labels", "rewards", "delays_ms")}
+    return Chunk(
+        ids=(prediction.id,),
+        offsets=np.array([0, x.indices.size]),
+        indices=x.indices,
+        values=x.values,
+        decided_at_ms=np.array([prediction.decided_at_ms]),
+        actions=np.array([prediction.decision.action]),
+        propensities=np.array([prediction.decision.propensity]),
+        keys=np.zeros(1, np.uint64),
+        **one,
+    )

@@ -1,0 +1,189 @@
+"""How the policies that the monitor judges weigh the decisions of a live pipeline."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from stream.brokers.reading import RecordsAt
+from stream.cli.policies import check_live, live_policies
+from stream.estimating.policies import EstimateError
+from stream.learners import create
+from stream.monitoring.picture import Picture
+from stream.monitoring.policies import ALWAYS, Known, Policies
+from stream.recovery.settings_reading import settings_in_force
+from stream.verifying.model_files import write_model
+from stream.verifying.models import export_model
+from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of
+from stream.wire.events import Decision, Prediction, Target
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+
+EVENTS = 300
+STEP = 5
+"""The step after which the model is exported."""
+
+
+def prediction(action: int, propensity: float, target: Target | None = None, version: int = 0) -> Prediction:
+    return Prediction("event", Decision(action, 1, propensity, np.zeros(4)), 0, version, target)
+
+
+def stands_at(partition: int, step: int) -> Record:
+    return Record(TOPICS.predictions, partition, 0, 0, b"event", b"", step_headers(step))
+
+
+@pytest.mark.parametrize(
+    ("decision", "weights"),
+    [
+        (prediction(1, 0.5), (2.0, 0.5, None)),
+        (prediction(0, 0.5), (0.0, 0.5, None)),
+        (prediction(0, 0.25, Target(0, 0.9)), (0.0, 1.0, 4.0)),
+        (prediction(0, 0.25, Target(2, 0.9)), (0.0, 1.0, 0.0)),
+        (prediction(0, float("nan"), Target(0, 0.9)), (None, None, None)),
+    ],
+)
+def test_weights_are_a_policys_probability_of_the_action_by_that_which_it_was_played_with(
+    decision: Prediction, weights: tuple[float | None, ...]
+) -> None:
+    found = Policies().weights(stands_at(0, 1), decision, None)
+    assert tuple(None if weight != weight else weight for weight in found) == weights
+    assert len(weights) == len(ALWAYS)
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Pipeline:
+    """One that has decided, and been told, all of its events."""
+    made, data = Pipeline(synsep_task("banditron")), small_synsep()
+    made.run([made.replay(data, EVENTS, rate=200.0), made.feedback(data, plan("fixed:20ms"))], made.learner())
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pipeline's model as it was after a step."""
+    path = tmp_path_factory.mktemp("model") / "early.npz"
+    write_model(path, export_model(pipeline.broker, TOPICS, 0, number=STEP))
+    return path
+
+
+def settings_of(pipeline: Pipeline) -> dict[str, Any]:
+    return settings_in_force(pipeline.broker, TOPICS, 0)
+
+
+def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> dict[str, Mapping[str, Any]]:
+    """What a monitor tells of policies, by their names, that reads examples first, and some records at a time."""
+    at = RecordsAt(pipeline.broker, TopicPartition(TOPICS.contexts, 0))
+    picture = Picture(TOPICS, 1, lambda: 0)
+    picture.judge(
+        live_policies(specs, settings_of(pipeline), TOPICS),
+        lambda wanted: {(0, offset): one for offset, one in at.read(wanted[0]).items() if offset >= kept_from},
+    )
+    for topic in (TOPICS.examples, TOPICS.predictions):
+        records = pipeline.records(topic)
+        for start in range(0, len(records), 70):
+            picture.take(records[start : start + 70])
+    return {one["policy"]: one for one in orjson.loads(picture.as_json())["estimates"]}
+
+
+def test_the_policies_that_are_named_are_judged_as_equations_say_and_a_model_on_what_it_cannot_know(
+    pipeline: Pipeline, model: Path
+) -> None:
+    found = judged(pipeline, ["constant:2", f"model:{model}", "logged", "uniform", "constant:2"])
+    assert list(found) == ["greedy", "uniform", "constant:2", f"model:{model}", "logged"]
+
+    dataset = small_synsep()
+    exported = export_model(pipeline.broker, TOPICS, 0, number=STEP)
+    learner = create("banditron", dataset.n_classes, dataset.n_features, **exported.meta["parameters"])
+    learner.load(exported.state)
+    contexts = {
+        record.key: decode_context(record, dataset.n_features).x for record in pipeline.records(TOPICS.contexts)
+    }
+    rewards = {value["id"]: value["reward"] for value in pipeline.values(TOPICS.examples)}
+    rows: dict[str, list[tuple[float, int]]] = {"constant:2": [], f"model:{model}": [], "logged": []}
+    for record in pipeline.records(TOPICS.predictions):
+        made = decode_prediction(record)[0]
+        action, propensity, reward = made.decision.action, made.decision.propensity, rewards[made.id]
+        rows["constant:2"].append(((action == 2) / propensity, reward))
+        rows["logged"].append((1.0, reward))
+        if (step_of(record) or 0) > STEP:
+            rows[f"model:{model}"].append((learner.distribution(contexts[record.key])[action] / propensity, reward))
+    assert 50 < len(rows[f"model:{model}"]) < EVENTS
+    for name, of_policy in rows.items():
+        weights, bits = np.array(of_policy).T
+        ips, snips = found[name]["estimates"]
+        assert found[name]["n"] == len(of_policy)
+        assert ips[1] == pytest.approx((weights * bits).mean())
+        assert snips[1] == pytest.approx((weights * bits).sum() / weights.sum())
+
+
+def test_decisions_whose_contexts_are_gone_are_left_out_of_a_models_estimate_alone(
+    pipeline: Pipeline, model: Path
+) -> None:
+    found = judged(pipeline, [f"model:{model}", "constant:1"], kept_from=EVENTS - 20)
+    assert (found[f"model:{model}"]["n"], found["constant:1"]["n"]) == (20, EVENTS)
+
+
+def test_no_context_is_asked_for_where_no_policy_looks_at_it(pipeline: Pipeline) -> None:
+    picture = Picture(TOPICS, 1, lambda: 0)
+
+    def asked(wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
+        raise AssertionError(wanted)
+
+    picture.judge(live_policies(["constant:1"], settings_of(pipeline), TOPICS), asked)
+    picture.take(pipeline.records(TOPICS.predictions))
+
+
+@pytest.mark.parametrize(
+    ("known", "record", "version", "is_known"),
+    [
+        (Known(1, 7), stands_at(1, 7), 0, True),
+        (Known(1, 7), stands_at(1, 8), 0, False),
+        (Known(1, 7), stands_at(0, 3), 0, False),
+        (Known(1, 7), stands_at(1, 8)._replace(headers=HEADERS), 0, True),  # by a version that did not say the step
+        (Known(None, 40), stands_at(1, 1), 39, True),
+        (Known(None, 40), stands_at(1, 1), 40, False),
+    ],
+)
+def test_a_model_may_know_the_decisions_of_its_partition_or_of_all_that_were_made_before_it(
+    known: Known, record: Record, version: int, is_known: bool
+) -> None:
+    assert known.has(record, prediction(1, 0.5, version=version)) == is_known
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("late-ucb", "--estimate late-ucb: a learner learns from what it is judged on"),
+        ("igw-logistic:step=1", "or export a model and name its file: model:FILE"),
+        ("best", "expected logged, constant:ACTION or model:FILE; greedy, uniform, learner are judged without"),
+        ("constant", "expected logged, constant:ACTION or model:FILE"),
+    ],
+)
+def test_what_no_live_pipeline_can_tell_of_is_refused_by_its_name(spec: str, says: str) -> None:
+    with pytest.raises(EstimateError) as refused:
+        check_live(["logged", *ALWAYS, "constant:3", spec])
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "changed", "says"),
+    [
+        ("constant:a", {}, "constant:ACTION takes a class of the log, one of 0, 1, 2"),
+        ("constant:1", {"n_classes": 2, "class_names": ["yes", "no"]}, "one of yes, no; got '1'"),
+        ("model", {"n_features": 7}, "test.predictions has 9 and 7"),
+        ("model", {"class_names": [*"abcdefghi"]}, None),
+    ],
+)
+def test_a_policy_that_is_not_for_the_pipelines_classes_and_features_is_refused(
+    pipeline: Pipeline, model: Path, spec: str, changed: dict[str, Any], says: str | None
+) -> None:
+    settings, spec = settings_of(pipeline) | changed, f"model:{model}" if spec == "model" else spec
+    if says is None:  # a model whose file names no classes
+        assert live_policies([spec], settings, TOPICS).names == (*ALWAYS, spec)
+        return
+    with pytest.raises(EstimateError) as refused:
+        live_policies([spec], settings, TOPICS)
+    assert says in str(refused.value)
