@@ -91,8 +91,10 @@ def verify(
             result["replay"] = [found._asdict() | {"ok": found.ok} for found in replays]
         sys.stdout.write(orjson.dumps(result).decode() + "\n")
     else:
-        print_findings(findings, error)
-        if log is not None:
+        if log is not None and log.ok:
+            print_log(log)
+        print_findings(findings, error)  # whose last line is the verdict
+        if log is not None and not log.ok:
             print_log(log)
         model.print_replays(replays)
     if not ok:
