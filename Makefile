@@ -10,8 +10,8 @@ ARGS ?=
 SAMPLE ?= 120
 SEED ?= 1
 ONLY ?= *
-CLIENT ?= kafka-python
-CLIENTS ?= kafka-python
+CLIENT ?= confluent
+CLIENTS ?= confluent,kafka-python
 
 # The main job: the rows of optdigits 12 times over, so that the curves go on well beyond the delays.
 RUN := --learner perceptron --learner banditron --learner soba-diag --learner confidit --param confidit.variant=2 \
@@ -29,10 +29,10 @@ help: ## Show this
 run: $(VENV)/.run ## Replay optdigits to six learners, embedded, in virtual time; ARGS='--seed 1' is added to the flags
 	$(PY) -m stream.cli run $(RUN) $(ARGS)
 
-test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags
+test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags, CLIENTS=kafka-python takes one client alone
 	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n auto $(ARGS)
 
-test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen; CLIENT=confluent takes the other client
+test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen; CLIENT=kafka-python takes the other client
 	ONEBIT_TEST_CLIENTS=$(CLIENT) $(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)
 
 mutants: $(VENV)/.mutants ## Do the fast tests catch small mistakes? A sample: SAMPLE=120 SEED=1 ONLY='stream/verifying/*'
@@ -54,11 +54,11 @@ format: $(VENV)/.dev ## Format the code, and mend what ruff can mend
 kafka: $(VENV)/.kafka ## Install and start a real single-node Apache Kafka for this user; stop it with: .venv/bin/onebit kafka down
 	$(PY) -m stream.cli kafka up $(ARGS)
 
-test-compose: ## Under docker compose: a finite run, the learner killed in the middle, then onebit verify
-	docker/test-compose.sh
+test-compose: ## Under docker compose: a finite run, the learner killed in the middle, then onebit verify; CLIENT=kafka-python likewise
+	ONEBIT_CLIENT=$(CLIENT) docker/test-compose.sh
 
-test-cluster: ## Under docker compose: three brokers, one after another killed, a learner cut off the network
-	docker/test-cluster.sh
+test-cluster: ## Under docker compose: three brokers, one after another killed, a learner cut off the network; CLIENT=kafka-python likewise
+	ONEBIT_CLIENT=$(CLIENT) docker/test-cluster.sh
 
 clean: ## Remove .venv, caches and reports
 	rm -rf $(VENV) reports build dist mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis

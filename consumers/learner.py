@@ -180,7 +180,7 @@ class LearnerProgram:
         """How many records of each input are not applied; the broker is asked, between two steps."""
         self._ends.forget()
         return {
-            tp: len(waiting) + max(0, self._ends.of(tp).high_watermark - self._consumer.position(tp))
+            tp: len(waiting) + max(0, self._ends.high_watermark(tp) - self._consumer.position(tp))
             for running in self._running.values()
             for tp, waiting in ((running.contexts_tp, running.contexts), (running.feedback_tp, running.feedback))
         }
@@ -246,6 +246,8 @@ class LearnerProgram:
         asked, self._asks = self._asks, False
         # A slow broker does not answer the next question sooner; after a pause since the answer came, it does.
         self._has_asked = asked and not self._time.has_paused
+        if not any(running.contexts or running.feedback for running in self._running.values()):
+            self._producer.rest()
         self._read(0 if asked else timeout_ms)
         self._tell_standby()
         recovered = self._recover_assigned() if len(self._running) < len(self._assigned) else 0

@@ -12,8 +12,10 @@ logs_of="learner-a learner-b learner-c feedback replay verify"
 rate=${ONEBIT_TEST_RATE:-60}
 image=${ONEBIT_IMAGE:-onebit}
 kafka_image=${ONEBIT_KAFKA_IMAGE:-apache/kafka:4.1.1}
+client=${ONEBIT_CLIENT:-auto}
 unset "${!ONEBIT_@}" # so that this run is always the same
-export ONEBIT_IMAGE=$image ONEBIT_KAFKA_IMAGE=$kafka_image ONEBIT_EVENTS=1000000 ONEBIT_RATE=$rate ONEBIT_SHUFFLE=true ONEBIT_SEED=7
+export ONEBIT_IMAGE=$image ONEBIT_KAFKA_IMAGE=$kafka_image ONEBIT_CLIENT=$client
+export ONEBIT_EVENTS=1000000 ONEBIT_RATE=$rate ONEBIT_SHUFFLE=true ONEBIT_SEED=7
 export ONEBIT_DELAY=lognormal:500ms,1.0 ONEBIT_WINDOW=20s ONEBIT_SESSION_TIMEOUT=6s ONEBIT_TRANSACTION_TIMEOUT=15s
 export ONEBIT_KAFKA_HEAP="-Xms128m -Xmx384m"
 cut_s=25 # longer than the session, and than a transaction may stay open

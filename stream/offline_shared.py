@@ -9,9 +9,13 @@ decisions since, so that a decision lacks what `lag - 1` rounds brought at most,
     decides    a0   b1   a2   b3   b4   a5
     knows      -    -    a0   all of rounds 0 to 2, and of these: b4 knows b3, a5 nothing more
 
+From the middle on the log may be held up for an `outage`: nobody reads it then, and then all read on as before.
+
 With a lag of 1 that is `stream.offline.run`, to the bit. The tasks are those of the programs (`stream.sharing`); their
 steps are not compiled, and a decision takes some 20 µs.
 """
+
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +38,7 @@ def run_shared(
     *,
     partitions: NDArray[np.int64],
     lag: int,
+    outage: int = 0,
 ) -> Run:
     """Run tasks that share a learner over the examples; it holds all of the log afterwards.
 
@@ -46,9 +51,10 @@ def run_shared(
         patience: of the decisions.
         partitions: int64[n], that of each event.
         lag: the rounds from one reading of the log to the next.
+        outage: the rounds from the middle on in which it cannot be read.
 
     Raises:
-        ValueError: the arrays do not fit each other, or the lag is none.
+        ValueError: the arrays do not fit each other, or lag or outage are none.
         PolicyError: the learner cannot follow the policies for expired decisions and late bits.
     """
     size = examples.labels.size
@@ -59,11 +65,12 @@ def run_shared(
         raise ValueError(f"offline run: partitions should have {size} entries; got shape {partitions.shape}")
     if lag < 1:
         raise ValueError(f"offline run: a lag is a number of rounds from 1 on; got {lag}")
+    if outage < 0:
+        raise ValueError(f"offline run: an outage is a number of rounds from 0 on; got {outage}")
     schedule = schedule_of(delays, patience)
     decided = _Decided(learner, examples, u, v)
     applied = updates = 0
-    for start in range(0, size, lag):
-        stop = min(start + lag, size)
+    for start, stop in pairwise(_readings(size, lag, outage)):
         for partition in np.unique(partitions[start:stop]):
             decided.make((start + np.flatnonzero(partitions[start:stop] == partition)).tolist())
         # Up to the reading, or, with the last events, to the end of what is due.
@@ -79,6 +86,12 @@ def run_shared(
             updates += take_in(learner, columns_of(log))
     figures = decided.actions, decided.greedy, decided.propensities
     return Run(*figures, updates, schedule.matched, schedule.expired, schedule.late)
+
+
+def _readings(size: int, lag: int, outage: int) -> list[int]:
+    """The rounds before which the log is read, and the end."""
+    middle = size // 2
+    return [*(t for t in range(0, size, lag) if not middle < t < middle + outage), size]
 
 
 class _Decided:

@@ -15,6 +15,7 @@ from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.local_kafka import LocalKafka, local_kafka
 from stream.brokers.port import Broker
 from stream.testing.on_kafka import Kafka
+from tests.processes import CLIENTS
 from tests.secured import SETTINGS, Secured
 
 pytest_plugins = ["onebit.pytest_plugin"]  # where Onebit was installed before it had one, too
@@ -56,6 +57,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def prefix() -> str:
     """A prefix for topics, groups and transactional ids that no other test uses."""
     return f"test{os.getpid()}.{next(_numbers)}."
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> str:
+    """Each of the clients in turn: for tests that the client decides about."""
+    return str(request.param)
 
 
 @pytest.fixture(params=["embedded", *ADAPTERS])

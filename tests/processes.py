@@ -18,6 +18,7 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from stream.brokers.connecting import ADAPTERS
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.port import BrokerError
 from stream.recovery.journal_reading import JournalFollower
@@ -26,8 +27,9 @@ from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
-CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", "kafka-python").split(","))
-"""The clients of the tests on a real Kafka beyond the contract; more by `make test CLIENTS=kafka-python,confluent`."""
+CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", ",".join(reversed(ADAPTERS))).split(","))
+"""The clients of the tests on a real Kafka beyond the contract. Tests that take the fixture `client` are run with each,
+all others with the first: so CLIENTS=kafka-python makes all of them by that one."""
 
 
 def freeze(pid: int) -> None:
@@ -50,9 +52,10 @@ class Pipeline:
         """Settings are those of every program, by their names."""
         self.topics = Topics.with_prefix(prefix)
         self.partitions = int(str(settings.get("partitions", 1)))
-        self._shares_model = settings.get("model") == "shared"
+        self._shares_model = settings.get("model", "shared" if self.partitions > 1 else "own") == "shared"
         self._bootstrap = bootstrap
-        given = {"bootstrap": bootstrap, "topic_prefix": prefix, "session_timeout": "3s", **settings}
+        own = {"bootstrap": bootstrap, "client": CLIENTS[0], "topic_prefix": prefix, "session_timeout": "3s"}
+        given: dict[str, object] = {**own, **settings}
         self._programs = Programs(directory, {f"ONEBIT_{name.upper()}": str(value) for name, value in given.items()})
 
     def start(self, *arguments: str) -> Program:

@@ -1,5 +1,8 @@
 """A shared model over examples: the compiled loop where there is no lag, and else the plain transcription."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -49,20 +52,31 @@ def test_without_a_lag_it_is_the_compiled_loop_of_one_partition(name: str) -> No
     assert state_digest([other.state()]) == state_digest([one.state()])
 
 
-@pytest.mark.parametrize("lag", [7, 40, N + 1])
+@pytest.mark.parametrize(
+    ("lag", "outage", "readings"),
+    [
+        (7, 0, range(0, N, 7)),
+        (40, 0, range(0, N, 40)),
+        (N + 1, 0, [0]),
+        (1, 20, [*range(N // 2 + 1), *range(N // 2 + 20, N)]),
+        (7, N, range(0, N // 2, 7)),
+    ],
+)
 @pytest.mark.parametrize("name", ["late-ucb", "soba-diag"])
-def test_with_a_lag_a_task_decides_on_what_was_read_and_on_its_own_decisions(name: str, lag: int) -> None:
+def test_a_task_decides_on_what_was_read_and_on_its_own_decisions(
+    name: str, lag: int, outage: int, readings: Sequence[int]
+) -> None:
     examples, u, v, delays = data()
     delays = np.maximum(delays, 0)
     learner = fresh(name)
-    found = run_shared(learner, examples, u, v, delays, partitions=PARTITIONS, lag=lag)
+    found = run_shared(learner, examples, u, v, delays, partitions=PARTITIONS, lag=lag, outage=outage)
     oracle = SharedModel(lambda: fresh(name))
     due = {t: [s for s in range(N) if min(s + delays[s], N - 1) == t] for t in range(N)}
     due[N - 1].sort(key=lambda s: (s + delays[s], s))
     decisions = {}
-    for start in range(0, N, lag):
+    for start, stop in pairwise([*readings, N]):
         told: list[Told] = []
-        for t in range(start, min(start + lag, N)):
+        for t in range(start, stop):
             x, task = examples.features(t), int(PARTITIONS[t])
             decided = [entry for entry in told if entry.kind == "decided"]
             decisions[t] = oracle.decide(task, len(oracle.log), decided, x, float(u[t]))
@@ -77,8 +91,13 @@ def test_with_a_lag_a_task_decides_on_what_was_read_and_on_its_own_decisions(nam
 
 
 @pytest.mark.parametrize(
-    ("partitions", "lag", "message"), [(PARTITIONS[1:], 2, "90 entries"), (PARTITIONS, 0, "from 1 on; got 0")]
+    ("partitions", "lag", "outage", "message"),
+    [
+        (PARTITIONS[1:], 2, 0, "90 entries"),
+        (PARTITIONS, 0, 0, "from 1 on; got 0"),
+        (PARTITIONS, 2, -1, "from 0 on; got -1"),
+    ],
 )
-def test_what_does_not_fit_is_refused(partitions: NDArray[np.int64], lag: int, message: str) -> None:
+def test_what_does_not_fit_is_refused(partitions: NDArray[np.int64], lag: int, outage: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        run_shared(fresh("soba-diag"), *data(), partitions=partitions, lag=lag)
+        run_shared(fresh("soba-diag"), *data(), partitions=partitions, lag=lag, outage=outage)

@@ -25,9 +25,9 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from producers.datasets.base import DatasetError, Row
+from producers.datasets.nonnegative import nnls
 from stream.learners.base import Learner
 from stream.wire.events import Features, FloatArray
 

@@ -152,6 +152,10 @@ class EmbeddedBroker:
         """See Broker."""
         return {tp: self._log(tp).ends() for tp in tps}
 
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return {tp: self._log(tp).stable() for tp in tps}
+
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
         return {tp: self._log(tp).first for tp in tps}
@@ -346,6 +350,9 @@ class EmbeddedTransactionalProducer:
         self._id = transactional_id
         self._epoch = epoch
         self._transaction: _Transaction | None = None
+
+    def rest(self) -> None:
+        """See TransactionalProducer; a commit is done when it is answered."""
 
     def begin(self) -> None:
         """See TransactionalProducer."""

@@ -81,6 +81,12 @@ class Producer(Protocol):
 class TransactionalProducer(Protocol):
     """Writes records and consumed offsets in transactions. Making one fences all earlier ones of the same id."""
 
+    def rest(self) -> None:
+        """Wait until the broker is done with the last transaction, for some milliseconds: else it puts off the next.
+
+        `begin` waits for it, too. Whoever rests before reading takes along what comes meanwhile.
+        """
+
     def begin(self) -> None:
         """Open a transaction."""
 
@@ -219,6 +225,9 @@ class Broker(Protocol):
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """Where partitions end, asked of the broker now (not remembered from an earlier answer)."""
+
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The stable ends alone, which cost one question and not two."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still kept in each partition."""

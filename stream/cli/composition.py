@@ -18,7 +18,7 @@ from stream.cli.setting_values import LOGGED, parse_time
 from stream.cli.settings import AUTO, Settings, SettingsError
 from stream.durations import parse_speed
 from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
+from stream.joining.task_settings import Sharing, TaskSettings
 from stream.learners import check_parameters, registered
 from stream.learners.auto import choose
 from stream.randomness.delays import FeedbackPlan, parse_delay
@@ -200,6 +200,13 @@ def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
     return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
 
+def model_of(settings: Settings, partitions: int) -> Sharing:
+    """Whose model decides in a new pipeline: unless it is given, one of all partitions where there are several."""
+    if settings.model != AUTO:
+        return settings.model
+    return "shared" if partitions > 1 and settings.play == "own" else "own"
+
+
 def task_settings(
     settings: Settings, learner: str, n_classes: int, n_features: int, class_names: tuple[str, ...] | None = None
 ) -> TaskSettings:
@@ -225,7 +232,7 @@ def task_settings(
         propensity_min=settings.propensity_min,
         features=named_features(settings),
         class_names=class_names,
-        model=settings.model,
+        model=model_of(settings, settings.partitions),
     )
 
 

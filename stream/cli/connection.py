@@ -103,7 +103,10 @@ def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = F
         raise SettingsError(f"there is no topic {', '.join(missing)}; create them first: {create}")
     counts = {name: descriptions[name].partitions for name in topics}
     if len(set(counts.values())) != 1:
-        raise SettingsError(f"all topics need the same number of partitions; got {counts}")
+        raise SettingsError(
+            f"all topics need the same number of partitions; got {counts}: none can be taken away; begin "
+            "anew with another prefix, and bring the model along (onebit model export, import)"
+        )
     if shares_model and descriptions[topics.updates].partitions != 1:
         raise SettingsError(
             f"topic {topics.updates}: expected one partition, whose order is that of the model; got "
@@ -142,14 +145,18 @@ def watch_topics(
             return  # what the program itself asks will tell
         except SettingsError as error:
             raise _altered(error) from error
-        if found != partitions:
-            raise SettingsError(
-                f"the topics were altered while this program ran, and it goes no further: they had {partitions} "
-                f"partitions, now they have {found}; an event's key belongs to another partition now. Begin anew with "
-                "another prefix, and bring the model along (onebit model export, import)"
-            )
+        _require_as_many(partitions, found)
 
     return every(WATCH_INTERVAL_MS, look)
+
+
+def _require_as_many(partitions: int, found: int) -> None:
+    if found != partitions:
+        raise SettingsError(
+            f"the topics were altered while this program ran, and it goes no further: they had {partitions} "
+            f"partitions, now they have {found}; an event's key belongs to another partition now. Begin anew with "
+            "another prefix, and bring the model along (onebit model export, import)"
+        )
 
 
 class Connected(NamedTuple):
@@ -174,19 +181,21 @@ def connected(settings: Settings) -> Iterator[Connected]:
         broker.close()
 
 
-def keep_running(
-    settings: Settings, program: str, stop: Callable[[], bool], work: Callable[[Broker, Watched], None]
-) -> None:
+Work = Callable[[Broker, int, Watched], None]
+"""What a program does on a connection, to topics of so many partitions; it is handed who watches."""
+
+
+def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
     """Do work against Kafka; when the broker goes away, wait for it and do the work anew.
 
     Args:
         settings: where Kafka is, and where the program may be watched.
         program: what the program is called there.
         stop: whether to stop.
-        work: is handed the connection, and who watches.
+        work: is begun anew on each connection.
 
     Raises:
-        SettingsError: a topic was altered, and a record that was read shows it; or nobody can watch as it is asked for.
+        SettingsError: a topic is not as it must be, or was altered; or nobody can watch as it is asked for.
         AccessError: the broker does not let this program in, or does not allow what it does.
         SystemExit: another process took over, the group threw this one out, or no broker came back within
             --connect-timeout.
@@ -195,17 +204,19 @@ def keep_running(
         _keep_running(settings, stop, work, watched_by)
 
 
-def _keep_running(
-    settings: Settings, stop: Callable[[], bool], work: Callable[[Broker, Watched], None], watched_by: Watched
-) -> None:
+def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
     refused = 0  # times in a row that the broker answered, and would not do what was asked
+    partitions: int | None = None
     while True:
         watched_by.waits(f"it waits for Kafka at {settings.bootstrap}")
         broker = connect(settings, watched_by.beats(stop))
         watched_by.waits("it begins")
         began_ms = monotonic_ms()
         try:
-            work(broker, watched_by)
+            found = require_topics(broker, settings)
+            partitions = found if partitions is None else partitions
+            _require_as_many(partitions, found)  # topics may be altered while a program is not connected, too
+            work(broker, partitions, watched_by)
         except FencedError as error:
             raise fail(
                 f"{error}; nothing was written after that. Start it again, and it goes on from its last commit; give "

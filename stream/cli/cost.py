@@ -51,7 +51,7 @@ def warning(task: TaskSettings, nnz: int, events: int | None = None) -> str:
         return ""
     cls = registered()[task.learner]
     total = "" if events is None else f", and {events:,} of them some {duration(one_s * events)}"
-    instead = f"; {cls.instead} is fast" if cls.instead else ""
+    instead = f"; faster: {cls.instead}" if cls.instead else ""
     return (
         f"{task.learner} with {task.n_classes} classes and {task.n_features} features: an update takes some "
         f"{duration(one_s)}{total}{instead}"

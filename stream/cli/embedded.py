@@ -1,10 +1,9 @@
 """`onebit run`, embedded: the whole pipeline in this process, in virtual time."""
 
-import gc
 import time
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.brokers.virtual_time import run_until_settled
 from stream.cli import cost
+from stream.cli.collecting import without_collector
 from stream.cli.composition import (
     class_names_of,
     compile_kernels,
@@ -96,7 +96,7 @@ class EmbeddedPipeline:
     def run(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
         """Run until every decision is settled; how long the learner's steps took."""
         learner = _Watched(self.learner, progress)
-        with _without_collector():
+        with without_collector():
             run_until_settled(self.clock, (self.replay, self.feedback), learner, self.poll_ms)
         return learner.latency()
 
@@ -183,7 +183,7 @@ def run_embedded(
         BrokenOffError: Ctrl-C broke it off.
     """
     pipeline = prepare_embedded(settings, learner, dataset)
-    with _without_collector():
+    with without_collector():
         return _report(pipeline, learner, dataset, command, progress)
 
 
@@ -246,23 +246,6 @@ delay, and a larger one is hardly faster."""
 SHORT_DELAY_SHARE = 0.001
 """This share of the feedback may come sooner than the learner polls again, and then waits for it. Where answers come at
 once or nearly so, it polls at every moment."""
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Leave the cyclic garbage collector out: a run makes no cycles, and all its records would be walked again.
-
-    So would they when the topics are read for the report, which takes half as long again with the collector.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class RunEnd(NamedTuple):

@@ -8,8 +8,9 @@ from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Broker
 from stream.cli.banner import announce_start
+from stream.cli.collecting import collect_seldom
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
-from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
+from stream.cli.connection import by_client, keep_running, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
 from stream.cli.flags import with_settings
 from stream.cli.program_metrics import feedback_samples
@@ -36,9 +37,8 @@ def feedback(settings: Settings) -> None:
     plan = feedback_plan(settings, dataset)
     sent = 0
 
-    def work(broker: Broker, watched: Watched) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal sent
-        partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
         announce_start(Program.FEEDBACK, settings, partitions)
         clock = EstimatedClock(monotonic_ms)
@@ -54,6 +54,7 @@ def feedback(settings: Settings) -> None:
         announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
         said = Status()
         show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
+        collect_seldom()
         try:
             while not stop():
                 watch()

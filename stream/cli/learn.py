@@ -12,7 +12,8 @@ from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
-from stream.cli.composition import compile_kernels, n_features_of, parameters_of, topics_of
+from stream.cli.collecting import collect_seldom
+from stream.cli.composition import compile_kernels, model_of, n_features_of, parameters_of, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, boot_ms, every, examples, warn
 from stream.cli.flags import with_settings
@@ -24,12 +25,13 @@ from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
 from stream.cli.tally import Tally, drift_warnings, ledger_line
 from stream.cli.wanted import wanted_settings, with_hint
 from stream.cli.watching import Watched
-from stream.joining.task_settings import TaskSettings
+from stream.joining.task_settings import Sharing, TaskSettings
 from stream.recovery.commit import Commit
 from stream.recovery.resolve import SettingsDifferError
 from stream.recovery.settings_reading import pipeline_settings
 from stream.reporting.tables import percent
 from stream.telemetry.metrics import LEARNER
+from stream.wire.topics import Topics
 
 POLL_MS = 100
 STATUS_INTERVAL_MS = 5_000
@@ -69,16 +71,17 @@ def learn(
     estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
     counts = LearnerCounts()  # likewise
 
-    def work(broker: Broker, watched: Watched) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
         asked_to_stop = watched.beats(stop)
 
         def pulse() -> None:
             if asked_to_stop():
                 raise RecoveryStoppedError("asked to stop while the pipeline's settings were read")
 
-        partitions = require_topics(broker, settings)
         begun = pipeline_settings(broker, topics, partitions, pulse)
-        task, nnz, given = wanted_settings(settings, begun, topics.journal, change=change_settings)
+        has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
+        model = "own" if has_no_log else model_of(settings, partitions)
+        task, nnz, given = wanted_settings(settings, begun, topics.journal, model, change=change_settings)
         shares_model = task.model == "shared"
         require_topics(broker, settings, shares_model=shares_model)
         watch = watch_topics(broker, settings, partitions, shares_model=shares_model)
@@ -91,7 +94,8 @@ def learn(
         def committed(commits: Sequence[Commit]) -> None:
             tally.add(commits)
             estimating.add(commits)
-            counts.add(commits, program.broker_ms)
+            if watched.tells:
+                counts.add(commits, program.broker_ms)
             for message in drift_warnings(commits):
                 warn(message)
 
@@ -104,6 +108,8 @@ def learn(
             f"{task.learner} on {topics.contexts}: started as instance {settings.instance}, {by_client(settings)}; "
             "Ctrl-C stops it"
         )
+        if partitions > 1:
+            announce(whose_model(task.model, topics, partitions, has_no_log=has_no_log))
         said = Status()
         lag_warnings = LagWarnings(
             topics.updates, settings.bootstrap, settings.model_lag_max_ms, settings.transaction_timeout_ms
@@ -118,6 +124,7 @@ def learn(
                 warn(warning)
 
         show, stands = every(STATUS_INTERVAL_MS, status), False
+        collect_seldom()
         try:
             while not asked_to_stop():
                 watch()
@@ -152,6 +159,23 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
         snapshot_interval_ms=settings.snapshot_interval_ms,
         model_lag_max_ms=settings.model_lag_max_ms,
     )
+
+
+def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
+    """Whether a new pipeline would share a model by default, and lacks its log: an earlier version made the topics.
+
+    The broker is not asked where nothing depends on it: a learner need not be allowed what it does not need.
+    """
+    is_wanted = settings.model == AUTO and model_of(settings, partitions) == "shared"
+    return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
+
+
+def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: bool) -> str:
+    """Whose model decides in the tasks of several partitions, for people; and whether the lack of a topic is why."""
+    if model == "shared":
+        return f"the {partitions} partitions share one model, whose log is {topics.updates}"
+    why = f", since there is no topic {topics.updates} for the log of a shared one" if has_no_log else ""
+    return f"each of the {partitions} partitions has a model of its own{why}"
 
 
 def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:

@@ -61,7 +61,7 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
         )
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
-        with _programs(settings, learner) as programs:
+        with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
             _wait_until_settled(broker, topics, settings, learner, dataset, programs, stop)
             for message in programs.warnings("replay"):
                 warn(f"`onebit replay`: {message}")

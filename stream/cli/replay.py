@@ -10,7 +10,7 @@ from producers.replay import ReplayProgram, Timetable, resume_position
 from stream.brokers.port import Broker
 from stream.cli.banner import announce_start
 from stream.cli.composition import dataset_of, replay_options, topics_of
-from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
+from stream.cli.connection import by_client, keep_running, watch_topics
 from stream.cli.console import StopRequest, announce, examples, monotonic_ms, warn
 from stream.cli.flags import with_settings
 from stream.cli.program_metrics import replay_samples
@@ -46,9 +46,8 @@ def replay(settings: Settings, *, resume: bool) -> None:
     reached = 0
     timetable: Timetable | None = None
 
-    def work(broker: Broker, watched: Watched) -> None:
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal reached, timetable
-        partitions = require_topics(broker, settings)
         watch = watch_topics(broker, settings, partitions)
         options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
         announce_start(Program.REPLAY, settings, partitions)

@@ -11,7 +11,7 @@ goes without it: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -32,8 +32,9 @@ from stream.cli.setting_values import (
 )
 from stream.wire.topics import DEFAULT_PREFIX
 
-AUTO = "auto"
-"""Stands for the learner that fits the data; it is resolved before anything is stored."""
+AUTO: Final = "auto"
+"""Stands for what fits: the learner for the data, the model for the partitions. It is resolved before anything is
+stored."""
 
 
 class SettingsError(ValueError):
@@ -287,13 +288,15 @@ class Settings(BaseSettings):
         ),
     ] = "own"
     model: Annotated[
-        Literal["own", "shared"],
+        Literal["auto", "own", "shared"],
         Setting(
             Panel.LEARNER,
             _LEARN | {Program.CREATE},
-            "Whose model decides: that of each partition, or one of all partitions, which is a log in a topic.",
+            "Whose model decides: that of each partition, or one of all partitions, which is a log in a topic. By "
+            "default a new pipeline with several partitions has one of all, unless its topics lack that log or it "
+            "plays a log's decisions.",
         ),
-    ] = "own"
+    ] = AUTO
     model_lag_max_ms: Annotated[
         Retention,
         Setting(
@@ -394,7 +397,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.RUN, Program.CREATE)),
-            "The partitions of every topic; each has a learner of its own.",
+            "The partitions of every topic; each can be in another learner process.",
         ),
     ] = 1
     replication: Annotated[
@@ -420,7 +423,7 @@ class Settings(BaseSettings):
             _CONNECTED,
             "The client that talks to Kafka; auto takes confluent, the faster one, where confluent-kafka is installed.",
         ),
-    ] = "kafka-python"
+    ] = "auto"
     topic_prefix: Annotated[
         str,
         Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"),

@@ -51,7 +51,8 @@ class Tally:
         if last is None or dead <= DEAD_SHARE_MAX * records:
             return ""
         place = f"{last.record.topic}/{last.record.partition}, offset {last.record.offset}"
-        return f"{dead:,} of the last {records:,} records went to the dead letters; the last, {place}: {last.reason}"
+        # Not "of the last": what becomes a dead letter for want of its context came an orphan window before.
+        return f"records gone to the dead letters: {dead:,}, while {records:,} came; the last, {place}: {last.reason}"
 
     def misplaced_warning(self, ledgers: Mapping[int, Ledger]) -> str:
         """What to tell of misplaced records, by partition; nothing when there are no more than the last time."""

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stream.brokers.port import Broker, TopicSettingsError
-from stream.cli.composition import topics_of
+from stream.cli.composition import model_of, topics_of
 from stream.cli.connection import command_hint, connect
 from stream.cli.console import out, warn
 from stream.cli.exits import ExitCode
@@ -41,19 +41,18 @@ def create(settings: Settings) -> None:
     With a --retention the learner still recovers, from its snapshots, but `onebit verify` cannot recompute the ledger
     once the first records are deleted. `onebit topics describe` warns when it is too short for a recovery.
     """
+    shares_model = model_of(settings, settings.partitions) == "shared"
     with _connected(settings) as (broker, topics):
         try:
             specs = topics.specs(
-                settings.partitions,
-                settings.replication,
-                settings.retention_ms,
-                shares_model=settings.model == "shared",
+                settings.partitions, settings.replication, settings.retention_ms, shares_model=shares_model
             )
             broker.create_topics(specs)
         except TopicSettingsError as error:
             hint = _retention_hint(topics, broker.describe_topics(list(topics)), settings.retention_ms)
             raise TopicSettingsError(f"{error}{hint}") from error
-    out.print(f"{len(specs)} topics {settings.topic_prefix}* with {settings.partitions} partitions are there")
+    log = f", {topics.updates} with one: the log of the model that they share" if shares_model else ""
+    out.print(f"{len(specs)} topics {settings.topic_prefix}* with {settings.partitions} partitions are there{log}")
 
 
 def _retention_hint(topics: Topics, found: Mapping[str, TopicDescription], asked_ms: int) -> str:

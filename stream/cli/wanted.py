@@ -7,7 +7,7 @@ from stream.cli import cost
 from stream.cli.composition import class_names_of, dataset_of, n_features_of, task_settings, with_chosen
 from stream.cli.setting_names import flag_of, setting_name
 from stream.cli.settings import AUTO, Settings, SettingsError
-from stream.joining.task_settings import TaskSettings
+from stream.joining.task_settings import Sharing, TaskSettings
 from stream.recovery.resolve import SettingsDifferError, resolve
 from stream.recovery.stored_settings import PARAMETER
 
@@ -50,12 +50,23 @@ def given_settings(settings: Settings) -> frozenset[str]:
     names = {STORED_NAMES[field] for field in settings.given & STORED_NAMES.keys()}
     if settings.learner == [AUTO]:
         names.discard("learner")
+    if settings.model == AUTO:
+        names.discard("model")
     names |= {PARAMETER + text.partition("=")[0].rpartition(".")[2] for text in settings.param}
     return frozenset(names | {"n_classes", "n_features"} if "data" in settings.given else names)
 
 
-def wanted_settings(settings: Settings, begun: Mapping[str, Any], place: str, *, change: bool = False) -> Wanted:
+def wanted_settings(
+    settings: Settings, begun: Mapping[str, Any], place: str, model: Sharing = "own", *, change: bool = False
+) -> Wanted:
     """The settings of a learner, in a pipeline that has some, by name, or none yet.
+
+    Args:
+        settings: of the user.
+        begun: what the pipeline has; nothing where it has not begun.
+        place: where that stands, for messages.
+        model: whose model decides where it has not begun and none is given, see `model_of`.
+        change: whether given ones that differ are to hold from now on, where they may change.
 
     Raises:
         SettingsDifferError: given ones differ from the pipeline's; see `resolve`.
@@ -63,6 +74,8 @@ def wanted_settings(settings: Settings, begun: Mapping[str, Any], place: str, *,
         ParameterError: the learner does not have it.
     """
     given = given_settings(settings)
+    if settings.model == AUTO:
+        settings = settings.model_copy(update={"model": model})
     n_classes, n_features, nnz, class_names = _sizes(settings, begun)
     if begun and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]

@@ -21,6 +21,11 @@ class Watched:
     def __init__(self, vital: Vital | None) -> None:
         self._vital = vital
 
+    @property
+    def tells(self) -> bool:
+        """Whether anybody may watch: else nothing needs to be counted for it."""
+        return self._vital is not None
+
     def beats(self, stop: Callable[[], bool]) -> Callable[[], bool]:
         """The same question, whether to stop, as a sign of life: whoever asks it is about to go on."""
         vital = self._vital

@@ -107,18 +107,19 @@ class Conditions(_Table):
     partitions: Annotated[int, Field(ge=1)] = 1
     model: Literal["own", "shared"] = "own"  # of each partition, or of all
     lag: Annotated[int, Field(ge=1)] = 1  # of a shared model: from one reading of its log to the next
+    outage: Annotated[int, Field(ge=0)] = 0  # of a shared model: so long, from the middle on, nobody can read its log
     forget_every: Annotated[int, Field(ge=0)] = 0  # so often the learner loses its state; 0: never
 
     @property
     def known_by(self) -> Parameters:
         """By what a row is known again; a condition that came later is not in it where it says what was before."""
-        later = {"model": "own", "lag": 1}
+        later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 
     @model_validator(mode="after")
     def _check_model(self) -> "Conditions":
-        if self.model == "own" and self.lag > 1:
-            raise ValueError("conditions: only a shared model is read with a lag")
+        if self.model == "own" and (self.lag > 1 or self.outage):
+            raise ValueError("conditions: only the log of a shared model is read with a lag, or has an outage")
         if self.model == "shared" and self.forget_every:
             raise ValueError("conditions: a shared model is not forgotten; leave out forget_every")
         return self

@@ -155,12 +155,13 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1:  # then it does not matter how many read the log
+    if conditions.lag == 1 and not conditions.outage:  # then it does not matter how many read the log
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
         parts = partitioned(stream.truth.size, conditions.partitions, job.seed)
-        result = run_shared(learner, *events, partitions=numbers_of(parts), lag=conditions.lag)
+        numbers = numbers_of(parts)
+        result = run_shared(learner, *events, partitions=numbers, lag=conditions.lag, outage=conditions.outage)
     return result, time.process_time() - started_s
 
 

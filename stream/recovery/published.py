@@ -1,17 +1,69 @@
 """The decisions of a task on a shared model, read back from its predictions."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.recovery.commit import predictions_digest
-from stream.recovery.journal import JournalStep, UnrecoverableError
+from stream.recovery.journal import JournalStep, LogStep, UnrecoverableError
 from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.events import Decision
 from stream.wire.records import Foreign, Record, TopicPartition
 from stream.wire.topics import Topics
+
+COMPARED_MAX = 10_000_000
+"""Predictions that are compared, at most, to tell those of steps from others: 5 to 20 s of work."""
+
+BETWEEN_MAX = 8
+"""So many records of other programs may stand between the first and the last prediction of a step."""
+
+
+class Search:
+    """Looks for the predictions of steps among what other programs have written under the steps' numbers.
+
+    Where nobody has, there is nothing to look for. Else what is done is bounded: who may write there could write any
+    number of records.
+    """
+
+    def __init__(self) -> None:
+        """Compare nothing yet."""
+        self._left = COMPARED_MAX
+        self.is_given_up = False  # whether there was more to compare
+
+    def ending(self, found: Sequence[Record], count: int, sha256: str) -> Sequence[Record] | None:
+        """The predictions of a step, if the last of them is the last record; None: it is not, or that is not known.
+
+        Args:
+            found: the records under the step's number, one more than at the call before.
+            count: how many predictions the step made, by its journal.
+            sha256: their digest, likewise.
+        """
+        for candidate in _that_end(found, count):
+            if len(found) > count:
+                self.is_given_up = self.is_given_up or self._left < count
+                if self.is_given_up:
+                    return None
+                self._left -= count
+            if predictions_digest(record.value or b"" for record in candidate) == sha256:
+                return candidate
+        return None
+
+
+def _that_end(found: Sequence[Record], count: int) -> Iterator[Sequence[Record]]:
+    """What the predictions of a step may be that end with the last record: all in a row, or a beginning and an end."""
+    others = len(found) - count
+    if others < 0:
+        return
+    yield found[others:]
+    if 0 < others <= BETWEEN_MAX:
+        yield from ([*found[:first], *found[first + others :]] for first in range(1, count))
+
+
+def without(ours: Sequence[Record], found: Sequence[Record]) -> list[Record]:
+    """The records that are not the step's own."""
+    offsets = {record.offset for record in ours}
+    return [record for record in found if record.offset not in offsets]
 
 
 class Published:
@@ -27,6 +79,7 @@ class Published:
         self._journal = f"{topics.journal}/{partition}"
         self._by_step: dict[int, list[Record]] = defaultdict(list)
         self.foreign = Foreign()  # what other programs have written under the numbers of the steps asked for
+        self._search = Search()
         tp = TopicPartition(topics.predictions, partition)
         for record in read_partition(broker, tp, start=max(start, broker.beginnings([tp])[tp])):
             number = step_of(record)
@@ -46,15 +99,17 @@ class Published:
                 f"step {step.number} of {self._journal}: expected what it says of the log of a shared model; got "
                 "nothing: another program has written it"
             )
-        told_apart = predictions_of(found, expected.predictions, expected.sha256)
-        if told_apart is None:
+        ours = self._ours(found, expected)
+        if ours is None:
+            why = "none are these: the topic was cut or made anew; set its retention.ms to -1"
+            if self._search.is_given_up:
+                why = "these were not found within a bounded search: see who else writes there"
             raise UnrecoverableError(
                 f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in "
                 f"{self._place}, with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of "
-                "which none are these: the topic was cut or made anew; set its retention.ms to -1"
+                f"which {why}"
             )
-        ours, others = told_apart
-        for record in others:
+        for record in without(ours, found):
             self.foreign = self.foreign.and_also(record)
         try:
             made = [decode_prediction(record)[0] for record in ours]
@@ -65,31 +120,7 @@ class Published:
             ) from error
         return [(prediction.id, prediction.decision) for prediction in made]
 
-
-def predictions_of(found: Sequence[Record], count: int, sha256: str) -> tuple[Sequence[Record], list[Record]] | None:
-    """The predictions of a step among the records under its number, and the others.
-
-    None: they are not there, or others stand in more than one place between them.
-
-    Args:
-        found: all records under the step's number.
-        count: how many predictions the step made, by its journal.
-        sha256: their digest, likewise.
-    """
-    for candidates in _candidates(found, count):
-        if predictions_digest(record.value or b"" for record in candidates) == sha256:
-            ours = {record.offset for record in candidates}
-            return candidates, [record for record in found if record.offset not in ours]
-    return None
-
-
-def _candidates(found: Sequence[Record], count: int) -> list[Sequence[Record]]:
-    """What the predictions of a step may be: all in a row, or a beginning and an end."""
-    extra = len(found) - count
-    if extra < 0:
-        return []
-    rows = (found[first : first + count] for first in range(extra + 1))
-    if extra == 0:
-        return list(rows)
-    split = ([*found[:first], *found[first + extra :]] for first in range(1, count))
-    return list(chain(rows, split))
+    def _ours(self, found: Sequence[Record], expected: LogStep) -> Sequence[Record] | None:
+        ends = range(expected.predictions, len(found) + 1)
+        searched = (self._search.ending(found[:end], expected.predictions, expected.sha256) for end in ends)
+        return next((ours for ours in searched if ours is not None), None)

@@ -266,11 +266,6 @@ def _untouched(
     starts = broker.beginnings([TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)])
     imported = None if stored.imported is None else stored.imported.whole
     task = Task(settings, topics.contexts)
-    if imported is not None and settings.model == "shared":
-        raise JournalError(
-            f"{topics.snapshots}/{partition} holds an imported model: one that tasks share begins with nothing; "
-            "begin a new pipeline, or give each task its own"
-        )
     if imported is not None:
         task = _imported(topics, journal, stored, imported, settings, pulse)
     contexts_offset, feedback_offset = starts.values()

@@ -114,8 +114,8 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
     flat = {name: stored[name] for name in ("learner", "n_classes", "n_features")}
     flat |= {PARAMETER + name: value for name, value in parameters.items()}
     flat |= {name: stored[name] for name in ABSENT if name in stored}
-    # Without names none are written; of a model alone, nothing is known about them.
-    return {"features": None, "class_names": None, "model": "own", **flat} if "seed" in flat else flat
+    # Without names none are written; of an imported model, nothing is known about them, and it is a task's own.
+    return {"model": "own", **({"features": None, "class_names": None} if "seed" in flat else {}), **flat}
 
 
 def by_name(settings: TaskSettings) -> dict[str, Any]:

@@ -171,6 +171,10 @@ class FaultyBroker:
         self.consult("ends")
         return {tp: self._end_told(tp, end) for tp, end in self.broker.ends(tps).items()}
 
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return {tp: end.stable for tp, end in self.ends(tps).items()}
+
     def lag(self, tp: TopicPartition, times: int) -> None:
         """Tell this process so many times that a partition ends where it ends now."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
@@ -232,6 +236,10 @@ class FaultyTransactionalProducer:
         self._queue: list[tuple[TopicPartition, bytes | None, bytes | None, Headers]] = []
         self._transaction: Transaction | None = None
         self._hangs = False
+
+    def rest(self) -> None:
+        """See TransactionalProducer."""
+        self._inner.rest()
 
     def begin(self) -> None:
         """See TransactionalProducer."""

@@ -6,6 +6,7 @@ from typing import Any
 from consumers.learner import LearnerOptions, LearnerProgram
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.embedded import EmbeddedBroker
+from stream.cli.composition import model_of
 from stream.cli.wanted import wanted_settings
 from stream.durations import parse_duration
 from stream.testing.pipeline import GivenSettings, PipelineUnderTest
@@ -27,9 +28,10 @@ class EmbeddedPipeline(PipelineUnderTest):
         topics = Topics.with_prefix(given.topic_prefix)
         self.clock = VirtualClock(BEGINS_MS)
         broker = EmbeddedBroker(self.clock)
-        broker.create_topics(topics.specs(given.partitions, shares_model=given.model == "shared"))
+        model = model_of(given, given.partitions)
+        broker.create_topics(topics.specs(given.partitions, shares_model=model == "shared"))
         super().__init__(broker, topics, given.partitions)
-        self._task = wanted_settings(given, {}, topics.journal).task
+        self._task = wanted_settings(given, {}, topics.journal, model).task
         self._options = LearnerOptions(
             group=f"{given.topic_prefix}learner", snapshot_interval_ms=given.snapshot_interval_ms
         )

@@ -11,6 +11,7 @@ from stream.brokers.connecting import connect
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import BrokerError
 from stream.cli.access import client_config_of
+from stream.cli.composition import model_of
 from stream.testing.pipeline import GivenSettings, PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
 from stream.wire.topics import Topics
@@ -51,7 +52,9 @@ class KafkaPipeline(PipelineUnderTest):
         self.bootstrap = given.bootstrap
         topics = Topics.with_prefix(given.topic_prefix)
         broker = connect(given.bootstrap, client=given.client, config=client_config_of(given))
-        broker.create_topics(topics.specs(given.partitions, shares_model=given.model == "shared"))
+        shares_model = model_of(given, given.partitions) == "shared"
+        self._made = topics.specs(given.partitions, shares_model=shares_model)
+        broker.create_topics(self._made)
         super().__init__(broker, topics, given.partitions)
         self.programs = Programs(directory, given.environment())
         try:
@@ -91,5 +94,5 @@ class KafkaPipeline(PipelineUnderTest):
         with suppress(BrokerError):
             super().close()
             if not self._is_local:
-                self.broker.delete_topics(list(self.topics))
+                self.broker.delete_topics([topic.name for topic in self._made])
             self.broker.close()

@@ -307,7 +307,12 @@ class _Audit:
         return books.made.tell_apart(
             self._published(topic),
             lambda record: books.is_foreign(place_of(record), "no step has made it, by the journal"),
-            lambda step: books.fault(f"step {step} has made other predictions, by its journal, than stand in {topic}"),
+            lambda step, are_many: books.fault(
+                f"the predictions of step {step} were not found in {topic}, in a bounded search among what other "
+                "programs have written there under the numbers of steps: see who does"
+                if are_many
+                else f"step {step} has made other predictions, by its journal, than stand in {topic}"
+            ),
         )
 
     def _contexts(self, settings: TaskSettings) -> Iterator[tuple[int, int, str | None, Logged | None]]:

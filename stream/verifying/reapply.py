@@ -73,8 +73,8 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         if log is not None:
             log.read_to_end(number)
     except (JournalError, UpdatesError) as error:
-        if log is not None and log.made_elsewhere:
-            return Replay(partition, 0, 0, "", "", "", "", warning=f"{log.made_elsewhere}: {error}")
+        if log is not None and (elsewhere := log.made_elsewhere()):
+            return Replay(partition, 0, 0, "", "", "", "", warning=f"{elsewhere}: {error}")
         return Replay(partition, 0, 0, "", "", "", str(error))
     state = state_digest([alone.learner.state()])
     snapshot = 0 if newest is None else newest.number

@@ -2,7 +2,8 @@
 
     log        a record holds as many entries as its step's journal says, and none is missing between
     journals   no step was decided on a version that the log had not reached
-    replicas   told at one version they are equal to the bit, if they were made on one processor with one software
+    replicas   told at one version they are equal to the bit, if all were made on one processor with one software: they,
+               and the snapshots of the model before, from which they may descend
 
 Nothing is computed again here; `stream.verifying.shared_replay` does that.
 """
@@ -18,6 +19,7 @@ from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.recovery.journal import JournalStep, ReplicaTold
 from stream.recovery.journal_reading import read_journal
+from stream.recovery.model_snapshot import PARTITION
 from stream.recovery.settings_reading import pipeline_settings
 from stream.reporting.run_report import Behind, ReplicaReport
 from stream.wire.records import Record, TopicPartition
@@ -237,10 +239,16 @@ class _LogAudit:
         for version, found in sorted(by_version.items()):
             for one, other in _that_differ(found):
                 message = f"the replicas of version {version} differ: {one}; {other}"
-                if one.replica.made_with == other.replica.made_with:
+                if one.replica.made_with == other.replica.made_with and self._was_here_alone(one, other):
                     self._fault(message)
                 elif message not in self.warnings:
                     self.warnings.append(message)
+
+    def _was_here_alone(self, one: Told, other: Told) -> bool:
+        """Whether nobody had written snapshots of the model before, with another processor or software."""
+        until_ms = max(one.append_ms, other.append_ms)
+        writers = (told for told in self._told if told.partition == PARTITION and told.append_ms <= until_ms)
+        return all(told.replica.made_with == one.replica.made_with for told in writers)
 
     def behind(self) -> Behind | None:
         if not self._behind:

@@ -1,5 +1,6 @@
 """The log of a shared model taken in again beside the steps of one task, whose decisions are made again on it."""
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 
@@ -9,7 +10,8 @@ from stream.joining.task import Effects, Task
 from stream.joining.task_settings import TaskSettings
 from stream.recovery.commit import predictions_digest
 from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalError, JournalStep, LogStep
+from stream.recovery.journal import JournalError, JournalStep, LogStep, ReplicaTold
+from stream.recovery.journal_reading import read_journal
 from stream.recovery.model_snapshot import PARTITION, decode_model, read_model_snapshots
 from stream.reporting.versions import processor, versions
 from stream.sharing.view import View
@@ -25,6 +27,8 @@ class LogAgain:
 
     What a step had for the log must stand there byte for byte, and each digest that the task's journal tells of a
     replica must be the one that this replica has at that version. So must the newest snapshot of the model.
+
+    A replica may descend from a snapshot, and so from the processor of whoever wrote that: the tasks of partition 0.
     """
 
     def __init__(self, broker: Broker, topics: Topics, settings: TaskSettings, partition: int) -> None:
@@ -35,20 +39,32 @@ class LogAgain:
         """
         self.replica = fresh_replica(settings)
         self.warning = ""  # of a replica that was not this one, and was made on another processor or by other software
+        self._broker = broker
+        self._topics = topics
         self._partition = partition
         self._view = View(self.replica, partition)
-        self._topic = topics.updates
         self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
         self._expected: deque[tuple[int, bytes]] = deque()  # steps, and what each had for the log
         self._log_step: LogStep | None = None  # of the step that is made again
-        self._made_elsewhere = ""
+        self._elsewhere = ""  # where the steps are made that are made again now; empty: here
+        self._now_ms = 0  # of the step that is made again
         newest = read_model_snapshots(broker, topics).newest if partition == PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
 
-    @property
-    def made_elsewhere(self) -> str:
-        """On what the steps were made that are made again now, if that is not what this process has."""
-        return self._made_elsewhere
+    def made_elsewhere(self, until_ms: int | None = None) -> str:
+        """On what the steps that are made again were made, if that is not what this process has; for people.
+
+        Or else, on what snapshots of the model may have been made before; `until_ms`: up to that time, not this step's.
+        """
+        if self._elsewhere:
+            return self._elsewhere
+        for _, entry in read_journal(self._broker, TopicPartition(self._topics.journal, PARTITION), open_ms=OPEN_MS):
+            if isinstance(entry, JournalStep) and entry.now_ms > (self._now_ms if until_ms is None else until_ms):
+                break
+            told = entry.replica if isinstance(entry, JournalStep) else None
+            if told is not None and (elsewhere := _elsewhere(told)):
+                return f"snapshots of the model may have been {elsewhere}"
+        return ""
 
     def advance(self, task: Task, step: JournalStep) -> None:
         """Have a task see the model as it was when a step was decided.
@@ -64,13 +80,11 @@ class LogAgain:
         if self.replica.version != step.updates:
             raise JournalError(
                 f"step {step.number} of partition {self._partition} was decided on version {step.updates}; "
-                f"{self._topic} has no record that ends there, but at {self.replica.version}"
+                f"{self._topics.updates} has no record that ends there, but at {self.replica.version}"
             )
-        self._log_step = step.log
+        self._log_step, self._now_ms = step.log, step.now_ms
         if step.replica is not None:
-            here = processor(), versions()
-            is_here = (step.replica.processor, step.replica.versions) == here
-            self._made_elsewhere = "" if is_here else f"made with {step.replica.made_with}, and here on {here[0]}"
+            self._elsewhere = _elsewhere(step.replica)
             self._compare(step.replica.sha256, f"{step.replica.instance} had at step {step.number}")
 
     def expect(self, number: int, effects: Effects) -> None:
@@ -106,7 +120,7 @@ class LogAgain:
         if self._expected:
             raise JournalError(
                 f"step {self._expected[0][0]} of partition {self._partition} has updates when it is made again; "
-                f"{self._topic} holds none of it"
+                f"{self._topics.updates} holds none of it"
             )
 
     def _records_up_to(self, version: int) -> Iterator[Record]:
@@ -131,14 +145,24 @@ class LogAgain:
         snapshot = self._snapshot
         if snapshot is not None and snapshot.version == self.replica.version:
             self._snapshot = None
-            self._compare(state_digest([snapshot.learner]), "is in the newest snapshot of the model")
+            whose = "is in the newest snapshot of the model"
+            self._compare(state_digest([snapshot.learner]), whose, until_ms=_FOR_EVER)
 
-    def _compare(self, told: str, whose: str) -> None:
+    def _compare(self, told: str, whose: str, until_ms: int | None = None) -> None:
         if (found := state_digest([self.replica.learner.state()])) != told:
             message = (
                 f"the log up to version {self.replica.version:,} gives the model {found[:16]}; the one that {whose} is "
                 f"{told[:16]}"
             )
-            if not self._made_elsewhere:
+            if not (elsewhere := self.made_elsewhere(until_ms)):
                 raise JournalError(message)
-            self.warning = self.warning or f"{self._made_elsewhere}: {message}"
+            self.warning = self.warning or f"{elsewhere}: {message}"
+
+
+_FOR_EVER = sys.maxsize
+
+
+def _elsewhere(told: ReplicaTold) -> str:
+    """On what a replica was made, if that is not what this process has; for people."""
+    here = processor(), versions()
+    return "" if (told.processor, told.versions) == here else f"made with {told.made_with}, and here on {here[0]}"

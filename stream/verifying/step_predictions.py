@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 
 from stream.recovery.journal import JournalStep
-from stream.recovery.published import predictions_of
+from stream.recovery.published import Search, without
 from stream.wire.records import Record
 
 _UNTOLD, _FOUND = -1, -2
@@ -33,16 +33,17 @@ class StepPredictions:
         self,
         published: Iterable[tuple[Record, int]],
         is_foreign: Callable[[Record], None],
-        is_missing: Callable[[int], None],
+        is_missing: Callable[[int, bool], None],
     ) -> Iterator[tuple[Record, int]]:
         """Pass on the records that steps made, each with its step, when those of a step are all read.
 
         Args:
             published: records with the numbers of steps of the journal, in the order of their offsets.
             is_foreign: is told of records that no step made.
-            is_missing: is told of steps whose predictions are not there; what is there in their place is passed on.
+            is_missing: is told of steps whose predictions are not there, or, True, among too many others to be found;
+                what is there in their place is passed on.
         """
-        counts, waiting = array("q", self._counts), dict[int, list[Record]]()
+        counts, waiting, search = array("q", self._counts), dict[int, list[Record]](), Search()
         for record, number in published:
             if number >= len(counts) or counts[number] == _UNTOLD:
                 yield record, number
@@ -53,13 +54,13 @@ class StepPredictions:
             found = waiting.setdefault(number, [])
             found.append(record)
             digest = self._digests[_DIGEST_BYTES * number : _DIGEST_BYTES * (number + 1)].hex()
-            if told_apart := predictions_of(found, counts[number], digest):
-                ours, others = told_apart
+            ours = search.ending(found, counts[number], digest)
+            if ours is not None:
                 counts[number] = _FOUND
                 del waiting[number]
                 yield from ((each, number) for each in ours)
-                for other in others:
+                for other in without(ours, found):
                     is_foreign(other)
         for number, found in waiting.items():
-            is_missing(number)
+            is_missing(number, search.is_given_up and len(found) > counts[number])
             yield from ((each, number) for each in found)

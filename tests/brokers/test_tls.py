@@ -1,5 +1,6 @@
 """TLS: files that cannot be used, and brokers that cannot be trusted, in words for people."""
 
+import gc
 import socket
 import ssl
 import threading
@@ -14,11 +15,16 @@ from cryptography.hazmat.primitives import serialization
 
 from stream.brokers.client_config import ClientConfig, ClientConfigError
 from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.port import AccessError
+from stream.brokers.port import AccessError, BrokerUnavailableError
 from stream.brokers.tls import context_of
+from stream.cli.app import main
+from stream.cli.exits import ExitCode
 
 AUTHORITY = trustme.CA()
 OWN = AUTHORITY.issue_cert("client")
+EXPIRED = AUTHORITY.issue_cert(
+    "127.0.0.1", not_before=datetime(2020, 1, 1, tzinfo=UTC), not_after=datetime(2020, 1, 2, tzinfo=UTC)
+)
 
 
 @pytest.fixture
@@ -81,11 +87,7 @@ def tls(ca: str | None = None, **more: str) -> ClientConfig:
 @pytest.mark.parametrize(
     ("certificate", "why"),
     [
-        (
-            AUTHORITY.issue_cert("127.0.0.1", not_after=datetime(2020, 1, 2, tzinfo=UTC),
-                                 not_before=datetime(2020, 1, 1, tzinfo=UTC)),
-            "its certificate has expired; whoever runs that Kafka must renew it",
-        ),
+        (EXPIRED, "its certificate has expired; whoever runs that Kafka must renew it"),
         (trustme.CA().issue_cert("127.0.0.1"), "its certificate is not trusted: it is not signed by the authority in"),
         (AUTHORITY.issue_cert("kafka.example.com"), "its certificate is for another name"),
         (None, "it speaks no TLS at this port; is security.protocol right"),
@@ -97,6 +99,26 @@ def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
 ) -> None:
     with server(certificate) as bootstrap:
         assert why in refusal(bootstrap, tls(ca), client)
+
+
+@pytest.mark.timeout(60)
+def test_handshake_that_is_not_answered_is_given_up(ca: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        with pytest.raises(BrokerUnavailableError, match="within 300 ms"):
+            connect(f"127.0.0.1:{silent.getsockname()[1]}", config=tls(ca), connect_timeout_ms=300)
+        gc.collect()  # a socket that is collected unclosed warns, and a warning is an error
+
+
+@pytest.mark.parametrize("client", ADAPTERS)
+def test_command_at_a_broker_whose_certificate_has_expired_ends_with_one_line_and_2(
+    ca: str, client: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    access = ("--security-protocol", "SSL", "--ssl-ca-location", ca)
+    with server(EXPIRED) as bootstrap, pytest.raises(SystemExit) as ended:
+        main(["topics", "describe", "--bootstrap", bootstrap, "--client", client, *access])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == ExitCode.USAGE
+    assert line.startswith(f"error: no connection to Kafka at {bootstrap}: its certificate has expired")
 
 
 @pytest.mark.parametrize("client", ADAPTERS)

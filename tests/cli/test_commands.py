@@ -20,6 +20,7 @@ from stream.cli import model
 from stream.cli.connection import command_hint, require_topics
 from stream.cli.exits import ExitCode
 from stream.cli.kafka import print_running
+from stream.cli.learn import lacks_log, whose_model
 from stream.cli.model import time_ms
 from stream.cli.settings import SettingsError
 from stream.cli.sources import load_settings
@@ -169,6 +170,18 @@ def test_the_log_of_a_shared_model_must_be_one_partition_of_which_nothing_is_los
     with pytest.raises(SettingsError, match=says):
         require_topics(broker, load_settings({}), shares_model=True)
     assert require_topics(broker, load_settings({})) == 2
+
+
+def test_topics_of_an_earlier_version_have_models_of_their_own_unless_another_is_asked_for() -> None:
+    topics = Topics.with_prefix()
+    for made, given, lacks in ((False, {}, True), (False, {"model": "shared"}, False), (True, {}, False)):
+        broker = EmbeddedBroker(VirtualClock(0))
+        broker.create_topics(topics.specs(2, shares_model=made))
+        assert lacks_log(broker, load_settings(given), topics, 2) == lacks
+        assert not lacks_log(broker, load_settings(given), topics, 1)
+    why = "since there is no topic onebit.updates for the log of a shared one"
+    said = whose_model("own", topics, 2, has_no_log=True)
+    assert said == f"each of the 2 partitions has a model of its own, {why}"
 
 
 def test_topics_as_they_are_created_are_accepted() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from stream.brokers.port import Broker
 from stream.cli import learn
+from stream.cli.connection import Work
 from stream.cli.exits import ExitCode
 from stream.cli.live_estimates import estimate_lines, from_topics
 from stream.cli.settings import Settings
@@ -90,13 +91,11 @@ def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
         asked = iter(([False] * 20 + [True]) * 2)
         monkeypatch.setattr(learn, "StopRequest", lambda: lambda: next(asked))
 
-        def keep_running(
-            settings: Settings, program: str, stop: Callable[[], bool], work: Callable[[Broker, Watched], None]
-        ) -> None:
-            work(broker, Watched(None))
+        def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
+            work(broker, 1, Watched(None))
             if meanwhile is not None:
                 meanwhile()
-                work(broker, Watched(None))
+                work(broker, 1, Watched(None))
 
         monkeypatch.setattr(learn, "keep_running", keep_running)
         task = ("--learner", "late-ucb", "--n-classes", "3", "--n-features", "4", "--reward", "any")

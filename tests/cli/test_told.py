@@ -75,7 +75,7 @@ def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None
         pipeline.context(f"event-{number}", 7)  # there are 4 features
     run()
     message = tally.warning()
-    assert message.startswith("20 of the last 20 records went to the dead letters; the last, test.contexts/0, ")
+    assert message.startswith("records gone to the dead letters: 20, while 20 came; the last, test.contexts/0, ")
     assert "offset 19: " in message
     assert message.endswith("got 7")
     assert tally.warning() == ""  # told once
@@ -84,6 +84,17 @@ def test_a_learner_that_cannot_read_its_records_says_why_and_only_then() -> None
     pipeline.context("one bad", 7)
     run()
     assert tally.warning() == ""  # one of 301
+
+
+def test_feedback_that_waited_long_for_its_context_is_told_though_nothing_else_comes() -> None:
+    pipeline, tally = Pipeline(small_task()), Tally()
+    run = tallied(pipeline, tally)
+    pipeline.answer("nobody", 1)
+    run()
+    assert tally.warning() == ""
+    pipeline.clock.advance_to(pipeline.now_ms() + pipeline.settings.join.orphan_ms + 1_000)
+    run()
+    assert tally.warning().startswith("records gone to the dead letters: 1, while 0 came; the last, test.feedback/")
 
 
 @pytest.mark.parametrize("name", Ledger._fields)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.cli.composition import parameters_of
+from stream.cli.composition import model_of, parameters_of
 from stream.cli.settings import Settings
 from stream.cli.sources import load_settings
 from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
@@ -14,7 +14,7 @@ from stream.joining.join import JoinSettings
 from stream.joining.task_settings import TaskSettings
 from stream.learners import ParameterError, check_parameters
 from stream.recovery.resolve import SettingsDifferError
-from stream.recovery.stored_settings import ABSENT, by_name
+from stream.recovery.stored_settings import ABSENT, MODEL_SETTINGS, by_name, named, stored_settings
 from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Pipeline
 
 BEGUN = TaskSettings(
@@ -141,9 +141,36 @@ def test_hint_names_the_flags_that_would_change() -> None:
     assert str(with_hint(raised.value, change=True)) == str(raised.value)
 
 
-def test_model_that_was_imported_says_what_learner_begins_with_it() -> None:
-    model = {name: value for name, value in by_name(BEGUN).items() if name not in ABSENT}
-    made = wanted_settings(load_settings({"window": "5s"}), model, PLACE).task
+@pytest.mark.parametrize(
+    ("given", "partitions", "model"),
+    [
+        ({}, 1, "own"),
+        ({}, 2, "shared"),
+        ({"model": "auto"}, 2, "shared"),
+        ({"model": "own"}, 2, "own"),
+        ({"model": "shared"}, 1, "shared"),
+        ({"play": "logged"}, 2, "own"),
+        ({"play": "match"}, 2, "own"),
+    ],
+)
+def test_new_pipeline_of_several_partitions_has_one_model(given: Any, partitions: int, model: str) -> None:
+    assert model_of(load_settings(given), partitions) == model
+
+
+@pytest.mark.parametrize("begun", ["own", "shared"])
+def test_pipeline_keeps_the_model_that_it_has_unless_another_one_is_given(begun: Any) -> None:
+    has = replace(BEGUN, model=begun)
+    for given in ({}, {"model": "auto"}, {"model": begun}):
+        for model in ("own", "shared"):
+            assert wanted_settings(load_settings(given), by_name(has), PLACE, model).task.model == begun
+    with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got "):
+        wanted(has, model="own" if begun == "shared" else "shared")
+
+
+def test_model_that_was_imported_says_what_learner_begins_with_it_and_that_it_is_a_tasks_own() -> None:
+    model = named({name: stored_settings(BEGUN)[name] for name in MODEL_SETTINGS})
+    made = wanted_settings(load_settings({"window": "5s"}), model, PLACE, "shared").task
+    assert made.model == "own"
     assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (
         "banditron", 3, {"gamma": 0.25, "margin": "feedback"}, 5_000, 0,
     )  # fmt: skip

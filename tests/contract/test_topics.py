@@ -1,5 +1,7 @@
 """The contract of the Broker port, what every broker does: topics, records, and reading them."""
 
+from contextlib import suppress
+
 import pytest
 
 from stream.brokers.embedded import EmbeddedBroker
@@ -148,6 +150,29 @@ def test_a_reader_seeks_to_any_offset(broker: Broker, prefix: str) -> None:
     reader.seek(tp, 0)
     assert values(reader.poll(5_000, 2) + reader.poll(5_000, 1)) == list("abc")
     assert reader.position(tp) == 3
+
+
+def test_after_an_offset_that_is_not_there_a_reader_seeks_to_one_that_is(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix, partitions=2)
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
+    write(broker, name, "abc", partition=0)
+    reader = broker.reader([first, second])
+    assert values(read(reader, 3)) == list("abc")
+    reader.seek(first, 7)
+    with suppress(BrokerError):  # a Kafka refuses that
+        assert reader.poll(2_000, 10) == []
+    reader.pause([second])
+    write(broker, name, "de", partition=1)
+    with suppress(BrokerError):
+        assert reader.poll(200, 10) == []
+    reader.seek(first, 1)
+    assert values(read(reader, 2)) == list("bc")
+    reader.seek(first, 7)
+    broker.reader([first]).poll(100, 10)  # time for the broker to refuse, which nobody has asked about
+    reader.seek(first, 0)
+    assert values(read(reader, 3)) == list("abc")
+    reader.resume([second])
+    assert values(read(reader, 2)) == list("de")
 
 
 def test_a_paused_partition_waits_where_it_is(broker: Broker, prefix: str) -> None:

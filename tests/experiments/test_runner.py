@@ -152,7 +152,11 @@ def test_a_row_is_known_again_although_conditions_were_added_since() -> None:
 
 @pytest.mark.parametrize(
     ("conditions", "message"),
-    [({"lag": 2}, "only a shared model"), ({"model": "shared", "forget_every": 9}, "leave out forget_every")],
+    [
+        ({"lag": 2}, "only the log of a shared model"),
+        ({"outage": 2}, "only the log of a shared model"),
+        ({"model": "shared", "forget_every": 9}, "leave out forget_every"),
+    ],
 )
 def test_conditions_that_exclude_each_other_are_refused(conditions: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -17,14 +17,14 @@ import pytest
 
 from stream.brokers import local_kafka
 from stream.brokers.local_kafka import HOST, LocalKafka
-from stream.testing.processes import Program
-from tests.processes import CLIENTS, Pipeline, Watch
+from stream.testing.processes import Program, wait_for
+from stream.verifying.shared_log import audit_log
+from tests.processes import Pipeline, Watch
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 SEED = 20_26
 STREAM = {
-    "client": CLIENTS[0],  # `make test-faults CLIENT=...`
     "data": "synsep",
     "shuffle": "true",
     "delay": "lognormal:300ms,1.0",
@@ -96,9 +96,9 @@ def test_learner_killed_twenty_times_in_fifty_thousand_events(
 def test_learners_that_come_and_go_over_four_partitions(
     kafka: LocalKafka, prefix: str, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
-    events = 24_000
+    events = 16_000
     pipeline = Pipeline(
-        kafka.bootstrap, prefix, tmp_path, **STREAM, events=events, rate=400, window=WINDOW, partitions=4
+        kafka.bootstrap, prefix, tmp_path, **STREAM, events=events, rate=400, window=WINDOW, partitions=4, model="own"
     )
     pipelines.append(pipeline)
     pipeline.create_topics()
@@ -177,25 +177,82 @@ def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(
     pipeline.assert_model_is_that_of_the_journal()
 
 
-def test_broker_that_is_killed_twice_and_started_again_on_its_disk(
+def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
+    """Kill a broker, and start it again on its disk."""
+    running = local_kafka.status(kafka.home)
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
+    time.sleep(down_s)
+    local_kafka.start(int(kafka.bootstrap.rpartition(":")[2]), kafka.home)
+
+
+def test_three_learners_of_one_model_each_killed_five_times_one_frozen_and_their_broker_killed(
     own_kafka: LocalKafka, tmp_path: Path, pipelines: list[Pipeline]
 ) -> None:
-    events = 16_000
+    events, instances = 20_000, "abc"
     pipeline = Pipeline(
-        own_kafka.bootstrap, "run.", tmp_path, **STREAM, events=events, rate=400, window=WINDOW, partitions=2
+        own_kafka.bootstrap, "shared.", tmp_path, **STREAM | {"learner": "late-ucb"}, events=events, rate=400,
+        window=WINDOW, partitions=3, model="shared",
+    )  # fmt: skip
+    pipelines.append(pipeline)
+    pipeline.create_topics()
+    draw = random.Random(SEED + 3)
+    learners = {name: pipeline.start("learn", "--instance", name) for name in instances}
+    faults = [*(instances * 2), "freeze", *(instances * 2), "broker", *instances]
+    with pipeline.watch() as watch:
+        watch.wait_until_dealt(instances)
+        start(pipeline, "feedback")
+        replay = start(pipeline, "replay")
+        for number, fault in enumerate(faults, start=1):
+            watch.wait_until_decided(number * events // (len(faults) + 2))
+            time.sleep(draw.uniform(0, 0.3))
+            if fault == "broker":
+                kill_broker(own_kafka)
+                continue
+            name = draw.choice(instances) if fault == "freeze" else fault
+            if fault == "freeze":
+                watch.wait_until_dealt(instances)
+                freeze_beyond_the_session(watch, learners[name], others=len(instances) - 1)
+            else:
+                learners[name].kill()
+            learners[name] = pipeline.start("learn", "--instance", name)
+        assert replay.wait(300) == 0, replay.said()
+        pipeline.assert_every_context_is_decided_and_settled_once(events)
+        wait_for(
+            lambda: len({replica.version for replica in audit_log(watch.broker, pipeline.topics, 3).replicas}) == 1,
+            "all have told the model at one version",
+        )
+    for name, learner in learners.items():
+        assert learner.stop() == 0, (name, learner.said())
+    found = pipeline.verify("--replay", timeout_s=300)
+    assert found["ok"], found
+    assert [replica["instance"] for replica in found["replicas"]] == [f"learner-{name}" for name in instances]
+    assert {replica["version"] for replica in found["replicas"]} == {found["model_version"]}
+    assert len({replica["sha256"] for replica in found["replicas"]}) == 1
+    assert {one["state"] for one in found["replay"]} == {found["replicas"][0]["sha256"]}
+
+
+def test_broker_that_is_away_for_longer_than_a_request_and_started_again_on_its_disk(
+    own_kafka: LocalKafka, tmp_path: Path, pipelines: list[Pipeline]
+) -> None:
+    events = 8_000
+    pipeline = Pipeline(
+        own_kafka.bootstrap,
+        "run.",
+        tmp_path,
+        **STREAM,
+        events=events,
+        rate=400,
+        window=WINDOW,
+        partitions=2,
+        model="own",
     )
     pipelines.append(pipeline)
     pipeline.create_topics()
-    port = int(own_kafka.bootstrap.rpartition(":")[2])
     programs = [start(pipeline, name) for name in ("learn", "feedback", "replay")]
     with pipeline.watch() as watch:
-        for decided, down_s in ((events // 4, 0.0), (events // 2, 20.0)):  # the second time for longer than a request
-            watch.wait_until_decided(decided)
-            pid = local_kafka.status(own_kafka.home)
-            assert pid is not None
-            os.kill(pid.pid, signal.SIGKILL)
-            time.sleep(down_s)
-            local_kafka.start(port, own_kafka.home)
+        watch.wait_until_decided(events // 2)
+        kill_broker(own_kafka, down_s=20.0)
         assert programs[2].wait(300) == 0, programs[2].said()
         watch.wait_until_decided(events)
     pipeline.assert_every_context_is_decided_and_settled_once(events)

@@ -55,6 +55,7 @@ IMPORTED = (
     "kafka.net.connection:KafkaConnection.close_future",
     "kafka.net.inet:KafkaNetSocket.sock_connect",
     "kafka.net.manager:KafkaConnectionManager._build_transport",
+    "kafka.net.manager:KafkaConnectionManager.ssl_enabled",
     "kafka.net.manager:KafkaConnectionManager.get_connection",
     "kafka.net.selector:NetworkSelector.close",
     "kafka.net.transport:KafkaSSLTransport._sock_recv",

@@ -42,9 +42,11 @@ def ages_ms(pipeline: Pipeline) -> list[int]:
 
 
 @contextmanager
-def idle_learner(kafka: LocalKafka, prefix: str, directory: Path) -> Iterator[tuple[Pipeline, Program, Watch, Broker]]:
+def idle_learner(
+    kafka: LocalKafka, prefix: str, directory: Path, client: str
+) -> Iterator[tuple[Pipeline, Program, Watch, Broker]]:
     """A learner that has settled a first decision, so that none waits."""
-    pipeline = Pipeline(kafka.bootstrap, prefix, directory, **SETTINGS)
+    pipeline = Pipeline(kafka.bootstrap, prefix, directory, **SETTINGS, client=client)
     pipeline.create_topics()
     broker = pipeline.broker()
     try:
@@ -72,9 +74,9 @@ def assert_all_are_matched_that_are_answered_at_once(
 
 
 def test_decisions_after_a_pause_of_the_process_wait_as_long_as_any_other(
-    kafka: LocalKafka, prefix: str, tmp_path: Path
+    kafka: LocalKafka, prefix: str, tmp_path: Path, client: str
 ) -> None:
-    with idle_learner(kafka, prefix, tmp_path) as (pipeline, learner, watch, broker):
+    with idle_learner(kafka, prefix, tmp_path, client) as (pipeline, learner, watch, broker):
         learner.signal(signal.SIGSTOP)
         send_contexts(broker.producer(), pipeline, *"abcde")
         time.sleep(PAUSE_S)
@@ -83,9 +85,9 @@ def test_decisions_after_a_pause_of_the_process_wait_as_long_as_any_other(
 
 
 def test_decisions_that_waited_behind_a_foreign_transaction_wait_as_long_as_any_other(
-    kafka: LocalKafka, prefix: str, tmp_path: Path
+    kafka: LocalKafka, prefix: str, tmp_path: Path, client: str
 ) -> None:
-    with idle_learner(kafka, prefix, tmp_path) as (pipeline, _, watch, broker):
+    with idle_learner(kafka, prefix, tmp_path, client) as (pipeline, _, watch, broker):
         foreign = broker.transactional_producer(f"{prefix}foreign")
         foreign.begin()
         send_contexts(foreign, pipeline, "theirs")
@@ -95,8 +97,10 @@ def test_decisions_that_waited_behind_a_foreign_transaction_wait_as_long_as_any_
         assert_all_are_matched_that_are_answered_at_once(pipeline, watch, broker, "theirs", *"abcde")
 
 
-def test_member_without_a_partition_says_who_holds_it(kafka: LocalKafka, prefix: str, tmp_path: Path) -> None:
-    with idle_learner(kafka, prefix, tmp_path) as (pipeline, _, _, _):
+def test_member_without_a_partition_says_who_holds_it(
+    kafka: LocalKafka, prefix: str, tmp_path: Path, client: str
+) -> None:
+    with idle_learner(kafka, prefix, tmp_path, client) as (pipeline, _, _, _):
         second = pipeline.start("learn", "--instance", "second")
         second.wait_until_it_says(r"no partition is assigned: learner-1 holds them; learner-second waits")
         assert second.stop() == 0

@@ -15,15 +15,9 @@ from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers, TopicPartition
 from tests.contract.test_foreign_records import CODECS, NOT_UTF_8, Name
-from tests.processes import CLIENTS, Pipeline
+from tests.processes import Pipeline
 
 SETTINGS = {"n_classes": 3, "n_features": 4, "window": "60s", "orphan_window": "60s", "snapshot_interval": "1s"}
-
-
-@pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest) -> str:
-    """Each of the clients in turn."""
-    return str(request.param)
 
 
 @pytest.fixture

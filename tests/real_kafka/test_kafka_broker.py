@@ -21,7 +21,7 @@ from stream.brokers.partitioner import partition_for
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
-from tests.processes import CLIENTS, freeze
+from tests.processes import freeze
 
 
 class Deaf:
@@ -44,12 +44,6 @@ def own_kafka(tmp_path: Path, unused_port: int) -> Iterator[LocalKafka]:
     """A Kafka that a test may stop, kill or freeze."""
     yield local_kafka.start(unused_port, tmp_path)
     local_kafka.stop(tmp_path)
-
-
-@pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest) -> str:
-    """Each of the clients in turn."""
-    return str(request.param)
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 12])
@@ -88,9 +82,15 @@ def test_a_broker_that_comes_up_later_is_connected_to(tmp_path: Path, unused_por
     local_kafka.stop(tmp_path)
 
 
-def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str) -> None:
-    before = set(threading.enumerate())
-    broker = KafkaBroker(kafka.bootstrap)
+def threads_and_sockets() -> set[str]:
+    """Of this process, those of libraries included."""
+    files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return {*os.listdir("/proc/self/task"), *(file for file in files if file.startswith("socket:"))}
+
+
+def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str, client: str) -> None:
+    before = threads_and_sockets()
+    broker = connect(kafka.bootstrap, client=client)
     broker.create_topics([TopicSpec(prefix, 1)])
     tp = TopicPartition(prefix, 0)
     producer = broker.producer()
@@ -101,7 +101,7 @@ def test_closing_leaves_no_thread_and_no_socket(kafka: LocalKafka, prefix: str) 
     broker.committed(prefix, [tp])
     broker.close()
     gc.collect()  # an unclosed socket warns when it is collected, and a warning is an error
-    assert set(threading.enumerate()) == before
+    assert threads_and_sockets() <= before
 
 
 def test_a_transaction_that_took_too_long_was_aborted_by_the_broker_and_says_so(
@@ -274,6 +274,22 @@ def test_offsets_that_are_no_longer_kept_are_an_error_and_are_not_skipped(
 
     skipping = broker.group_consumer(prefix, "m", [prefix], Skips())
     wait_for(lambda: bool(skipping.poll(100, 10)))
+    broker.close()
+
+
+def test_partitions_that_are_added_are_found_at_once(kafka: LocalKafka, prefix: str, client: str) -> None:
+    broker = connect(kafka.bootstrap, client=client)
+    broker.create_topics([TopicSpec(prefix, 1)])
+    old, added = TopicPartition(prefix, 0), TopicPartition(prefix, 1)
+    assert broker.ends([old]) == {old: (0, 0)}
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    admin.create_partitions({prefix: 2})
+    admin.close()
+    wait_for(lambda: broker.describe_topics([prefix])[prefix].partitions == 2)
+    started_s = time.monotonic()
+    assert broker.ends([added]) == {added: (0, 0)}
+    assert broker.beginnings([old, added]) == {old: 0, added: 0}
+    assert time.monotonic() - started_s < 5
     broker.close()
 
 

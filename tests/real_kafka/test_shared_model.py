@@ -9,7 +9,7 @@ import pytest
 from stream.brokers.local_kafka import LocalKafka
 from stream.testing.processes import wait_for
 from stream.verifying.shared_log import audit_log
-from tests.processes import CLIENTS, Pipeline
+from tests.processes import Pipeline
 
 EVENTS = 1_500
 STREAM = {
@@ -22,7 +22,6 @@ STREAM = {
     "loss": 0.05,
     "seed": 3,
     "partitions": 3,
-    "model": "shared",
     "snapshot_interval": "1s",
 }
 
@@ -43,13 +42,13 @@ def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePip
         one.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipeline, client: str) -> None:
     shared = pipeline(**STREAM, client=client)
     assert shared.start("topics", "create").wait() == 0
     learners = {name: shared.start("learn", "--instance", name) for name in "abc"}
     with shared.watch() as watch:
         watch.wait_until_dealt("abc")
+        assert f"the 3 partitions share one model, whose log is {shared.topics.updates}\n" in learners["a"].said()
         shared.start("feedback")
         shared.start("replay")
         watch.wait_until_decided(EVENTS // 3)
@@ -78,7 +77,7 @@ def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipe
 
 def test_run_on_kafka_shares_a_model(kafka: LocalKafka, pipeline: MakePipeline) -> None:
     flags = ["--events", "600", "--rate", "300", "--delay", "exponential:100ms", "--window", "2s", "--loss", "0.02"]
-    run = pipeline(data="synsep", learner="late-ucb", model="shared", partitions=2).start(
+    run = pipeline(data="synsep", learner="late-ucb", partitions=2).start(
         "run", "--kafka", kafka.bootstrap, "--json", "--no-report", *flags
     )
     assert run.wait() == 0, run.said()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
-from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.connecting import connect
 from stream.brokers.local_kafka import LocalKafka
 from stream.brokers.port import Broker
 from stream.cli.app import app
@@ -25,15 +25,15 @@ from stream.wire.events import Feedback
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import CrashError
-from tests.processes import Pipeline
+from tests.processes import CLIENTS, Pipeline
 
 TASK = TaskSettings("soba", 2, 400)
 """Full SOBA with 800 weights: a state of 5.5 MB, twelve chunks."""
 
 
 @pytest.fixture
-def broker(kafka: LocalKafka) -> Iterator[KafkaBroker]:
-    made = KafkaBroker(kafka.bootstrap)
+def broker(kafka: LocalKafka, client: str) -> Iterator[Broker]:
+    made = connect(kafka.bootstrap, client=client)
     yield made
     made.close()
 
@@ -76,7 +76,7 @@ def work_on(program: LearnerProgram, broker: Broker, topics: Topics, name: str) 
 
 
 def test_learner_that_dies_after_any_step_of_a_commit_with_a_part_of_a_snapshot_recovers_to_the_bit(
-    broker: KafkaBroker, prefix: str
+    broker: Broker, prefix: str
 ) -> None:
     topics = Topics.with_prefix(prefix)
     broker.create_topics(topics.specs(1))
@@ -118,7 +118,9 @@ def test_models_are_exported_compared_and_imported_by_the_commands(
     assert found["ok"]
     assert found["replay"][0]["snapshot"] > 0
     early, late, again = (str(tmp_path / name) for name in ("early.npz", "late.npz", "again.npz"))
-    onebit = CliRunner(env={"ONEBIT_BOOTSTRAP": kafka.bootstrap, "ONEBIT_TOPIC_PREFIX": prefix})
+    onebit = CliRunner(
+        env={"ONEBIT_BOOTSTRAP": kafka.bootstrap, "ONEBIT_CLIENT": CLIENTS[0], "ONEBIT_TOPIC_PREFIX": prefix}
+    )
     for arguments in (["--journal", "3", "--out", early], ["--out", late]):
         assert onebit.invoke(app, ["model", "export", *arguments]).exit_code == 0
     done = onebit.invoke(app, ["model", "export", "--at", "2999-01-01T00:00Z", "--out", again, "--json"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stream.brokers.local_kafka import LocalKafka
+from tests.processes import CLIENTS
 
 TUTORIAL = Path(__file__).parents[2] / "docs/tutorial.md"
 IN_A_TERMINAL_OF_ITS_OWN = "# in a terminal of its own"
@@ -24,6 +25,7 @@ def test_the_tutorial_does_what_it_says(kafka: LocalKafka, tmp_path: Path) -> No
     (tmp_path / "shop.py").write_text(program)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")} | {
         "ONEBIT_BOOTSTRAP": kafka.bootstrap,
+        "ONEBIT_CLIENT": CLIENTS[0],
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     log = tmp_path / "learn.log"

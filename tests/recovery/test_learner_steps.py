@@ -84,21 +84,48 @@ def test_a_step_asks_where_its_inputs_end_only_when_it_depends_on_that_and_once(
     learner = pipeline.learner()
     pipeline.context("first")
     idle(learner)
-    ends, asked = pipeline.broker.ends, 0
+    asked: list[str] = []
 
-    def asking(tps: Sequence[TopicPartition]) -> Any:
-        nonlocal asked
-        asked += 1
-        return ends(tps)
+    def asking(name: str, question: Any) -> Any:
+        def ask(tps: Sequence[TopicPartition]) -> Any:
+            asked.append(name)
+            return question(tps)
 
-    monkeypatch.setattr(pipeline.broker, "ends", asking)
+        return ask
+
+    for name in ("ends", "stable_ends"):
+        monkeypatch.setattr(pipeline.broker, name, asking(name, getattr(pipeline.broker, name)))
     learner.step(0)
-    questions = [asked]  # there is nothing to do
+    assert asked == []  # there is nothing to do
     pipeline.context("second")
     pipeline.answer("first", 1)
     learner.step(0)
-    questions.append(asked)  # feedback may be on its way that is earlier than a context
-    assert (questions, pipeline.ledger().decided, pipeline.ledger().matched) == ([0, 1], 2, 1)
+    assert ([*asked], pipeline.ledger().decided, pipeline.ledger().matched) == (["stable_ends"], 2, 1)
+    asked.clear()  # above, feedback might have been on its way that is earlier than a context
+    pipeline.clock.advance_to(pipeline.clock.now_ms + JoinSettings().window_ms + 2 * IDLE_MS)
+    idle(learner)
+    assert ({*asked}, pipeline.ledger().expired) == ({"ends"}, 1)
+
+
+def test_a_learner_without_a_backlog_rests_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(records_max=1)
+    idle(learner)
+    calls: list[str] = []
+    poll = learner._consumer.poll
+
+    def polling(timeout_ms: int, records_max: int) -> list[Record]:
+        calls.append("poll")
+        return poll(timeout_ms, records_max)
+
+    monkeypatch.setattr(learner._producer, "rest", lambda: calls.append("rest"))
+    monkeypatch.setattr(learner._consumer, "poll", polling)
+    for name in ("first", "second", "third"):
+        pipeline.context(name)
+    pipeline.answer("first", 1)  # waits behind the contexts
+    for _ in range(4):
+        learner.step(0)
+    assert calls == ["rest", "poll", "poll", "poll", "poll"]
 
 
 @pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])

@@ -198,9 +198,10 @@ def takes_what_is_there(contexts: Any, feedback: Any, **arguments: Any) -> Any:
     return _merge(contexts, feedback, **(arguments | {"contexts_ended": lambda: True, "feedback_ended": lambda: True}))
 
 
-def feedback_is_always_read_to_its_end(self: InputEnds, tp: TopicPartition, original: Any = InputEnds.of) -> Ends:
-    end, position = original(self, tp), self._consumer.position(tp)
-    return Ends(min(position, end.high_watermark), position) if tp.topic.endswith("feedback") else end
+def feedback_is_always_read_to_its_end(
+    self: InputEnds, tp: TopicPartition, original: Any = InputEnds.is_all_read
+) -> bool:
+    return tp.topic.endswith("feedback") or original(self, tp)
 
 
 def ends_without_open_transactions(
@@ -348,7 +349,7 @@ MUTATIONS = [
     replaced("open transactions not waited for", Starting, "is_held_up", lambda self, partition: False),
     replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
-    replaced("expiry before feedback is read", InputEnds, "of", feedback_is_always_read_to_its_end),
+    replaced("expiry before feedback is read", InputEnds, "is_all_read", feedback_is_always_read_to_its_end),
     replaced("expiry while a transaction is open", FaultyBroker, "ends", ends_without_open_transactions),
     replaced("inputs merged as they come", learner_module, "merge", takes_what_is_there),
     replaced("decides before it knows the time", LearnerProgram, "_start", starts_as_if_it_knew_the_time),

@@ -77,13 +77,17 @@ def test_record_that_stands_twice_in_the_log_counts_once_and_one_of_another_prog
     assert [warning.split(" is not")[0] for warning in found.warnings] == ["test.updates offset 6"]
 
 
-@pytest.mark.parametrize(("changes", "is_fault"), [({}, True), ({"processor": "another"}, False)])
+@pytest.mark.parametrize(
+    ("changes", "before", "is_fault"),
+    [({}, {}, True), ({"processor": "another"}, {}, False), ({}, {"processor": "another"}, False)],
+)
 def test_replicas_that_differ_are_a_fault_on_one_processor_and_a_warning_across_two(
-    pipeline: Pipeline, changes: dict[str, str], is_fault: bool
+    pipeline: Pipeline, changes: dict[str, str], before: dict[str, str], is_fault: bool
 ) -> None:
     journal = [(orjson.loads(record.value or b""), record.headers) for record in pipeline.records(TOPICS.journal)]
-    told = next(value["replica"] for value, _ in reversed(journal) if "replica" in value)
-    told |= {"sha256": "0" * 64, **changes}
+    told = [value["replica"] for value, _ in journal if "replica" in value]
+    told[-1] |= {"sha256": "0" * 64, **changes}
+    told[0] |= before  # who may have written the snapshot that the others began with
     found = copied(pipeline, {TOPICS.journal: [(orjson.dumps(value), headers) for value, headers in journal]})
     assert any("differ" in text and "0" * 16 in text for text in (found.faults if is_fault else found.warnings))
     assert found.ok == (not is_fault)

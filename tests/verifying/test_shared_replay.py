@@ -1,6 +1,6 @@
 """A shared model made again: every decision on its version, the replicas that were told, and models of any version."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +8,13 @@ import numpy as np
 import orjson
 import pytest
 
+from stream.learners import State
+from stream.recovery import published
 from stream.recovery.digests import state_digest
-from stream.recovery.model_snapshot import read_model_snapshots
+from stream.recovery.journal import UnrecoverableError
+from stream.recovery.model_snapshot import decode_model, model_writer, read_model_snapshots
+from stream.recovery.recover import recover
+from stream.reporting.versions import processor
 from stream.verifying.model_files import ModelError, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal
@@ -27,11 +32,12 @@ LEARNERS = {
 }
 
 
-def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = ()) -> Pipeline:
-    """Two learners, one of which is made anew in the middle; another program has written there as if it were step 3."""
+def run_of(learner: str, forged: Sequence[tuple[str, bytes]] = (), step: int = 3) -> Pipeline:
+    """Two learners, one of which is made anew in the middle; another program has written there as if it were a step."""
     pipeline = Pipeline(LEARNERS[learner], PARTITIONS)
+    producer = pipeline.broker.producer()
     for topic, value in forged:
-        pipeline.broker.producer().send(topic, 0, None, value, step_headers(3))
+        producer.send(topic, 0, None, value, step_headers(step))
     dataset = small_synsep()
     for start in (0, 40):
         learners = [pipeline.learner(name, snapshot_interval_ms=100) for name in ("a", "b")]
@@ -91,6 +97,42 @@ def test_replica_that_is_not_what_the_log_makes_is_a_fault(pipeline: Pipeline) -
     assert "is 0000000000000000" in found[0].warning
 
 
+def with_snapshot(pipeline: Pipeline, change: Callable[[State], None], processors: dict[int, str]) -> Pipeline:
+    """The same with another newest snapshot of the model, and processors of who told a replica, each from a step on."""
+    newest = read_model_snapshots(pipeline.broker, TOPICS).newest
+    assert newest is not None
+    snapshot = decode_model(newest)
+    change(snapshot.learner)
+    (chunk,) = model_writer(snapshot, newest.slot, 0).portion(1_000_000)
+    place = max(n for n, record in enumerate(pipeline.records(TOPICS.snapshots)) if record.key == chunk.key)
+    made = with_other(pipeline, TOPICS.snapshots, {place: chunk.value or b""})
+    journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
+    for value in journal:
+        for step, named in processors.items():
+            if "replica" in value and value["n"] >= step:
+                value["replica"]["processor"] = named
+    return with_other(made, TOPICS.journal, {n: orjson.dumps(value) for n, value in enumerate(journal)})
+
+
+def last_bit(state: State) -> None:
+    array = next(value for value in state.values() if isinstance(value, np.ndarray) and value.dtype == np.float64)
+    array.flat[0] = np.nextafter(array.flat[0], np.inf)
+
+
+def test_snapshot_of_the_model_that_differs_is_a_fault_within_one_processor_and_a_warning_across_two(
+    pipeline: Pipeline,
+) -> None:
+    found = replays(with_snapshot(pipeline, last_bit, {}))
+    assert "is in the newest snapshot of the model is" in found[0].fault
+    assert found[1].ok
+    for processors in ({1: "i486"}, {1: "i486", 40: processor()}):
+        found = replays(with_snapshot(pipeline, last_bit, processors))
+        assert [one.ok for one in found] == [True, True], processors
+        assert "is in the newest snapshot of the model is" in found[0].warning
+        assert "made with i486, " in found[0].warning
+    assert replays(with_snapshot(pipeline, lambda state: None, {1: "i486"}))[0].warning == ""
+
+
 def test_decision_that_is_not_what_its_version_makes_is_a_fault(pipeline: Pipeline) -> None:
     records = pipeline.records(TOPICS.predictions)
     prediction = orjson.loads(records[30].value or b"")
@@ -126,6 +168,27 @@ def test_audit_knows_by_the_journal_which_predictions_are_of_another_program() -
     assert found[0].foreign == tuple(
         f"{topic}/0 offset {offset} is not of a learner: no step has made it, by the journal" for offset in places
     )
+
+
+def test_predictions_are_told_from_thousands_of_others_under_their_steps_number_in_a_bounded_search(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = next(step.number for step in pipeline.journal() if step.log and step.log.predictions)
+    pipeline = run_of("late-ucb", forged=[(TOPICS.predictions, b"{}")] * 10_000, step=number)
+    found = pipeline.audits()
+    assert [(one.ok, one.foreign_count) for one in found] == [(True, 10_000), (True, 0)]
+    assert replays(pipeline)[0].ok
+
+    monkeypatch.setattr(published, "COMPARED_MAX", 1_000)
+    found = pipeline.audits()
+    assert f"the predictions of step {number} were not found in test.predictions, in a bounded " in found[0].faults[0]
+    assert found[1].ok
+    pipeline.broker.delete_topics([TOPICS.snapshots])
+    pipeline.broker.create_topics(TOPICS.specs(PARTITIONS))
+    with pytest.raises(
+        UnrecoverableError, match=rf"step {number} of .*; got 100\d\d records .* not found within a bounded"
+    ):
+        recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 
 
 def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeline: Pipeline) -> None:

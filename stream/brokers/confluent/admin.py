@@ -42,6 +42,7 @@ class Admin:
             request_timeout_ms=connection.request_timeout_ms,
             progress=progress,
         )
+        connection.lacking = self.other.admin.lacking
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
@@ -55,9 +56,13 @@ class Admin:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         # The stable end first: both only grow, so that it is never beyond the high watermark.
-        stable = self._offsets("read_committed", _kafka.OFFSET_END, tps)
+        stable = self.stable_ends(tps)
         high_watermark = self._offsets("read_uncommitted", _kafka.OFFSET_END, tps)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
+
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return self._offsets("read_committed", _kafka.OFFSET_END, tps)
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -82,8 +87,10 @@ class Admin:
                     )
                 )
             except KafkaException as raised:
-                # So it also answers while it has not heard yet which partitions there are.
+                # So it also answers of partitions that it has not heard of yet, and hears of only when it is made to.
                 if error_of(raised).code() in MISSING and self._are_there(tps):
+                    for topic in {tp.topic for tp in tps}:
+                        self._asking[level].list_topics(topic, timeout=self._connection.request_timeout_s)
                     raise _timed_out() from raised
                 raise
 

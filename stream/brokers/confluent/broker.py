@@ -85,6 +85,10 @@ class ConfluentBroker:
         """See Broker."""
         return self.admin.ends(tps)
 
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return self.admin.stable_ends(tps)
+
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
         return self.admin.beginnings(tps)

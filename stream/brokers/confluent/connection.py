@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from stream.brokers.bootstrap import servers_of
 from stream.brokers.client_config import ClientConfig
 from stream.brokers.confluent.security import access_error, security_of
+from stream.brokers.kafka_python.security import Lacking, everything
 from stream.brokers.open_clients import OpenClients
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
@@ -83,6 +84,7 @@ class Connection(OpenClients):
         self.request_timeout_s = request_timeout_ms / 1000
         self.patience_s = self.request_timeout_s + _SLACK_S
         self.cut_off_s = 0.0  # when a client last said that a broker is out of reach, by this host's monotonic clock
+        self.lacking: Lacking = everything
         self._servers = ",".join(servers_of(bootstrap))
         self._security = security_of(config)
         self._refusal: Any = None  # why a broker let a client of ours in no more
@@ -143,7 +145,7 @@ class Connection(OpenClients):
         """Raise the port's error for one of the client's; for `needs`, see `ask`."""
         is_refused = time.monotonic() - self._refused_s < max(_REFUSAL_S, self.patience_s)
         told = self._refusal if is_refused and is_transient(error) else error
-        if (refused := access_error(what, told, self.bootstrap, self.config, needs)) is not None:
+        if (refused := access_error(what, told, self.bootstrap, self.config, needs, self.lacking)) is not None:
             raise refused from raised
         said = f"{error.name()}: {error.str()}"
         if error.code() in FENCED:

@@ -11,6 +11,8 @@ What librdkafka leaves to its caller:
 - A damaged batch is an event, and the next one is read on. Here its partition is not read any further.
 - A record says whether its time is the broker's or its sender's; nobody else looks at that.
 - No seek is possible just after an assignment. A reader is given its partitions when it first polls.
+- Nor is one in a partition that the client has given up: after an offset that is not there, and sometimes after a
+  damaged batch, whose rest it takes for further batches. Then its partitions are assigned to it anew.
 """
 
 import time
@@ -44,6 +46,8 @@ _GRAIN_S = 0.001
 """The client waits for whole milliseconds: to wait for less is to ask it again and again, some 100 times."""
 
 _SEEK_RETRY_S = 0.002
+_SEEK_TRIED_S = 1.0
+"""After so long a refusal the partition has been given up; an assignment takes effect within milliseconds."""
 
 
 def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
@@ -88,6 +92,7 @@ class Reader:
         self._stopped: set[TopicPartition] = set()  # paused for the client, too
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events of paused partitions, or left over of them
         self._has_moved = False  # past markers or aborted records, and no record was read
+        self._has_lost_its_way = False  # the client: it reads where nobody wants it to
         self._errors: list[Any] = []  # that the client has told, and poll has not raised
         self._unreadable: dict[TopicPartition, str] = {}  # and why
 
@@ -101,6 +106,8 @@ class Reader:
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
             self._refuse_if_told_to()
+            if self._has_lost_its_way and self._positions:
+                self._assign_anew()
             self._has_moved = False
             events = self._take_aside(records_max)
             if len(events) < records_max:
@@ -121,6 +128,7 @@ class Reader:
         with self._connection.translating("read partitions"):
             self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
         self._is_assigned = True
+        self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
         """What was set aside of partitions that are read on, up to a number."""
@@ -199,14 +207,26 @@ class Reader:
                 self._positions[tp] = event.offset()
                 self._has_moved = True
         elif code == _code._AUTO_OFFSET_RESET:
-            self._unreadable[tp] = (
-                f"an offset to be read is not in its partition, because it is no longer kept or never was: "
-                f"{tp.topic}/{tp.partition}, offset {self._positions.get(tp)}: {error.str()}"
-            )
+            self._hear_of_no_such_offset(tp, event, error)
         elif code == _code._BAD_MSG:
             self._unreadable[tp] = damaged(tp, self._positions.get(tp, -1), f"CorruptRecord: {error.str()}")
         else:
             self._errors.append(error)
+
+    def _hear_of_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
+        """The client may be where nobody reads: it was, before a seek, or has lost its way in a damaged batch."""
+        offset = self._positions.get(tp)
+        if offset is None:
+            return
+        if event.offset() != offset:
+            first, end = self._admin.beginnings([tp])[tp], self._admin.ends([tp])[tp].high_watermark
+            if first <= offset <= end:
+                self._has_lost_its_way = True
+                return
+        self._unreadable[tp] = (
+            f"an offset to be read is not in its partition, because it is no longer kept or never was: "
+            f"{tp.topic}/{tp.partition}, offset {offset}: {error.str()}"
+        )
 
     def _refuse_if_told_to(self) -> None:
         """Raise what the client has told beside records."""
@@ -230,26 +250,36 @@ class Reader:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
         self.position(tp)
-        if self._is_assigned:
-            self._seek(tp, offset)
         self._positions[tp] = offset
         self._aside.pop(tp, None)
         self._unreadable.pop(tp, None)
+        if self._is_assigned:
+            self._seek(tp, offset)
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         if tp in self._stopped:
             self._stopped.remove(tp)
             self._client.resume([_kafka.TopicPartition(*tp)])
-        deadline_s = self._connection.deadline_s()
+        given_up_s = time.monotonic() + _SEEK_TRIED_S
         while True:
             try:
                 self._client.seek(_kafka.TopicPartition(*tp, offset))
             except KafkaException as raised:
-                if error_of(raised).code() != _code._STATE or time.monotonic() > deadline_s:
+                if error_of(raised).code() != _code._STATE:
                     self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", error_of(raised), raised)
+                if time.monotonic() > given_up_s:
+                    self._assign_anew()
+                    return
                 time.sleep(_SEEK_RETRY_S)
             else:
                 return
+
+    def _assign_anew(self) -> None:
+        """Have every partition read on where it stands here; what was set aside is fetched again."""
+        self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
+        self._stopped.clear()
+        self._aside.clear()
+        self._assign()
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """See Consumer."""

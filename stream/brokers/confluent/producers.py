@@ -275,10 +275,14 @@ class TransactionalConfluentProducer:
             self.close()
             raise
 
+    def rest(self) -> None:
+        """See TransactionalProducer."""
+        time.sleep(max(0.0, self._committed_s + _MARKERS_S - time.monotonic()))
+
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._check_usable()
-        time.sleep(max(0.0, self._committed_s + _MARKERS_S - time.monotonic()))
+        self.rest()
         with self._translating("begin a transaction"):
             self._client.begin_transaction()
         self._in_transaction = True

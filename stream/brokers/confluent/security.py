@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from stream.brokers.client_config import BY_TOKEN, ClientConfig
-from stream.brokers.kafka_python.security import forbidden
+from stream.brokers.kafka_python.security import Lacking, everything, forbidden
 from stream.brokers.port import AccessError, Acl
 from stream.brokers.token_command import TokenCommand
 
@@ -55,7 +55,12 @@ class _Tokens:
 
 
 def access_error(
-    what: str, error: Any, bootstrap: str, config: ClientConfig, needs: Iterable[Acl] = ()
+    what: str,
+    error: Any,
+    bootstrap: str,
+    config: ClientConfig,
+    needs: Iterable[Acl] = (),
+    lacking: Lacking = everything,
 ) -> AccessError | None:
     """The port's error for one by which the broker lets nobody in or forbids something; None for all others.
 
@@ -65,9 +70,10 @@ def access_error(
         bootstrap: where.
         config: how the client came in.
         needs: all that must be allowed for it.
+        lacking: tells of several that the error may be about which it is.
     """
     if error.code() in _KINDS:
-        return forbidden(what, bootstrap, config, _missing(error, needs))
+        return forbidden(what, bootstrap, config, lacking(_missing(error, needs)))
     if error.code() in _NOT_LET_IN or (error.code() == _code._SSL and "certificate" in error.str()):
         return AccessError(f"Kafka at {bootstrap} does not let this client in any more: {error.str()}")
     return None

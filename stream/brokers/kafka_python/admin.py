@@ -39,6 +39,7 @@ class Admin:
         """Connect, and wait for a broker that is not up yet; for how long, and who is told: see KafkaBroker."""
         self._connection = connection
         self.client = self._connect(connect_timeout_ms, progress)
+        connection.lacking = self.lacking
 
     def _connect(self, connect_timeout_ms: int, progress: Callable[[str], None]) -> Any:
         started_s = time.monotonic()
@@ -116,6 +117,17 @@ class Admin:
             self._connection.forbid("describe topics", [Acl("topic", name, "Describe") for name in sorted(forbidden)])
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
+    def lacking(self, needs: Sequence[Acl]) -> Sequence[Acl]:
+        """Those of some ACLs of one kind that are lacking: a refusal does not always tell which topic it is about."""
+        if len(needs) < 2 or needs[0].kind != "topic":
+            return needs
+        with suppress(BrokerError):
+            names = sorted({acl.name for acl in needs})
+            found = self._connection.ask("ask what is allowed", lambda: self.client.describe_topics(names))
+            allowed = {topic["name"]: topic["authorized_operations"] for topic in found}
+            return [acl for acl in needs if acl.operation.upper() not in allowed[acl.name]] or needs
+        return needs
+
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
         existing = list(self.describe_topics(names))
@@ -148,9 +160,13 @@ class Admin:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         # The stable end first: both only grow, so that it is never beyond the high watermark.
-        stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+        stable = self.stable_ends(tps)
         high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
+
+    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Broker."""
+        return self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""

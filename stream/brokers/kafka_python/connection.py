@@ -22,7 +22,15 @@ from kafka.net.selector import NetworkSelector
 
 from stream.brokers.bootstrap import servers_of
 from stream.brokers.client_config import ClientConfig
-from stream.brokers.kafka_python.security import Manager, access_error, forbidden, hint_of, settings_of
+from stream.brokers.kafka_python.security import (
+    Lacking,
+    Manager,
+    access_error,
+    everything,
+    forbidden,
+    hint_of,
+    settings_of,
+)
 from stream.brokers.open_clients import OpenClients
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
@@ -60,6 +68,7 @@ class Connection(OpenClients):
         self._servers = servers_of(bootstrap)
         self._security = settings_of(config)
         self._failure: BaseException | None = None  # of the last client that could not be made
+        self.lacking: Lacking = everything
         _quieten()
 
     def deadline_s(self) -> float:
@@ -90,7 +99,7 @@ class Connection(OpenClients):
 
     def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
         """Raise the port's error for one of the client's; for `needs`, see `ask`."""
-        if (refused := access_error(what, error, self.bootstrap, self.config, needs)) is not None:
+        if (refused := access_error(what, error, self.bootstrap, self.config, needs, self.lacking)) is not None:
             raise refused from error
         chain = [error, error.__cause__, *error.args]  # kafka-python hands the reason on as a second argument
         reason = next((one for one in chain if isinstance(one, (*FENCED, *STALE))), error)

@@ -207,6 +207,9 @@ class TransactionalKafkaProducer:
             self.close()
             raise
 
+    def rest(self) -> None:
+        """See TransactionalProducer; this client soon tries again what is put off."""
+
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._check_known()

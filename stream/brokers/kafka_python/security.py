@@ -7,15 +7,18 @@ What kafka-python leaves to its caller:
 - It throws away what a broker has said in the moment in which it hangs up: why it lets nobody in.
 - It builds TLS anew for each connection, and says "handshake failed" of a file that is not there. Here that is done
   once, before anything is connected.
+- It waits for the end of a handshake without a limit. Here it has what is left of the time to connect.
 """
 
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
+from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.transport import KafkaSSLTransport
 
 from stream.brokers.client_config import BY_TOKEN, MECHANISMS, ClientConfig
 from stream.brokers.port import AccessError, Acl
@@ -35,6 +38,14 @@ _KINDS = {
     kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # of a producer that may write to no topic at all
 }
 """What each refusal is about, by the name of its error: some come as the text of another error alone."""
+
+Lacking = Callable[[Sequence[Acl]], Sequence[Acl]]
+"""Tells those of some ACLs that are lacking."""
+
+
+def everything(needs: Sequence[Acl]) -> Sequence[Acl]:
+    """All of them, where nobody can tell."""
+    return needs
 
 
 def settings_of(config: ClientConfig) -> dict[str, Any]:
@@ -61,7 +72,9 @@ def settings_of(config: ClientConfig) -> dict[str, Any]:
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Is closed when its handshake fails, which kafka-python leaves to the garbage collector."""
+    """Is closed when its handshake fails or is given up, which kafka-python leaves to the garbage collector."""
+
+    _is_up = False
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -71,6 +84,11 @@ class _TlsSocket(ssl.SSLSocket):
         except OSError:
             self.close()
             raise
+        self._is_up = True
+
+    def __del__(self) -> None:
+        if not self._is_up:
+            self.close()
 
 
 class Manager(KafkaConnectionManager):  # type: ignore[misc]
@@ -91,9 +109,12 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             connection.close_future.add_errback(lambda error: self._heard(node_id, error))
         return connection
 
-    async def _build_transport(self, *arguments: Any, **settings: Any) -> Any:
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         """A transport that reads what came before the end; so a broker's last word is heard."""
-        transport = await super()._build_transport(*arguments, **settings)
+        if self.ssl_enabled:
+            transport = await self._build_tls(node, timeout_at)
+        else:
+            transport = await super()._build_transport(node, timeout_at=timeout_at)
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, Exception | None]:
@@ -103,6 +124,29 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         transport._sock_recv = receive_all
         return transport
 
+    async def _build_tls(self, node: Any, timeout_at: float | None) -> Any:
+        options, proxy_url = self.config["socket_options"], self.config["proxy_url"]
+        plain = await create_connection(
+            self._net, node.host, node.port, options, proxy_url=proxy_url, timeout_at=timeout_at
+        )
+        transport = KafkaSSLTransport(self._net, plain, host=node.host, ssl_context=self.config["ssl_context"])
+        try:
+            while (wait_for := self._shake_hands(transport._sock)) is not None:
+                await wait_for(transport._sock, timeout_at)
+        except (OSError, kafka_errors.KafkaError) as error:
+            raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
+        return transport
+
+    def _shake_hands(self, sock: Any) -> Any:
+        """Go on with a handshake; what is to be waited for, or None."""
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return self._net.wait_read
+        except ssl.SSLWantWriteError:
+            return self._net.wait_write
+        return None
+
     def _heard(self, node_id: Any, error: BaseException) -> None:
         if not isinstance(error, _NOT_IN_TIME):
             self.last_failure = error
@@ -111,7 +155,12 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def access_error(
-    what: str, error: BaseException, bootstrap: str, config: ClientConfig, needs: Iterable[Acl] = ()
+    what: str,
+    error: BaseException,
+    bootstrap: str,
+    config: ClientConfig,
+    needs: Iterable[Acl] = (),
+    lacking: Lacking = everything,
 ) -> AccessError | None:
     """The port's error for one by which the broker lets nobody in or forbids something; None for all others.
 
@@ -121,6 +170,7 @@ def access_error(
         bootstrap: where.
         config: how the client came in.
         needs: all that must be allowed for it.
+        lacking: tells of several that the error may be about which it is.
     """
     reasons = [error, error.__cause__, *error.args]
     for reason in reasons:
@@ -129,7 +179,7 @@ def access_error(
         if isinstance(reason, _NOT_LET_IN):
             return AccessError(f"Kafka at {bootstrap} does not let {_user(config)} in: {_why(reason, config)}")
         if is_refusal(reason):
-            return forbidden(what, bootstrap, config, _missing(reason, needs))
+            return forbidden(what, bootstrap, config, lacking(_missing(reason, needs)))
     told = reason_of(error, config) if is_about_tls(error) else None
     return AccessError(f"no connection to Kafka at {bootstrap}: {told}") if told else None
 

@@ -1,0 +1,131 @@
+"""Ten million events through the embedded pipeline: time per event, memory, and a ledger that adds up.
+
+    python benchmarks/soak.py [--events 10000000] [--learner soba-diag] [--results FILE.json]
+
+SynSep at 1,000 events/s of virtual time; bits are late by the log-normal ten seconds, some are lost or come twice. The
+topics stay in memory, so that a run of this size would need 20 GB: like the retention of a broker this deletes what
+everybody has read. Before that it counts what is deleted, and at the end holds the learner's ledger to these counts.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import psutil
+
+from producers.datasets.synthetic import synsep
+from stream.brokers.reading import read_partition
+from stream.cli.embedded import EmbeddedPipeline, prepare_embedded
+from stream.cli.settings import Settings
+from stream.reporting.versions import versions
+from stream.wire.codec import decode_example
+from stream.wire.events import Outcome
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+SLICES = 100
+KEPT = 10_000  # the newest records of a topic, which somebody may have yet to read
+MEBIBYTE = 1 << 20
+
+
+@dataclass
+class Soak:
+    """A run that is looked at as it goes on."""
+
+    pipeline: EmbeddedPipeline
+    slice_size: int
+    topics: Topics = field(init=False)
+    counts: Counter[str] = field(default_factory=Counter)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    started_s: float = 0.0  # when the current slice began, in time of the processor
+
+    def __post_init__(self) -> None:
+        self.topics = Topics.with_prefix(self.pipeline.settings.topic_prefix)
+        self.started_s = time.process_time()
+
+    def look(self) -> None:
+        """After each step of the learner."""
+        decided = len(self.pipeline.judge.decided_ms)
+        if decided >= self.slice_size * (len(self.rows) + 1):
+            used_s = time.process_time() - self.started_s
+            self.drop(KEPT)
+            row = {
+                "events": decided,
+                "us_per_event": round(1e6 * used_s / self.slice_size, 2),
+                "resident_mb": round(psutil.Process().memory_info().rss / MEBIBYTE),
+                "pending": self.pipeline.pending,
+            }
+            print(" ".join(f"{name} {value:,}" for name, value in row.items()), flush=True)
+            self.rows.append(row)
+            self.started_s = time.process_time()
+
+    def drop(self, kept: int) -> None:
+        """Count and delete all records of each topic but the newest."""
+        broker = self.pipeline.broker
+        for topic in (spec.name for spec in self.topics.specs(1)):
+            tp = TopicPartition(topic, 0)
+            first, end = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
+            before = end - kept
+            if before <= first:
+                continue
+            for record in read_partition(broker, tp, start=first):
+                if record.offset >= before:
+                    break
+                self.counts[topic] += 1
+                if topic == self.topics.examples:
+                    self.counts[decode_example(record)[0].outcome] += 1
+            broker.delete_records(tp, before)
+
+    def differences(self, ledger: Ledger) -> list[str]:
+        """What the ledger says and the records do not."""
+        told = {
+            "contexts": (ledger.contexts, self.counts[self.topics.contexts]),
+            "feedback": (ledger.feedback, self.counts[self.topics.feedback]),
+            "decided": (ledger.decided, self.counts[self.topics.predictions]),
+            "matched": (ledger.matched, self.counts[Outcome.MATCHED]),
+            "expired": (ledger.expired, self.counts[Outcome.EXPIRED]),
+        }
+        wrong = [
+            f"{name}: {said:,} in the ledger, {found:,} records"
+            for name, (said, found) in told.items()
+            if said != found
+        ]
+        return [*ledger.imbalances(), *wrong]
+
+
+def main() -> None:
+    """Run it; exits with 1 when the ledger does not add up."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--learner", default="soba-diag")
+    parser.add_argument("--results", type=Path)
+    arguments = parser.parse_args()
+    settings = Settings(
+        data="synsep", events=arguments.events, delay="lognormal:10s,1.0", loss=0.02, duplicates=0.01, seed=1
+    ).model_copy(update={"rate_per_s": 1_000.0})
+    soak = Soak(prepare_embedded(settings, arguments.learner, synsep(1)), arguments.events // SLICES)
+    soak.pipeline.run(soak.look)
+    soak.drop(0)
+    ledger = next(iter(soak.pipeline.learner.tasks.values())).join.ledger()
+    wrong = soak.differences(ledger)
+    times_us = [row["us_per_event"] for row in soak.rows]
+    summary = {
+        "events": arguments.events, "learner": arguments.learner, "versions": versions(), "slices": soak.rows,
+        "last_tenth_to_first": round(mean(times_us[-SLICES // 10 :]) / mean(times_us[: SLICES // 10]), 2),
+        "ledger": ledger._asdict(), "wrong": wrong,
+    }  # fmt: skip
+    print("\n".join(wrong) or f"the ledger adds up: {ledger}")
+    if arguments.results is not None:
+        arguments.results.write_text(json.dumps(summary, indent=1) + "\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

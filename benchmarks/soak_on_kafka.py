@@ -1,0 +1,159 @@
+"""A long run on a real Kafka: does an event cost the same at its end as at its beginning, and does memory stay?
+
+    python benchmarks/soak_on_kafka.py [--events 2000000] [--client confluent] [--results FILE.json]
+
+Replay, learner and feedback program run side by side as processes, at the pace that they keep up, on a single-node
+Kafka that is started for it. Of each is told, by tenths of its events: the processor's time for an event, and the
+resident memory. In the end `onebit verify` counts again, and every event must have been decided and settled.
+
+Settled ids are remembered for a minute, and 100,000 of them at most: so memory comes to its bounds early in the run.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from stream.brokers.connecting import ADAPTERS, connect
+from stream.brokers.local_kafka import local_kafka
+from stream.brokers.port import Broker
+from stream.cli.sources import load_settings
+from stream.reporting.versions import versions
+from stream.testing.processes import Program, Programs
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+SLICES = 10
+LOOK_S = 1.0
+PROGRAMS = ("learn", "feedback", "replay")
+STREAM = {
+    "data": "synsep", "learner": ["soba-diag"], "shuffle": True, "seed": 1, "rate": 1e9, "instance": "soak",
+    "delay": "exponential:500ms", "loss": 0.02, "duplicates": 0.01, "window": "10s", "retain": "1m",
+    "retained_max": 100_000, "session_timeout": "60s",
+}  # fmt: skip
+
+
+class Look(NamedTuple):
+    """How far a program has come."""
+
+    done: int  # events
+    used_s: float  # of the processor
+    resident_bytes: int
+
+
+def look(program: Program, done: int) -> Look:
+    """How far a program has come, which may have ended: then it uses nothing."""
+    process = psutil.Process(program.process.pid)
+    with process.oneshot():
+        times = process.cpu_times()
+        return Look(done, times.user + times.system, process.memory_info().rss)
+
+
+def watch(broker: Broker, topics: Topics, programs: Mapping[str, Program], events: int) -> dict[str, list[Look]]:
+    """Look at the programs now and then, until all contexts are decided and the replay has ended."""
+    # Of a topic that is written outside of transactions each offset is an event; of one that is written in them some
+    # offsets are markers: one or two of thousands.
+    written = {"replay": topics.contexts, "feedback": topics.feedback, "learn": topics.predictions}
+    tps = {name: TopicPartition(topic, 0) for name, topic in written.items()}
+    looks: dict[str, list[Look]] = {name: [] for name in programs}
+    while not looks["learn"] or looks["learn"][-1].done < events or programs["replay"].process.poll() is None:
+        time.sleep(LOOK_S)
+        ends = broker.ends(list(tps.values()))
+        for name, program in programs.items():
+            if program.process.poll() is None:
+                looks[name].append(look(program, ends[tps[name]].stable))
+            elif program.process.returncode or name != "replay":
+                sys.exit(f"{name} ended early:\n{program.said()}")
+    return looks
+
+
+def slices(looks: Sequence[Look]) -> list[dict[str, float]]:
+    """By equal parts of what was done: the processor's time for an event, and the most memory."""
+    done = np.array([one.done for one in looks], dtype=float)
+    bounds = np.linspace(done[0], done[-1], SLICES + 1)
+    used_s = np.interp(bounds, done, [one.used_s for one in looks])
+    resident = np.array([one.resident_bytes for one in looks])
+    return [
+        {
+            "events_to": round(after),
+            "cpu_us": round(1e6 * (used_s[number + 1] - used_s[number]) / (after - before), 1),
+            "resident_mb": round(resident[(done >= before) & (done <= after)].max(initial=0) / 1e6, 1),
+        }
+        for number, (before, after) in enumerate(pairwise(bounds))
+    ]
+
+
+def verify(programs: Programs, events: int) -> dict[str, Any]:
+    """What `onebit verify` finds, once all is settled."""
+    done = subprocess.run(
+        [sys.executable, "-m", "stream.cli", "verify", "--json", "--wait-events", str(events), "--timeout", "30m"],
+        cwd=programs.directory, env=programs.environment, stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    if not found["ok"]:
+        sys.exit(f"the books are wrong: {found}")
+    return found
+
+
+def soak(bootstrap: str, client: str, events: int) -> dict[str, Any]:
+    """Run the programs, and tell what they took."""
+    settings = load_settings({**STREAM, "bootstrap": bootstrap, "client": client, "events": events})
+    topics = Topics.with_prefix(settings.topic_prefix)
+    broker = connect(bootstrap, client=client)
+    broker.create_topics(topics.specs(1))
+    with tempfile.TemporaryDirectory() as directory:
+        programs = Programs(Path(directory), settings.environment())
+        try:
+            began_s = time.monotonic()
+            looks = watch(broker, topics, {name: programs.start(name) for name in PROGRAMS}, events)
+            wall_s = time.monotonic() - began_s
+            print(f"{events:,} events are decided after {wall_s:.0f} s", flush=True)
+            found = verify(programs, events)
+            for program in programs.started[:2]:
+                program.stop()
+        finally:
+            programs.close()
+    broker.close()
+    (partition,) = found["partitions"]
+    return {
+        "client": client, "events": events, "wall_s": round(wall_s), "ledger": partition["audited"],
+        "slices": {name: slices(one) for name, one in looks.items()},
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run, print a line for each slice, and keep them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--client", choices=list(ADAPTERS), default="confluent")
+    parser.add_argument("--results", type=Path, help="write what was found as JSON")
+    arguments = parser.parse_args()
+    with local_kafka() as kafka:
+        found = soak(kafka.bootstrap, arguments.client, arguments.events)
+    for name, parts in found["slices"].items():
+        for part in parts:
+            print(name, *(f"{what} {value:,}" for what, value in part.items()))
+        flat = [part["cpu_us"] for part in parts[1:]]  # the first has the start of the program
+        print(f"{name}: last slice {flat[-1] / flat[0]:.2f} times the second, the dearest {max(flat) / min(flat):.2f}")
+    print(json.dumps({name: value for name, value in found.items() if name != "slices"}))
+    if arguments.results is not None:
+        told = {
+            "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions(), **found,
+            "load_average": round(os.getloadavg()[0], 1),
+        }  # fmt: skip
+        arguments.results.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

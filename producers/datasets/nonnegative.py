@@ -1,0 +1,56 @@
+"""Least squares by numbers that are not negative.
+
+scipy.optimize has it too, compiled, beside 30 MB of which nothing else here needs anything; these problems are small.
+"""
+
+import numpy as np
+
+from stream.wire.events import FloatArray
+
+TOLERANCE = 1e-13
+"""What is below this, as a share of the largest |A_ij| and |b_i|, counts as zero."""
+
+
+def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
+    """The x ≥ 0 with the smallest ‖A x - b‖, and that norm.
+
+    Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23, algorithm NNLS.
+
+    Args:
+        A: float64[m, n].
+        b: float64[m].
+
+    Departures from the book: a column that steps 4 and 5 take in, and whose own part of z rounding makes 0 or less, is
+    left out until x has moved, since it would be taken in again for ever.
+
+    >>> nnls(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0]))
+    (array([2., 0.]), 1.0)
+    """
+    x = np.zeros(A.shape[1])
+    is_positive = np.zeros(len(x), dtype=bool)  # the book's set P
+    is_refused = is_positive.copy()
+    zero = TOLERANCE * max(1.0, np.abs(A).max(initial=0.0)) * max(1.0, np.abs(b).max(initial=0.0))
+    while True:
+        w = np.where(is_positive | is_refused, -np.inf, A.T @ (b - A @ x))  # step 2: downhill
+        if w.max(initial=-np.inf) <= zero:  # step 3
+            return x, float(np.linalg.norm(A @ x - b))
+        new = np.argmax(w)  # step 4
+        is_positive[new] = True  # step 5
+        z = _unbounded(A, b, is_positive)  # step 6
+        if z[new] <= 0.0:
+            is_positive[new], is_refused[new] = False, True
+            continue
+        while (blocked := is_positive & (z <= 0.0)).any():  # step 7
+            step = (x[blocked] / (x[blocked] - z[blocked])).min()  # steps 8 and 9
+            x += step * (z - x)  # step 10
+            is_positive &= x > zero  # step 11
+            z = _unbounded(A, b, is_positive)
+        x = z
+        is_refused[:] = False
+
+
+def _unbounded(A: FloatArray, b: FloatArray, is_positive: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FloatArray:
+    """The least squares by these columns alone."""
+    z = np.zeros(A.shape[1])
+    z[is_positive] = np.linalg.lstsq(A[:, is_positive], b, rcond=None)[0]
+    return z

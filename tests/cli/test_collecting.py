@@ -1,0 +1,58 @@
+"""How often the programs have Python look for garbage."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from stream.cli.collecting import NEW_OBJECTS, collect_seldom, without_collector
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+class Program:
+    """Something with a cycle."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_is_there_is_left_out_and_the_rest_is_looked_at_seldom() -> None:
+    collect_seldom()
+    assert gc.get_freeze_count() > 0
+    assert gc.get_threshold()[0] == NEW_OBJECTS
+    program = Program()
+    left = weakref.ref(program)
+    del program
+    gc.collect()
+    assert left() is None
+
+
+def test_a_program_that_is_made_anew_frees_the_one_before() -> None:
+    program = Program()
+    left = weakref.ref(program)
+    collect_seldom()
+    del program
+    gc.collect()
+    assert left() is not None
+    collect_seldom()
+    assert left() is None
+
+
+def test_a_run_is_without_a_collector_and_has_freed_what_the_one_before_left() -> None:
+    program = Program()
+    left = weakref.ref(program)
+    del program
+    with without_collector():
+        assert (left(), gc.isenabled()) == (None, False)
+        with without_collector():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()

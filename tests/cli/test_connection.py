@@ -1,0 +1,46 @@
+"""Programs that go on when their broker was away."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
+from stream.brokers.port import Broker, BrokerUnavailableError
+from stream.cli import connection
+from stream.cli.connection import keep_running
+from stream.cli.settings import Settings, SettingsError
+from stream.cli.sources import load_settings
+from stream.cli.watching import Watched
+from stream.wire.topics import Topics
+
+
+def kafka(partitions: int) -> Broker:
+    broker = EmbeddedBroker(VirtualClock(1_000))
+    broker.create_topics(Topics.with_prefix().specs(partitions))
+    return broker
+
+
+def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]:
+    """Let a program work on one broker after the other, each of which goes away; how many partitions it was told."""
+    told: list[int] = []
+
+    def next_one(settings: Settings, stop: object) -> Broker:
+        return next(brokers)
+
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
+        told.append(partitions)
+        raise BrokerUnavailableError("gone")
+
+    monkeypatch.setattr(connection, "connect", next_one)
+    keep_running(load_settings({}), "program", lambda: len(told) == 3, work)
+    return told
+
+
+def test_work_is_begun_anew_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, iter([kafka(2), kafka(2), kafka(2)])) == [2, 2, 2]
+
+
+def test_topics_that_were_altered_while_the_broker_was_away_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match=r"altered while this program ran.*had 2 partitions, now they have 3"):
+        run(monkeypatch, iter([kafka(2), kafka(2), kafka(3)]))
