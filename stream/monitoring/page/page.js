@@ -67,7 +67,7 @@ function drawError(windows) {
   const weighed = judged.filter(([, , , greedy]) => greedy !== null);
   if (!judged.length) return at("error").replaceChildren(element("p", "No decision is matched yet."));
   const last = judged.at(-1), first = judged[0][0], end = Math.max(last[0], first + 60_000);
-  const top = Math.min(1, Math.max(0.1, ...judged.map(([, , error]) => error[2])));
+  const top = Math.min(1, Math.max(0.1, ...judged.map(([, , error]) => error[2]), ...weighed.map(([, , , greedy]) => greedy[0])));
   const label = `Error from ${time(first)} to ${time(last[0])} UTC; last played ${shown(last[2])}, greedy ${shown(last[3])}`;
   figure(at("error"), label, (image, box) => {
     const x = ms => box.left + (box.right - box.left) * (ms - first) / (end - first);
