@@ -72,7 +72,8 @@ class Following:
         self._announce = announce
         self._missed_since_ms: dict[int | None, int] = {}  # by task what it waits for; None: what was read before
         self._foreign_told = 0
-        newest = read_model_snapshots(broker, topics, pulse).newest
+        stored = read_model_snapshots(broker, topics, pulse)
+        newest = stored.newest or stored.imported
         if newest is not None:
             restore_model(decode_model(newest), self.replica, settings)
         beginning = broker.beginnings([tp])[tp]

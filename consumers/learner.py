@@ -272,6 +272,8 @@ class LearnerProgram:
         if any(isinstance(part.before, Opening) and self._is_overtaken(part.partition) for part in commits):
             self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
             self._give_up(self._running)
+            self._starting.follow_anew()
+            self._telling.forget()
             return False
         try:
             append_ms = commit(
@@ -444,8 +446,11 @@ class LearnerProgram:
         return any(record.topic == self._topics.contexts for record in records)
 
     def _is_overtaken(self, partition: int) -> bool:
-        """Whether something was written to the snapshots of a task that waits for its first event."""
-        return self._starting.snapshots_end(partition) != self._running[partition].snapshots_end
+        """Whether something was written to the snapshots of a task that waits for its first event, or for all tasks."""
+        running = self._running[partition]
+        if self._starting.snapshots_end(partition) != running.snapshots_end:
+            return True
+        return running.task.view is not None and self._starting.imported_for_all() != running.imported
 
     def _recover_assigned(self) -> int:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""

@@ -60,8 +60,8 @@ class SnapshotWriting:
     def begin_model(self, following: Following, stored: Stored) -> None:
         """Write the snapshots of a shared model from now on, in a generation of its own; `stored` is what there is."""
         version = 0 if stored.newest is None else stored.newest.number
-        if stored.newest is not None:
-            stored.newest.payloads.clear()  # what is in it has been read; here only its place counts
+        for generation in filter(None, (stored.newest, stored.imported)):
+            generation.payloads.clear()  # what is in it has been read; here only its place counts
         self._model = ModelSnapshots(following, stored, stored.next_slot(), {}, -1, version)
 
     def is_writing(self, partition: int) -> bool:

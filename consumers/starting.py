@@ -10,7 +10,7 @@ from stream.brokers.port import Broker
 from stream.joining.task import Reading
 from stream.joining.task_settings import TaskSettings
 from stream.recovery.inputs import check_partitions
-from stream.recovery.model_snapshot import PARTITION, read_model_snapshots
+from stream.recovery.model_snapshot import PARTITION, imported_model, read_model_snapshots
 from stream.recovery.recover import Recovered, recover
 from stream.recovery.resolve import Given
 from stream.recovery.snapshot_chunks import Stored
@@ -65,6 +65,8 @@ class Starting:
         if shares:  # its decisions are read back, and an open transaction of anybody stands before them
             topics.append(self._topics.predictions)
         tps = [TopicPartition(topic, partition) for topic in topics]
+        if shares and self._broker.ends(tps[:1])[tps[0]].high_watermark == 0:
+            tps.append(TopicPartition(self._topics.snapshots, PARTITION))  # where a model for all may be on its way
         if all(end.stable >= end.high_watermark for end in self._broker.ends(tps).values()):
             self._held_up.discard(partition)
             return False
@@ -78,6 +80,16 @@ class Starting:
         """The high watermark of the task's snapshots topic."""
         tp = TopicPartition(self._topics.snapshots, partition)
         return self._broker.ends([tp])[tp].high_watermark
+
+    def imported_for_all(self) -> str | None:
+        """The model that was imported for all tasks; None: there is none."""
+        return imported_model(self._broker, self._topics)
+
+    def follow_anew(self) -> None:
+        """Let go of what was read of a shared model, which begins otherwise."""
+        if self.following is not None:
+            self.following.close()
+            self.following = None
 
     def recover(self, partition: int, recovering: Recovering) -> Found | None:
         """The task as its last commit left it; None: it must wait for the log of a shared model, and is kept."""

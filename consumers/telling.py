@@ -38,6 +38,10 @@ class Telling:
         running.told_ms, running.told_version = self._time.now_ms, replica.version
         return ReplicaTold(self._instance, self._latest[1], processor(), versions())
 
+    def forget(self) -> None:
+        """Let go of the digest that was told last: the model begins otherwise."""
+        self._latest = (-1, "")
+
     def _has_news(self, running: RunningTask) -> bool:
         view = running.task.view
         return isinstance(view, View) and view.version != running.told_version

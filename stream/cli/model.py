@@ -20,7 +20,7 @@ from stream.cli.flags import Json, Partition, with_settings
 from stream.cli.settings import Panel, Program, Settings, SettingsError
 from stream.recovery.recover import Progress
 from stream.verifying.model_files import compare_models, read_model, write_model
-from stream.verifying.models import TooEarlyError, export_model, import_model
+from stream.verifying.models import TooEarlyError, export_model, import_model, import_shared_model
 from stream.verifying.reapply import Replay, replay_journal
 
 app = typer.Typer(help="Models of any moment: export, compare, import.", no_args_is_help=True)
@@ -136,25 +136,37 @@ def import_file(
     settings: Settings,
     file: ModelFile,
     partition: Annotated[
-        int | None, typer.Option(min=0, show_default="all", rich_help_panel=Panel.KAFKA, help="Only this one.")
+        int | None,
+        typer.Option(
+            min=0,
+            show_default="all",
+            rich_help_panel=Panel.KAFKA,
+            help="Only this one, whose tasks then have models of their own.",
+        ),
     ] = None,
 ) -> None:
     """Let a learner that has not begun yet begin with a model; start it with the model's learner and parameters.
 
     The model is written to the snapshots topic, in one transaction, as the state before the first step. So a restart,
-    and `onebit verify --replay`, begin with it too. Where a learner has begun already nothing is written.
+    and `onebit verify --replay`, begin with it too. Where a learner has begun already nothing is written. If the topics
+    have the log of a shared model, it is the one that all partitions share.
     """
     model = read_model(file)
     with connected(settings) as (broker, topics, partitions):
         if partition is not None:
             _check_partition(partition, partitions)
         chosen = range(partitions) if partition is None else [partition]
-        for number in chosen:
-            import_model(broker, topics, number, model, f"{settings.topic_prefix}import-{number}")
+        is_shared = partition is None and topics.updates in broker.describe_topics([topics.updates])
+        if is_shared:
+            import_shared_model(broker, topics, partitions, model, f"{settings.topic_prefix}import-0")
+        else:
+            for number in chosen:
+                import_model(broker, topics, number, model, f"{settings.topic_prefix}import-{number}")
     meta = model.meta
     flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
+    whose = ", which is then one model" if is_shared else ""
     out.print(
-        f"{len(chosen)} partitions begin with {file}; start it: {command_hint(settings, 'learn')} --learner "
+        f"{len(chosen)} partitions begin with {file}{whose}; start it: {command_hint(settings, 'learn')} --learner "
         f"{meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}",
         highlight=False,
         soft_wrap=True,

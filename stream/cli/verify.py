@@ -13,6 +13,7 @@ from rich.table import Table
 from stream.brokers.port import Broker
 from stream.brokers.reading import OPEN_MS, read_partition
 from stream.cli import model
+from stream.cli.collecting import collect_seldom
 from stream.cli.composition import dataset_of, events_of
 from stream.cli.connection import connected
 from stream.cli.console import announce, every, examples, fail, monotonic_ms, out
@@ -90,8 +91,10 @@ def verify(
             result["replay"] = [found._asdict() | {"ok": found.ok} for found in replays]
         sys.stdout.write(orjson.dumps(result).decode() + "\n")
     else:
-        print_findings(findings, error)
-        if log is not None:
+        if log is not None and log.ok:
+            print_log(log)
+        print_findings(findings, error)  # whose last line is the verdict
+        if log is not None and not log.ok:
             print_log(log)
         model.print_replays(replays)
     if not ok:
@@ -107,6 +110,7 @@ def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> li
         with connected(settings) as (broker, topics, partitions):
             if wait_events is not None:
                 _wait(broker, topics, partitions, wait_events, timeout_ms)
+            collect_seldom()
             return [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
     except JournalError as error:
         raise SettingsError(str(error)) from error

@@ -2,7 +2,8 @@
 
 They stand in partition 0 of the snapshots topic, in slots of their own, and are written by the learner that has the
 task of that partition, in the transactions of its steps. A generation's number is the version. Its payloads are
-sections: a `model` with the values below, the learner's, and `end`.
+sections: a `model` with the values below, the learner's, and `end`. A model that was imported for all tasks is the one
+of version 0.
 """
 
 from collections.abc import Iterator, Mapping
@@ -84,6 +85,16 @@ def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: 
                 raise JournalError(f"{place_of(record)}: {error}") from error
         pulse()
     return stored
+
+
+def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
+    """The name of the model that was imported for all tasks, see `Generation.whole`; None: they begin with nothing.
+
+    Raises:
+        JournalError: one was written by a later version.
+    """
+    imported = read_model_snapshots(broker, topics, pulse).imported
+    return None if imported is None else imported.whole
 
 
 def decode_model(generation: Generation) -> ModelSnapshot:

@@ -9,6 +9,7 @@ from stream.joining.task_settings import TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError
 from stream.recovery.journal_reading import last_step, read_journal
+from stream.recovery.model_snapshot import PARTITION, imported_model
 from stream.recovery.published import Published
 from stream.recovery.resolve import Given, resolve
 from stream.recovery.settings_reading import settings_by_name, settings_in_force
@@ -226,12 +227,29 @@ def _from_opening(broker: Broker, topics: Topics, stored: Stored, journal: Topic
             "what came before it is gone; set its retention.ms to -1"
         )
     settings, imported = opening
-    if imported is None:
+    if settings.model == "shared":
+        _check_imported_for_all(broker, topics, imported, journal, pulse)
+    if imported is None or settings.model == "shared":
         task = Task(settings, topics.contexts)
     else:
         task = _imported(topics, journal, stored, imported, settings, pulse)
     recovered = Recovered(task, 0, -1, -1, stored, record.append_ms, Ledger(), imported, settings)
     return _Start(recovered, record.offset + 1)
+
+
+def _check_imported_for_all(
+    broker: Broker, topics: Topics, wanted: str | None, journal: TopicPartition, pulse: Pulse
+) -> None:
+    """See that the shared model begins now as it did when a task began."""
+    if (found := imported_model(broker, topics, pulse)) != wanted:
+        raise UnrecoverableError(
+            f"{journal.topic}/{journal.partition} was begun with {_named(wanted)} for all partitions; "
+            f"{topics.snapshots}/{PARTITION} holds {_named(found)}"
+        )
+
+
+def _named(imported: str | None) -> str:
+    return "no imported model" if imported is None else f"the imported model {imported[:16]}"
 
 
 def _imported(
@@ -266,7 +284,9 @@ def _untouched(
     starts = broker.beginnings([TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)])
     imported = None if stored.imported is None else stored.imported.whole
     task = Task(settings, topics.contexts)
-    if imported is not None:
+    if settings.model == "shared":
+        imported = imported_model(broker, topics, pulse)
+    elif imported is not None:
         task = _imported(topics, journal, stored, imported, settings, pulse)
     contexts_offset, feedback_offset = starts.values()
     return Recovered(task, 0, contexts_offset, feedback_offset, stored, -1, Ledger(), imported, settings)

@@ -5,6 +5,7 @@ from typing import Any
 from stream.brokers.port import Broker
 from stream.recovery.journal import JournalError, JournalStep
 from stream.recovery.journal_reading import last_step, settings_entry
+from stream.recovery.model_snapshot import PARTITION, ModelSnapshot, decode_model, read_model_snapshots
 from stream.recovery.snapshot_format import Pulse, Snapshot
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
 from stream.recovery.stored_settings import UnknownSettingError, by_name, named
@@ -12,7 +13,7 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 
-def settings_by_name(snapshot: Snapshot, place: str) -> dict[str, Any]:
+def settings_by_name(snapshot: Snapshot | ModelSnapshot, place: str) -> dict[str, Any]:
     """The settings in a snapshot, by name.
 
     Raises:
@@ -73,4 +74,8 @@ def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pu
         for tp, end in ends.items():
             if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition, pulse)):
                 return found
-    return {}
+    imported = read_model_snapshots(broker, topics, pulse).imported
+    if imported is None:
+        return {}
+    place = f"the model imported into {topics.snapshots}/{PARTITION} for all partitions"
+    return {**settings_by_name(decode_model(imported), place), "model": "shared"}

@@ -4,7 +4,7 @@ A file is a numpy archive without pickles: the arrays of the learner's state as 
 that says which learner with which parameters it is, where in its topics it stood, and the state's digest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,14 +12,16 @@ from stream.brokers.browsing import met_before, offset_at
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.joining.join import Overflows
-from stream.learners import ParameterError, create
+from stream.learners import ParameterError, absent_parameters, create
 from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalStep, decode_step, is_foreign
+from stream.recovery.journal import JournalError, JournalStep, decode_step, is_foreign
 from stream.recovery.journal_reading import last_step, read_journal
+from stream.recovery.model_snapshot import PARTITION, ModelSnapshot, model_writer, read_model_snapshots
 from stream.recovery.recover import Progress, Recovered, rebuild
-from stream.recovery.settings_reading import settings_in_force
-from stream.recovery.snapshot_chunks import IMPORT_SLOT, Stored, Writer
-from stream.recovery.snapshot_format import Position, Snapshot, SnapshotError
+from stream.recovery.settings_reading import pipeline_settings, settings_in_force
+from stream.recovery.snapshot_chunks import IMPORT_SLOT, ChunkWriter, Stored, Writer
+from stream.recovery.snapshot_format import Position, Snapshot
+from stream.recovery.snapshot_reading import read_snapshots
 from stream.recovery.stored_settings import task_settings
 from stream.verifying.model_files import FILE_FORMAT, FILE_FORMAT_SHARED, Model, ModelError, _identity
 from stream.verifying.replicas import replica_at
@@ -173,51 +175,87 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
     recovery and `onebit verify --replay` start from it too.
 
     Raises:
-        ModelError: a learner has begun there, another model was imported, or the state does not fit its learner.
+        ModelError: a learner has begun there, another model was imported, the state does not fit its learner, or the
+            tasks share a model.
     """
-    try:
-        create(
-            model.meta["learner"], model.meta["n_classes"], model.meta["n_features"], **model.meta["parameters"]
-        ).load(model.state)
-    except (ParameterError, ValueError, TypeError) as error:
-        raise ModelError(f"the model does not fit its learner: {error}") from error
-    _check_empty(broker, topics, partition)
+    _check_fits(model)
+    partitions = broker.describe_topics([topics.contexts])[topics.contexts].partitions
+    if pipeline_settings(broker, topics, partitions).get("model") == "shared":
+        raise ModelError(
+            f"the tasks of {topics.contexts} share a model: none can be given one of its own; take other topics"
+        )
     settings = _identity(model.meta)
     position = Position(0, 0, 0, 0, 0)
     nothing: tuple[list[str], list[Any]] = ([], [])
     snapshot = Snapshot(
         settings, position, model.meta["updates"], 0, 0, Ledger(), Overflows(), model.state, nothing, nothing, nothing
     )
-    writer = Writer(snapshot, partition, IMPORT_SLOT)
+    _import(broker, topics, [partition], Writer(snapshot, partition, IMPORT_SLOT), transactional_id)
+
+
+def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: Model, transactional_id: str) -> None:
+    """Let the tasks of all partitions begin with one model, which they share: only where none has begun.
+
+    It is version 0 of their model, and each of their journals names it.
+
+    Raises:
+        ModelError: a learner has begun, another model was imported, or the state does not fit its learner.
+    """
+    _check_fits(model)
+    identity = _identity(model.meta)
+    identity["parameters"] = absent_parameters(identity["learner"]) | identity["parameters"]  # an old file lacks some
+    snapshot = ModelSnapshot(identity, 0, model.meta["updates"], 0, {}, model.state)
+    _import(broker, topics, range(partitions), model_writer(snapshot, IMPORT_SLOT, 0), transactional_id)
+
+
+def _check_fits(model: Model) -> None:
+    try:
+        create(
+            model.meta["learner"], model.meta["n_classes"], model.meta["n_features"], **model.meta["parameters"]
+        ).load(model.state)
+    except (ParameterError, ValueError, TypeError) as error:
+        raise ModelError(f"the model does not fit its learner: {error}") from error
+
+
+def _import(
+    broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
+) -> None:
+    """Write a model for the tasks of some partitions into the snapshots of the first one."""
+    _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:
         producer.begin()
         while not writer.done:
             for key, value in writer.portion(IMPORT_BYTES_MAX):
-                producer.send(topics.snapshots, partition, key, value, codec.HEADERS)
+                producer.send(topics.snapshots, partitions[0], key, value, codec.HEADERS)
             producer.flush()
-        _check_empty(broker, topics, partition)
+        _check_empty(broker, topics, partitions)
         producer.commit()
     finally:
         producer.close()
 
 
-def _check_empty(broker: Broker, topics: Topics, partition: int) -> None:
+def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> None:
     """Refuse an import where a learner has begun, or will begin with another model."""
-    journal, snapshots = TopicPartition(topics.journal, partition), TopicPartition(topics.snapshots, partition)
-    if broker.ends([journal])[journal].high_watermark > 0:
+    journals = [TopicPartition(topics.journal, partition) for partition in partitions]
+    for journal, ends in broker.ends(journals).items():
+        if ends.high_watermark > 0:
+            raise ModelError(
+                f"{journal.topic}/{journal.partition}: a learner has begun there; a model can be imported only before "
+                "its first step: take other topics, or delete these and create them anew"
+            )
+    try:
+        holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
+        if not holding and _holds_model(read_model_snapshots(broker, topics)):
+            holding = [PARTITION]  # one of all partitions
+    except JournalError as error:
+        raise ModelError(str(error)) from error
+    if holding:
         raise ModelError(
-            f"{journal.topic}/{journal.partition}: a learner has begun there; a model can be imported only before its "
-            "first step: take other topics, or delete these and create them anew"
+            f"{topics.snapshots}/{holding[0]} holds a model already: take other topics, or delete these and create "
+            "them anew"
         )
-    stored = Stored()
-    for record in read_partition(broker, snapshots):
-        try:
-            stored.add(record.key, record.value)
-        except SnapshotError as error:
-            raise ModelError(f"{snapshots.topic}/{snapshots.partition}: {error}") from error
-    if stored.imported is not None or stored.newest is not None:
-        raise ModelError(
-            f"{snapshots.topic}/{snapshots.partition} holds a model already: take other topics, or delete "
-            "these and create them anew"
-        )
+
+
+def _holds_model(stored: Stored) -> bool:
+    return stored.imported is not None or stored.newest is not None

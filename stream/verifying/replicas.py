@@ -5,6 +5,7 @@ from stream.brokers.reading import read_partition
 from stream.joining.task_settings import TaskSettings
 from stream.learners.base import KernelLearner
 from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model
+from stream.recovery.snapshot_chunks import Generation
 from stream.sharing.replica import Replica
 from stream.verifying.model_files import ModelError
 from stream.wire.records import Record, TopicPartition
@@ -13,11 +14,18 @@ from stream.wire.topics import Topics
 BATCH_RECORDS = 1_000
 
 
-def fresh_replica(settings: TaskSettings) -> Replica:
-    """One that has seen nothing of the log."""
+def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
+    """One that has seen nothing of the log, but for the model that was imported for all tasks.
+
+    Raises:
+        JournalError: the imported one cannot be read, or is of another model.
+    """
     learner = settings.make_learner()
     assert isinstance(learner, KernelLearner)
-    return Replica(learner)
+    replica = Replica(learner)
+    if imported is not None:
+        restore_model(decode_model(imported), replica, settings)
+    return replica
 
 
 def replica_at(
@@ -37,8 +45,8 @@ def replica_at(
         UpdatesError: the log cannot be read on.
         JournalError: the newest snapshot cannot be read, or is of another model.
     """
-    replica = fresh_replica(settings)
-    newest = read_model_snapshots(broker, topics).newest
+    stored = read_model_snapshots(broker, topics)
+    replica, newest = fresh_replica(settings, stored.imported), stored.newest
     if newest is not None and (version is None or newest.number <= version):
         found = decode_model(newest)
         if offset is None or found.offset <= offset:

@@ -23,7 +23,7 @@ from stream.wire.updates import encode_updates
 
 
 class LogAgain:
-    """A replica of this process's own, from the first entry on, and a task that decides on it.
+    """A replica of this process's own, from the first entry of the log on, and a task that decides on it.
 
     What a step had for the log must stand there byte for byte, and each digest that the task's journal tells of a
     replica must be the one that this replica has at that version. So must the newest snapshot of the model.
@@ -37,7 +37,8 @@ class LogAgain:
         Raises:
             JournalError: the newest snapshot of the model cannot be read.
         """
-        self.replica = fresh_replica(settings)
+        stored = read_model_snapshots(broker, topics)
+        self.replica = fresh_replica(settings, stored.imported)
         self.warning = ""  # of a replica that was not this one, and was made on another processor or by other software
         self._broker = broker
         self._topics = topics
@@ -48,7 +49,7 @@ class LogAgain:
         self._log_step: LogStep | None = None  # of the step that is made again
         self._elsewhere = ""  # where the steps are made that are made again now; empty: here
         self._now_ms = 0  # of the step that is made again
-        newest = read_model_snapshots(broker, topics).newest if partition == PARTITION else None
+        newest = stored.newest if partition == PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
 
     def made_elsewhere(self, until_ms: int | None = None) -> str:

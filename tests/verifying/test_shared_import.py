@@ -1,0 +1,152 @@
+"""A shared model that begins with an imported one: version 0 of what all tasks decide on."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stream.brokers.reading import read_partition
+from stream.recovery.digests import state_digest
+from stream.recovery.journal import JournalError, Opening, UnrecoverableError
+from stream.recovery.journal_reading import read_journal
+from stream.recovery.model_snapshot import imported_model
+from stream.recovery.recover import recover
+from stream.recovery.settings_reading import pipeline_settings
+from stream.verifying.model_files import Model, ModelError
+from stream.verifying.models import export_model, import_model, import_shared_model
+from stream.verifying.reapply import replay_journal
+from stream.verifying.shared_log import audit_log
+from stream.wire.records import TopicPartition
+from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
+from tests.recovery.test_shared_model import idle
+
+PARTITIONS = 3
+TASK = synsep_task("late-ucb", parameters={"project": 8}, model="shared")
+
+
+def go_on(pipeline: Pipeline, start: int, events: int, **options: Any) -> None:
+    """Learners a and b decide events of the data set, and learn from their bits."""
+    dataset = small_synsep()
+    learners = [pipeline.learner(name, **{"snapshot_interval_ms": 0, **options}) for name in "ab"]
+    sources = pipeline.replay(dataset, start + events, rate=200, start=start), pipeline.feedback(dataset, plan())
+    pipeline.run(sources, *learners)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """What 60 events made."""
+    pipeline = Pipeline(TASK, PARTITIONS)
+    go_on(pipeline, 0, 60)
+    return export_model(pipeline.broker, TOPICS, 0)
+
+
+def imported(model: Model) -> Pipeline:
+    pipeline = Pipeline(TASK, PARTITIONS)
+    import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
+    return pipeline
+
+
+def assert_all_adds_up(pipeline: Pipeline) -> None:
+    assert [(one.ok, one.faults) for one in pipeline.audits()] == [(True, ())] * PARTITIONS
+    assert audit_log(pipeline.broker, TOPICS, PARTITIONS).faults == ()
+    found = [replay_journal(pipeline.broker, TOPICS, partition) for partition in range(PARTITIONS)]
+    assert [(one.fault, one.warning, one.ok) for one in found] == [("", "", True)] * PARTITIONS
+    assert {one.state for one in found} == {export_model(pipeline.broker, TOPICS, 0).meta["digest"]}
+
+
+@pytest.mark.parametrize("interval_ms", [0, 40])
+def test_all_tasks_begin_with_the_imported_model_and_their_journals_name_it(model: Model, interval_ms: int) -> None:
+    pipeline = imported(model)
+    for start in (60, 90):
+        go_on(pipeline, start, 30, snapshot_interval_ms=interval_ms)
+    name = imported_model(pipeline.broker, TOPICS)
+    for partition in range(PARTITIONS):
+        _, opening = next(read_journal(pipeline.broker, TopicPartition(TOPICS.journal, partition)))
+        assert isinstance(opening, Opening)
+        assert (opening.imported, opening.settings.model) == (name, "shared")
+        first = next(step for step in pipeline.journal(partition) if step.replica)
+        if first.updates == 0:
+            assert first.replica is not None
+            assert first.replica.sha256 == model.meta["digest"]
+    assert_all_adds_up(pipeline)
+    bare = Pipeline(TASK, PARTITIONS)
+    go_on(bare, 60, 30)
+    decided = [[p["scores"] for p in one.values(TOPICS.predictions)][:3] for one in (pipeline, bare)]
+    assert decided[0] != decided[1]
+
+
+def test_settings_are_those_of_the_imported_model_which_all_share(model: Model) -> None:
+    begun = pipeline_settings(imported(model).broker, TOPICS, PARTITIONS)
+    assert (begun["learner"], begun["model"], begun["parameters.project"]) == ("late-ucb", "shared", 8)
+    other = imported(model)
+    with pytest.raises(JournalError, match="the snapshot of the shared model at version 0 is of"):
+        idle(other.learner(settings=replace(TASK, parameters={"project": 4})))
+
+
+def test_model_imported_while_learners_wait_for_their_first_events_is_what_they_begin_with(model: Model) -> None:
+    pipeline = Pipeline(TASK, PARTITIONS)
+    waiting = [pipeline.learner(name) for name in "ab"]
+    idle(*waiting)
+    import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
+    dataset = small_synsep()
+    pipeline.run((pipeline.replay(dataset, 90, rate=200, start=60), pipeline.feedback(dataset, plan())), *waiting)
+    assert_all_adds_up(pipeline)
+    told = [
+        step.replica for n in range(PARTITIONS) for step in pipeline.journal(n) if step.replica and not step.updates
+    ]
+    assert {one.sha256 for one in told} == {model.meta["digest"]}
+
+
+def test_tasks_wait_for_an_import_for_all_that_is_under_way(model: Model) -> None:
+    pipeline = Pipeline(TASK, PARTITIONS)
+    producer = pipeline.broker.transactional_producer("import")
+    producer.begin()
+    producer.send(TOPICS.snapshots, 0, b"0/model/import/0", b"")
+    learner = pipeline.learner()
+    learner.step(0)
+    assert learner.tasks == {}
+    producer.abort()
+    learner.step(0)
+    assert sorted(learner.tasks) == list(range(PARTITIONS))
+
+
+def test_model_is_imported_for_all_only_where_nothing_has_begun(model: Model) -> None:
+    pipeline = imported(model)
+    again = r"test.snapshots/0 holds a model already"
+    with pytest.raises(ModelError, match=again):
+        import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
+    with pytest.raises(
+        ModelError, match=r"the tasks of test\.contexts share a model: none can be given one of its own"
+    ):
+        import_model(pipeline.broker, TOPICS, 2, model, "import")
+    own = Pipeline(TASK, PARTITIONS)
+    import_model(own.broker, TOPICS, 2, model, "import")
+    with pytest.raises(ModelError, match=r"test\.snapshots/2 holds a model already"):
+        import_shared_model(own.broker, TOPICS, PARTITIONS, model, "import")
+    go_on(pipeline, 60, 5)
+    with pytest.raises(ModelError, match="a learner has begun there"):
+        import_shared_model(pipeline.broker, TOPICS, PARTITIONS, model, "import")
+
+
+def test_task_that_began_with_another_model_than_there_is_now_is_not_recovered(model: Model) -> None:
+    pipeline = imported(model)
+    go_on(pipeline, 60, 20)
+    chunks = list(read_partition(pipeline.broker, TopicPartition(TOPICS.snapshots, 0)))
+    pipeline.broker.delete_topics([TOPICS.snapshots])
+    pipeline.broker.create_topics(TOPICS.specs(PARTITIONS))
+    with pytest.raises(
+        UnrecoverableError, match=r"test\.journal/1 was begun with the imported model \w+ .* holds no imp"
+    ):
+        recover(pipeline.broker, TOPICS, 1, TASK)
+    for chunk in chunks:
+        pipeline.broker.producer().send(TOPICS.snapshots, 0, chunk.key, chunk.value, chunk.headers)
+    assert recover(pipeline.broker, TOPICS, 1, TASK).number > 0
+
+
+def test_digest_of_version_0_is_that_of_the_file(model: Model) -> None:
+    pipeline = imported(model)
+    learner = pipeline.learner()
+    idle(learner)
+    assert learner.replica is not None
+    assert state_digest([learner.replica.learner.state()]) == model.meta["digest"]
+    assert learner.replica.updates == model.meta["updates"]
