@@ -24,6 +24,19 @@ export ONEBIT_PROMETHEUS_IMAGE=$prometheus_image ONEBIT_CLIENT=$client
 begin
 say "building the image"
 compose build
+megabytes=$(docker history --human=false --no-trunc --format '{{.Size}} {{.CreatedBy}}' "$image" |
+  awk '/onebit/ {bytes += $1} END {print int(bytes / 1000000)}') # what stands above the base names its folders
+say "the image: $megabytes MB above its base; run on a read-only file system, with no folder of its own and with none at all"
+((megabytes <= 450)) || fail "the image has $megabytes MB above its base, more than 450"
+closed() { docker run --rm --read-only --cap-drop ALL --security-opt no-new-privileges "$@" 2>&1; }
+closed --entrypoint python "$image" -c '
+from pathlib import Path
+from stream.learners.kernels import KEPT_IN
+assert KEPT_IN and any(Path(KEPT_IN).iterdir()), f"no compiled kernels in {KEPT_IN!r}"
+' || fail "what is compiled in the image is not found"
+closed "$image" run --learner late-ucb --events 200 --no-report || fail "the image needs a folder that is mounted"
+said=$(closed --user 12345 "$image" run --learner late-ucb --events 200 --no-report) || fail "the image needs a folder that can be written to: $said"
+grep -q "kept nowhere" <<<"$said" || fail "a user who can keep nothing is not told: $said"
 say "starting Kafka, topics, learner, feedback, replay and verify: $events events"
 compose up --detach --no-build
 

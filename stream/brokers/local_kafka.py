@@ -39,7 +39,7 @@ LOG4J_VERSION = "2.24.3"
 HOST = "127.0.0.1"  # not "localhost": that may mean ::1 to a client, where nothing listens
 DEFAULT_PORT = 9092
 
-_FORMAT_TIMEOUT_S = 60.0
+_FORMAT_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _LOG_TAIL_LINES = 25
@@ -345,6 +345,11 @@ def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -
         command[1:] = [f"@{security.format_arguments}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise LocalKafkaError(
+            f"Kafka's storage in {home} could not be formatted within {_FORMAT_TIMEOUT_S:g} s, where one is usual: "
+            "see what else keeps this machine busy, and start it again"
+        ) from error
     finally:
         if security:
             security.format_arguments.unlink()

@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, estimate_fields, weight_flags
+from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.running import LiveEstimate, RunningEstimate
 from stream.estimating.survey import Flag
 from stream.wire.events import Example, FloatArray, Outcome, Prediction
@@ -210,11 +210,16 @@ class LiveEstimator:
             "handed-over": (self._left, "decisions waited when another process got their partition, and are left out"),
         }
         flags = [Flag(name, f"{count:,} {text}") for name, (count, text) in texts.items() if count]
-        # The test of the weights' mean is made at every look. Of few rows, whose law is far from normal, it would find
-        # something in the first minutes of every log.
-        is_few = self._sums.weights.ess < ESS_MIN
-        found = weight_flags(self._sums.weights)
-        return flags + [flag for flag in found if not (is_few and flag.name == WEIGHTS_OFF_ONE)]
+        return flags + live_weight_flags(self._sums.weights)
+
+
+def live_weight_flags(weights: Moments) -> list[Flag]:
+    """What weights say against estimates that are looked at again and again.
+
+    The test of the weights' mean is made at every look. Of few rows, whose law is far from normal, it would find
+    something in the first minutes of every log.
+    """
+    return [flag for flag in weight_flags(weights) if flag.name != WEIGHTS_OFF_ONE or weights.ess >= ESS_MIN]
 
 
 def target_weight(prediction: Prediction) -> float:

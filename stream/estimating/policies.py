@@ -39,6 +39,7 @@ class Policy(ABC):
     name: str
     changes: bool = False  # it learns from the log
     looks_at_x: bool = False  # what it plays depends on the features
+    is_logged: bool = False  # it is what wrote the log
     probability_max: float = 1.0  # no class is ever played with a larger one
 
     @abstractmethod
@@ -89,6 +90,8 @@ class Constant(Policy):
 
 class Logged(Policy):
     """The policy that wrote the log: all weights are 1, and the class that it drew stands for its probabilities."""
+
+    is_logged = True
 
     def __init__(self, n_classes: int) -> None:
         self.name = "logged"

@@ -22,6 +22,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from math import exp, inf, sqrt
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast
@@ -55,7 +56,9 @@ def _cache_directory() -> str:
     """
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*kernels.py"))]
     digest = hashlib.blake2b(b"".join(sources) + numba.__version__.encode(), digest_size=8).hexdigest()
-    roots = [f"{tempfile.gettempdir()}/onebit-{os.getuid()}"]
+    roots = []
+    with suppress(FileNotFoundError):  # not even a temporary folder can be written to
+        roots.append(f"{tempfile.gettempdir()}/onebit-{os.getuid()}")
     if os.environ.get("NUMBA_CACHE_DIR"):
         roots = [os.environ["NUMBA_CACHE_DIR"]]
     elif os.environ.get("XDG_CACHE_HOME"):

@@ -155,7 +155,7 @@ class PendingDecisions:
     def load(self, state: dict[str, Any]) -> None:
         """Go on where another stood; of policies that it did not judge, nothing is known of what it has taken in."""
         self.level, self._newest_ms = state["level"], state["newest_ms"]
-        places = {policy: place for place, policy in enumerate(state.get("policies", ALWAYS))}
+        places = {policy: place for place, policy in enumerate(state["policies"])}
         for policy, estimate in zip(self._policies, self._estimates, strict=True):
             if policy in places:
                 estimate.load(state["estimates"][places[policy]])

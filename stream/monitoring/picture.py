@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from stream.brokers.port import Ends
+from stream.estimating.judge import WEIGHTS_OFF_ONE
+from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
 from stream.monitoring.delays import total_sketch
 from stream.monitoring.pending import in_sample
@@ -315,6 +317,7 @@ class Picture:
                         "ess": together.weights.ess,
                         "played": together.rewards.mean,
                         "estimates": together.estimates(),
+                        "off": any(flag.name == WEIGHTS_OFF_ONE for flag in live_weight_flags(together.weights)),
                     }
                 )
         return found

@@ -3,6 +3,9 @@
 Three are judged always, from what a prediction says. Others are named; they are those of `onebit estimate`, asked for
 one decision at a time. One that looks at the features needs the context, which a prediction names by its offset.
 
+A decision that was not drawn at random, of propensity 1, tells nothing of what another action would have brought. It
+has no weight, but under the policy that was played.
+
 A model that has learned from the very decisions that it is judged on would be flattered. So a model that was exported
 from this pipeline is judged on the decisions after its moment alone.
 """
@@ -74,7 +77,7 @@ class Policies:
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
         """Of a decision under each of them, in the order of their names: π(a|x)/μ(a|x).
 
-        NaN: it is not known, there is no such policy, or the model may know the decision.
+        NaN: it is not known, there is no such policy, nothing was drawn, or the model may know the decision.
 
         Args:
             record: where the prediction stands.
@@ -90,6 +93,8 @@ class Policies:
     def _weight(self, one: Named, record: Record, prediction: Prediction, x: Features | None) -> float:
         if (x is None and one.policy.looks_at_x) or (one.known is not None and one.known.has(record, prediction)):
             return nan
+        if not (one.policy.is_logged or is_drawn(prediction.decision.propensity)):
+            return nan
         row = _row(prediction, NO_FEATURES if x is None else x)
         return float(one.policy.weights(one.policy.probabilities(row), row.actions, row.propensities)[0])
 
@@ -103,9 +108,14 @@ class Policies:
         return found.x if found.id == event_id else None
 
 
+def is_drawn(propensity: float) -> bool:
+    """Whether a decision was drawn at random, with a probability that is known."""
+    return 0.0 < propensity < 1.0  # False for NaN
+
+
 def _always(prediction: Prediction) -> tuple[float, ...]:
     action, greedy, propensity, scores = prediction.decision[:4]
-    if not 0.0 < propensity <= 1.0:  # NaN, too
+    if not is_drawn(propensity):
         return (nan,) * len(ALWAYS)
     return (
         float(action == greedy) / propensity,

@@ -4,7 +4,7 @@ Counts and offsets are stored together: a record that is read again, since a mon
 counts for nothing. What is counted here, record by record, is what the ledgers in the journals do not have: windows,
 delays, latencies, classes, what other policies would have earned, the last dead letters.
 
-As bytes, the value is JSON of format 2, see `encode`. A later format is another group, which reads the topics anew.
+As bytes, the value is JSON of format 3, see `encode`. A later format is another group, which reads the topics anew.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ from stream.wire.events import Outcome
 from stream.wire.records import Record
 from stream.wire.topics import Topics
 
-FORMAT = 2
+FORMAT = 3
 
 LETTERS_MAX = 10
 """The last dead letters of each partition that are kept to be shown."""

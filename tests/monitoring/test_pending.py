@@ -112,14 +112,3 @@ def test_a_policy_that_is_named_after_a_restart_is_judged_from_then_on_and_one_t
     assert greedy.weights.n == 3
     assert (named_always.weights.n, named_always.weights.sum) == (3, 3.0 + 3.0 + 4.0)
     assert (named_later.weights.n, named_later.weights.sum) == (1, 5.0)
-
-
-def test_what_a_version_kept_that_named_no_policies_is_read() -> None:
-    before, after = PendingDecisions(), PendingDecisions()
-    for one in DECISIONS:
-        one.taken_by(before)
-    kept = before.state()
-    del kept["policies"]
-    after.load(kept)
-    settle_all(after)
-    assert [one.weights.n for one in after.estimates()] == [3, 3, 0]

@@ -165,6 +165,19 @@ def test_the_page_has_the_greedy_error_the_latency_and_what_other_policies_would
     assert found == {"greedy": (10, 0.5, 1.0), "uniform": (10, 0.5, 0.5)}
 
 
+@pytest.mark.parametrize(("decisions", "is_off"), [(90, False), (110, True)])
+def test_a_policy_whose_weights_are_not_1_in_the_mean_is_marked_when_enough_is_known(
+    decisions: int, is_off: bool
+) -> None:
+    monitored = Monitored()
+    for number in range(decisions):  # always class 1, which was drawn with 1/2 as the propensities say
+        monitored.picture.take([prediction(number, action=1), example(number)])
+    assert {one["policy"]: one["off"] for one in monitored.shown()["estimates"]} == {
+        "greedy": is_off,
+        "uniform": is_off,
+    }
+
+
 def test_a_monitor_that_cannot_follow_looks_at_a_sample_of_ids_says_so_and_looks_at_all_when_it_can() -> None:
     monitored = Monitored()
     tps = [TopicPartition(topic, 0) for topic in (TOPICS.predictions, TOPICS.examples)]

@@ -43,6 +43,7 @@ def stands_at(partition: int, step: int) -> Record:
         (prediction(0, 0.25, Target(0, 0.9)), (0.0, 1.0, 4.0)),
         (prediction(0, 0.25, Target(2, 0.9)), (0.0, 1.0, 0.0)),
         (prediction(0, float("nan"), Target(0, 0.9)), (None, None, None)),
+        (prediction(1, 1.0, Target(1, 1.0)), (None, None, None)),  # nothing was drawn
     ],
 )
 def test_weights_are_a_policys_probability_of_the_action_by_that_which_it_was_played_with(

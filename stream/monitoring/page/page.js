@@ -67,7 +67,7 @@ function drawError(windows) {
   const weighed = judged.filter(([, , , greedy]) => greedy !== null);
   if (!judged.length) return at("error").replaceChildren(element("p", "No decision is matched yet."));
   const last = judged.at(-1), first = judged[0][0], end = Math.max(last[0], first + 60_000);
-  const top = Math.min(1, Math.max(0.1, ...judged.map(([, , error]) => error[2])));
+  const top = Math.min(1, Math.max(0.1, ...judged.map(([, , error]) => error[2]), ...weighed.map(([, , , greedy]) => greedy[0])));
   const label = `Error from ${time(first)} to ${time(last[0])} UTC; last played ${shown(last[2])}, greedy ${shown(last[3])}`;
   figure(at("error"), label, (image, box) => {
     const x = ms => box.left + (box.right - box.left) * (ms - first) / (end - first);
@@ -108,11 +108,11 @@ function drawDelays({n, bins, quantiles_s}) {
 
 function drawEstimates(estimates) {
   at("estimates").replaceChildren();
-  if (!estimates.length) return at("estimates").append(element("p", "No decision counts yet."));
+  if (!estimates.length) return at("estimates").append(element("p", "No decision counts yet; those that were not drawn at random, of propensity 1, never do."));
   const means = {greedy: "the highest score", uniform: "each class alike", learner: "the learner's own, while a log's are played"};
   table(at("estimates"), ["policy", "would earn", "95 % now", "95 % at all times", "played", "decisions", "worth"],
-    estimates.map(({policy, n, ess, played, estimates: [ips, snips]}) => [
-      element("td", means[policy] ?? policy, "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
+    estimates.map(({policy, n, ess, played, off, estimates: [ips, snips]}) => [
+      element("td", `${means[policy] ?? policy}${off ? " (not to be trusted: its weights are not 1 in the mean)" : ""}`, "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
     ]));
 }
 
