@@ -1,12 +1,14 @@
 """A long run on a real Kafka: does an event cost the same at its end as at its beginning, and does memory stay?
 
-    python benchmarks/soak_on_kafka.py [--events 2000000] [--client confluent] [--results FILE.json]
+    python benchmarks/soak_on_kafka.py [--events 2000000] [--rate 4000] [--client confluent] [--results FILE.json]
 
-Replay, learner and feedback program run side by side as processes, at the pace that they keep up, on a single-node
-Kafka that is started for it. Of each is told, by tenths of its events: the processor's time for an event, and the
-resident memory. In the end `onebit verify` counts again, and every event must have been decided and settled.
+Replay, learner and feedback program run side by side as processes on a single-node Kafka that is started for it. Of
+each is told, by tenths of its events: the processor's time for an event, and the resident memory. In the end `onebit
+verify` counts again, and every event must have been decided and settled.
 
-Settled ids are remembered for a minute, and 100,000 of them at most: so memory comes to its bounds early in the run.
+The rate must be one that the learner keeps up with: of what waits for it the contexts come before the feedback, since
+they are older, and so all of them would be pending at once. Settled ids are remembered for a minute, and 100,000 of
+them at most: so memory comes to its bounds early in the run.
 """
 
 import argparse
@@ -38,7 +40,7 @@ SLICES = 10
 LOOK_S = 1.0
 PROGRAMS = ("learn", "feedback", "replay")
 STREAM = {
-    "data": "synsep", "learner": ["soba-diag"], "shuffle": True, "seed": 1, "rate": 1e9, "instance": "soak",
+    "data": "synsep", "learner": ["soba-diag"], "shuffle": True, "seed": 1, "instance": "soak",
     "delay": "exponential:500ms", "loss": 0.02, "duplicates": 0.01, "window": "10s", "retain": "1m",
     "retained_max": 100_000, "session_timeout": "60s",
 }  # fmt: skip
@@ -106,9 +108,9 @@ def verify(programs: Programs, events: int) -> dict[str, Any]:
     return found
 
 
-def soak(bootstrap: str, client: str, events: int) -> dict[str, Any]:
+def soak(bootstrap: str, client: str, events: int, rate: float) -> dict[str, Any]:
     """Run the programs, and tell what they took."""
-    settings = load_settings({**STREAM, "bootstrap": bootstrap, "client": client, "events": events})
+    settings = load_settings({**STREAM, "bootstrap": bootstrap, "client": client, "events": events, "rate": rate})
     topics = Topics.with_prefix(settings.topic_prefix)
     broker = connect(bootstrap, client=client)
     broker.create_topics(topics.specs(1))
@@ -127,7 +129,7 @@ def soak(bootstrap: str, client: str, events: int) -> dict[str, Any]:
     broker.close()
     (partition,) = found["partitions"]
     return {
-        "client": client, "events": events, "wall_s": round(wall_s), "ledger": partition["audited"],
+        "client": client, "events": events, "rate": rate, "wall_s": round(wall_s), "ledger": partition["audited"],
         "slices": {name: slices(one) for name, one in looks.items()},
     }  # fmt: skip
 
@@ -136,11 +138,12 @@ def main() -> None:
     """Run, print a line for each slice, and keep them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--rate", type=float, default=4_000.0)
     parser.add_argument("--client", choices=list(ADAPTERS), default="confluent")
     parser.add_argument("--results", type=Path, help="write what was found as JSON")
     arguments = parser.parse_args()
     with local_kafka() as kafka:
-        found = soak(kafka.bootstrap, arguments.client, arguments.events)
+        found = soak(kafka.bootstrap, arguments.client, arguments.events, arguments.rate)
     for name, parts in found["slices"].items():
         for part in parts:
             print(name, *(f"{what} {value:,}" for what, value in part.items()))

@@ -347,7 +347,7 @@ def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise LocalKafkaError(
-            f"Kafka's storage in {home} could not be formatted within {_FORMAT_TIMEOUT_S:g} s; a second is usual: "
+            f"Kafka's storage in {home} could not be formatted within {_FORMAT_TIMEOUT_S:g} s, where one is usual: "
             "see what else keeps this machine busy, and start it again"
         ) from error
     finally:

@@ -150,7 +150,8 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
     if chart.x.names:
         axes.set_xlim(-0.2, len(chart.x.names) - 0.8)
     elif chart.x.scale == "symlog":
-        axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xscale("symlog", linthresh=SYMLOG_LINEAR_TO)
+        axes.set_xlim(min(0.0, *(line.x[0] for line in lines)), end)  # else the ends of the lines are not known yet
     elif chart.x.scale == "linear":
         axes.set_xlim(min(0.0, *(line.x[0] for line in lines)), end)
     else:
@@ -186,6 +187,9 @@ def _paint(axes: "Axes", chart: Chart, size: Size, names: Sequence[str]) -> None
         _label_ends(axes, chart, size, lines, names, floor)
 
 
+SYMLOG_LINEAR_TO = 1.0
+"""An axis that is logarithmic, and has a zero, is linear from there to here."""
+
 FEW_POINTS = 20
 """A line of fewer points has a dot at each."""
 
@@ -213,14 +217,26 @@ _NAME_CHARS_MAX = 12
 
 
 def _write_ticks(drawn: "DrawnAxis", axis: Axis, ticks: int) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import (
+        FixedLocator,
+        FuncFormatter,
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+        PercentFormatter,
+        SymmetricalLogLocator,
+    )
 
     if axis.names:
         drawn.set_major_locator(FixedLocator(range(len(axis.names))))
         drawn.set_major_formatter(FuncFormatter(lambda place, _: cut(axis.names[round(place)], _NAME_CHARS_MAX)))
         return
     if axis.scale != "linear":
-        if axis.scale != "symlog":
+        if axis.scale == "symlog":
+            locator = SymmetricalLogLocator(base=10, linthresh=SYMLOG_LINEAR_TO)
+            locator.set_params(numticks=ticks)
+            drawn.set_major_locator(locator)
+        else:
             drawn.set_major_locator(LogLocator(base=2 if axis.scale == "log2" else 10, numticks=ticks))
         drawn.set_minor_formatter(NullFormatter())
         text = power_of_two if axis.scale == "log2" else partial(written, form=axis.form)

@@ -22,9 +22,9 @@ class Script(NamedTuple):
 def script() -> Script:
     """The script of all pages with charts."""
     folder = files("stream.reporting") / "templates"
-    library, licence, style, own = (
+    language, library, licence, style, own = (
         (folder / name).read_text(encoding="utf-8").strip()
-        for name in ("uplot/uPlot.iife.min.js", "uplot/LICENSE", "uplot/uPlot.min.css", "charts.js")
+        for name in ("language.js", "uplot/uPlot.iife.min.js", "uplot/LICENSE", "uplot/uPlot.min.css", "charts.js")
     )
-    text = f"/* uPlot\n{licence}\n*/\n{library}\n{own}\n"
+    text = f"{language}\n/* uPlot\n{licence}\n*/\n{library}\n{own}\n"
     return Script(text, f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}", style)

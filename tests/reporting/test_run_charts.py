@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stream.reporting.charts import Axis, Chart, Level, Line, Mark, chart_json
+from stream.reporting.charts import Axis, Chart, Level, Line, Mark, Scale, chart_json
 from stream.reporting.errors import SharePoint
 from stream.reporting.figures import chart_figures
 from stream.reporting.histograms import Histogram
@@ -186,3 +186,14 @@ def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None
 
 
 _BAR = r'height="([\d.]+)"/><text[^>]*><tspan class="n">([\d,]+)<'
+
+
+@pytest.mark.parametrize("scale", ["linear", "log", "log2", "symlog"])
+def test_no_line_is_drawn_beyond_the_names_at_the_lines_ends(scale: Scale) -> None:
+    lines = [Line(number, f"line {number}", [1.0, 100_000.0], [0.1, 0.2 + number / 50]) for number in range(3)]
+    (figure,) = chart_figures(
+        [Chart("k", "t", "c", "a", Axis("delay", "number", scale), Axis("y", "share"), lines, is_half=True)]
+    )
+    (drawing,) = figure.drawings
+    named_at = min(float(x) for x in re.findall(r'<text [^>]*x="([\d.]+)"[^>]*>line', drawing.svg))
+    assert max(float(x) for x in re.findall(r"[ML] ([\d.]+) ", drawing.svg)) < named_at
