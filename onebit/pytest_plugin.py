@@ -21,6 +21,11 @@ _made: pytest.StashKey[list[Any]] = pytest.StashKey()
 _failed: pytest.StashKey[bool] = pytest.StashKey()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Pass over what kafka-python warns of when it is loaded: where warnings are errors, no fixture could be used."""
+    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """See pytest."""
     group = parser.getgroup("onebit")

@@ -56,3 +56,19 @@ def test_failed_test_tells_the_life_of_its_events_and_a_wrong_ledger_fails_a_tes
     assert "windw" in text
     assert "_ ERROR at teardown of test_whose_ledger_is_wrong _" in text
     assert "AssertionError: the ledger does not add up:" in text
+
+
+def test_a_project_whose_warnings_are_errors_can_load_kafka_python(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nfilterwarnings = error")
+    pytester.makepyfile("""
+import warnings
+
+def test_that_loads_it():
+    warnings.warn("open_text is deprecated. Use files() instead.", DeprecationWarning)
+
+def test_of_its_own():
+    warnings.warn("deprecated", DeprecationWarning)
+""")
+    pytester.runpytest_inprocess(
+        "-p", "onebit.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"
+    ).assert_outcomes(passed=1, failed=1)
