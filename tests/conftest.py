@@ -23,18 +23,22 @@ pytest_plugins = ["onebit.pytest_plugin"]  # where Onebit was installed before i
 _numbers = itertools.count()
 
 
-class KafkaInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
-    """Where tests run side by side, all that need a Kafka go to one process: they share that of the run."""
+class KafkaByClient(LoadScopeScheduling):  # type: ignore[misc]
+    """Where tests run side by side, those that need a Kafka go to two processes, which have one each.
+
+    One takes what is about kafka-python, the other all else: so each has about half of the work.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         folders = ("tests/real_kafka/", "tests/contract/", "examples/")
-        needs_kafka = nodeid.startswith(folders) and "[embedded" not in nodeid
-        return "kafka" if needs_kafka else nodeid
+        if not nodeid.startswith(folders) or "[embedded" in nodeid:
+            return nodeid
+        return "kafka-python" if "kafka-python" in nodeid else "kafka"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """See pytest-xdist."""
-    return KafkaInOneProcess(config, log)
+    return KafkaByClient(config, log)
 
 
 @pytest.fixture(scope="session")
