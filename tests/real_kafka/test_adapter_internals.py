@@ -1,6 +1,7 @@
 """What the adapter needs of kafka-python beyond its public names: a version that lacks one is named by it."""
 
 import ast
+import socket
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from kafka.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from kafka.net.inet import KafkaNetSocket
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from stream.brokers import kafka_python
 from stream.brokers.kafka_python import connection
@@ -133,6 +135,14 @@ def test_sockets_of_kafka_python_are_the_adapters() -> None:
     )
 
 
+def test_transports_of_kafka_python_hold_their_socket() -> None:
+    with socket.socket() as sock:
+        assert KafkaTCPTransport(None, sock)._sock is sock, (
+            "this version of kafka-python's transports have no _sock, which the adapter shakes hands with"
+        )
+    assert issubclass(KafkaSSLTransport, KafkaTCPTransport)
+
+
 def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
     listed = {part for name in (*CONSUMER, *PRODUCER, *IMPORTED) for part in name.partition(":")[2].split(".")}
     listed |= {part for name in (*CONSUMER, *PRODUCER) for part in name.split(".")}
@@ -154,6 +164,7 @@ def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
             and not (is_self(node.value) and node.attr in own)
         }
     assert {"_coordinator", "_fetcher", "_sender", "_transaction_manager"} <= used
+    listed.add("_sock")  # see the test of transports
     # A reader's own admin, client and connection, which a group's consumer inherits.
     assert used - {"_admin", "_client", "_connection"} - listed == set()
 
