@@ -196,7 +196,7 @@ def test_three_learners_of_one_model_each_killed_five_times_one_frozen_and_their
     pipeline.create_topics()
     draw = random.Random(SEED + 3)
     learners = {name: pipeline.start("learn", "--instance", name) for name in instances}
-    faults = [*(instances * 2), "freeze", *(instances * 2), "broker", *instances]
+    faults = ["freeze", *(instances * 2), "broker", *(instances * 3)]
     with pipeline.watch() as watch:
         watch.wait_until_dealt(instances)
         start(pipeline, "feedback")
