@@ -9,10 +9,10 @@ from typing import Any, NoReturn, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from stream.brokers.access import Asked, Lacking, everything
 from stream.brokers.bootstrap import servers_of
 from stream.brokers.client_config import ClientConfig
 from stream.brokers.confluent.security import access_error, security_of
-from stream.brokers.kafka_python.security import Lacking, everything
 from stream.brokers.open_clients import OpenClients
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
@@ -111,7 +111,7 @@ class Connection(OpenClients):
     def _hear(self, error: Any) -> None:
         if error.code() in (_code._ALL_BROKERS_DOWN, _code._TRANSPORT):
             self.cut_off_s = time.monotonic()
-        elif access_error("connect", error, self.bootstrap, self.config) is not None:
+        elif access_error(error, Asked("connect", self.bootstrap, self.config)) is not None:
             self._refusal, self._refused_s = error, time.monotonic()
 
     def deadline_s(self) -> float:
@@ -145,7 +145,8 @@ class Connection(OpenClients):
         """Raise the port's error for one of the client's; for `needs`, see `ask`."""
         is_refused = time.monotonic() - self._refused_s < max(_REFUSAL_S, self.patience_s)
         told = self._refusal if is_refused and is_transient(error) else error
-        if (refused := access_error(what, told, self.bootstrap, self.config, needs, self.lacking)) is not None:
+        asked = Asked(what, self.bootstrap, self.config, needs, self.lacking)
+        if (refused := access_error(told, asked)) is not None:
             raise refused from raised
         said = f"{error.name()}: {error.str()}"
         if error.code() in FENCED:

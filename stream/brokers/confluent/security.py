@@ -7,14 +7,13 @@ beside what it was asked.
 """
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import KafkaError
 
+from stream.brokers.access import Asked
 from stream.brokers.client_config import BY_TOKEN, ClientConfig
-from stream.brokers.kafka_python.security import Lacking, everything, forbidden
-from stream.brokers.port import AccessError, Acl
+from stream.brokers.port import AccessError
 from stream.brokers.token_command import TokenCommand
 
 _code: Any = KafkaError  # its codes are attributes that mypy does not see
@@ -54,39 +53,15 @@ class _Tokens:
         return token.value, token.expires_s or time.time() + _TOKEN_S, token.subject, {}
 
 
-def access_error(
-    what: str,
-    error: Any,
-    bootstrap: str,
-    config: ClientConfig,
-    needs: Iterable[Acl] = (),
-    lacking: Lacking = everything,
-) -> AccessError | None:
-    """The port's error for one by which the broker lets nobody in or forbids something; None for all others.
-
-    Args:
-        what: what could not be done.
-        error: of the client.
-        bootstrap: where.
-        config: how the client came in.
-        needs: all that must be allowed for it.
-        lacking: tells of several that the error may be about which it is.
-    """
+def access_error(error: Any, asked: Asked) -> AccessError | None:
+    """The port's error for one by which the broker lets nobody in or forbids something; None for all others."""
     if error.code() in _KINDS:
-        return forbidden(what, bootstrap, config, lacking(_missing(error, needs)))
+        return asked.forbidden(_KINDS[error.code()], lambda name: name in error.str())
     if error.code() in _NOT_LET_IN or (error.code() == _code._SSL and "certificate" in error.str()):
-        return AccessError(f"Kafka at {bootstrap} does not let this client in any more: {error.str()}")
+        return AccessError(f"Kafka at {asked.bootstrap} does not let this client in any more: {error.str()}")
     return None
 
 
 def is_refusal(error: Any) -> bool:
     """Whether somebody was not allowed to do something."""
     return error.code() in _KINDS
-
-
-def _missing(error: Any, needs: Iterable[Acl]) -> list[Acl]:
-    """Those of the needed ACLs that an answer is about; if it names nothing, all that the first one is like."""
-    of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == _KINDS[error.code()]))
-    return [acl for acl in of_kind if acl.name in error.str()] or [
-        acl for acl in of_kind if acl.operation == of_kind[0].operation
-    ]

@@ -20,17 +20,10 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.selector import NetworkSelector
 
+from stream.brokers.access import Asked, Lacking, everything
 from stream.brokers.bootstrap import servers_of
 from stream.brokers.client_config import ClientConfig
-from stream.brokers.kafka_python.security import (
-    Lacking,
-    Manager,
-    access_error,
-    everything,
-    forbidden,
-    hint_of,
-    settings_of,
-)
+from stream.brokers.kafka_python.security import Manager, access_error, hint_of, settings_of
 from stream.brokers.open_clients import OpenClients
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
@@ -99,7 +92,8 @@ class Connection(OpenClients):
 
     def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
         """Raise the port's error for one of the client's; for `needs`, see `ask`."""
-        if (refused := access_error(what, error, self.bootstrap, self.config, needs, self.lacking)) is not None:
+        asked = Asked(what, self.bootstrap, self.config, needs, self.lacking)
+        if (refused := access_error(error, asked)) is not None:
             raise refused from error
         chain = [error, error.__cause__, *error.args]  # kafka-python hands the reason on as a second argument
         reason = next((one for one in chain if isinstance(one, (*FENCED, *STALE))), error)
@@ -125,7 +119,7 @@ class Connection(OpenClients):
 
     def forbid(self, what: str, missing: Sequence[Acl]) -> NoReturn:
         """Raise the error for rights that are missing, as an answer of the broker tells."""
-        raise forbidden(what, self.bootstrap, self.config, missing)
+        raise Asked(what, self.bootstrap, self.config).lacks(missing)
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
         """Make a client of kafka-python; one that cannot connect leaves nothing open."""
@@ -159,7 +153,7 @@ class Connection(OpenClients):
                 self._failure = client._manager.last_failure
                 client.close()
             if self._failure is not None:
-                refused = access_error("connect", self._failure, self.bootstrap, self.config)
+                refused = access_error(self._failure, Asked("connect", self.bootstrap, self.config))
                 if refused is not None:
                     raise refused from self._failure
             raise

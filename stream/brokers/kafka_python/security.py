@@ -11,7 +11,6 @@ What kafka-python leaves to its caller:
 """
 
 import ssl
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -20,8 +19,9 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.transport import KafkaSSLTransport
 
+from stream.brokers.access import Asked, user_of
 from stream.brokers.client_config import BY_TOKEN, MECHANISMS, ClientConfig
-from stream.brokers.port import AccessError, Acl
+from stream.brokers.port import AccessError
 from stream.brokers.tls import context_of, reason_of
 from stream.brokers.token_command import TokenCommand
 
@@ -38,14 +38,6 @@ _KINDS = {
     kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # of a producer that may write to no topic at all
 }
 """What each refusal is about, by the name of its error: some come as the text of another error alone."""
-
-Lacking = Callable[[Sequence[Acl]], Sequence[Acl]]
-"""Tells those of some ACLs that are lacking."""
-
-
-def everything(needs: Sequence[Acl]) -> Sequence[Acl]:
-    """All of them, where nobody can tell."""
-    return needs
 
 
 def settings_of(config: ClientConfig) -> dict[str, Any]:
@@ -154,44 +146,18 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             self._refusals[node_id] = error
 
 
-def access_error(
-    what: str,
-    error: BaseException,
-    bootstrap: str,
-    config: ClientConfig,
-    needs: Iterable[Acl] = (),
-    lacking: Lacking = everything,
-) -> AccessError | None:
-    """The port's error for one by which the broker lets nobody in or forbids something; None for all others.
-
-    Args:
-        what: what could not be done.
-        error: of the client.
-        bootstrap: where.
-        config: how the client came in.
-        needs: all that must be allowed for it.
-        lacking: tells of several that the error may be about which it is.
-    """
-    reasons = [error, error.__cause__, *error.args]
-    for reason in reasons:
+def access_error(error: BaseException, asked: Asked) -> AccessError | None:
+    """The port's error for one by which the broker lets nobody in or forbids something; None for all others."""
+    for reason in (error, error.__cause__, *error.args):
         if isinstance(reason, AccessError):
             return reason
         if isinstance(reason, _NOT_LET_IN):
-            return AccessError(f"Kafka at {bootstrap} does not let {_user(config)} in: {_why(reason, config)}")
-        if is_refusal(reason):
-            return forbidden(what, bootstrap, config, lacking(_missing(reason, needs)))
-    told = reason_of(error, config) if is_about_tls(error) else None
-    return AccessError(f"no connection to Kafka at {bootstrap}: {told}") if told else None
-
-
-def forbidden(what: str, bootstrap: str, config: ClientConfig, missing: Sequence[Acl]) -> AccessError:
-    """What is told when an ACL is missing."""
-    acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
-    return AccessError(
-        f"could not {what}: Kafka at {bootstrap} does not allow {_user(config)} all of this: {acts}",
-        missing,
-        config.sasl_username if config.uses_sasl else None,
-    )
+            user, why = user_of(asked.config), _why(reason, asked.config)
+            return AccessError(f"Kafka at {asked.bootstrap} does not let {user} in: {why}")
+        if isinstance(reason, kafka_errors.KafkaError) and (kind := _kind_of(reason)) is not None:
+            return asked.forbidden(kind, _named_in(reason).__contains__)
+    told = reason_of(error, asked.config) if is_about_tls(error) else None
+    return AccessError(f"no connection to Kafka at {asked.bootstrap}: {told}") if told else None
 
 
 def is_refusal(error: object) -> bool:
@@ -215,12 +181,6 @@ def is_about_tls(error: BaseException) -> bool:
     return any(isinstance(one, ssl.SSLError) for one in (error, error.__context__, *error.args))
 
 
-def _user(config: ClientConfig) -> str:
-    if config.uses_sasl and config.sasl_username is not None:
-        return f"user {config.sasl_username}"
-    return "the owner of this token" if config.uses_sasl else "this client"
-
-
 def _why(reason: BaseException, config: ClientConfig) -> str:
     if isinstance(reason, kafka_errors.UnsupportedSaslMechanismError):
         others = ", ".join(one for one in MECHANISMS if one != config.sasl_mechanism)
@@ -233,16 +193,12 @@ def _why(reason: BaseException, config: ClientConfig) -> str:
     return f"the name or the password is wrong (sasl.username, sasl.password; {config.sasl_mechanism})"
 
 
-def _missing(reason: BaseException, needs: Iterable[Acl]) -> list[Acl]:
-    """Those of the needed ACLs that an answer is about; if it names nothing, all that the first one is like."""
+def _named_in(reason: BaseException) -> set[str]:
+    """The resources that an answer names."""
     named: set[str] = set()
     for one in reason.args:
         named |= {str(name) for name in one} if isinstance(one, set | list | tuple) else {str(one)}
-    kind = _kind_of(reason)
-    of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
-    return [acl for acl in of_kind if acl.name in named] or [
-        acl for acl in of_kind if acl.operation == of_kind[0].operation
-    ]
+    return named
 
 
 def _kind_of(error: BaseException) -> str | None:
