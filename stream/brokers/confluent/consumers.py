@@ -13,8 +13,10 @@ What librdkafka leaves to its caller:
 - No seek is possible just after an assignment. A reader is given its partitions when it first polls.
 - Nor is one in a partition that the client has given up: after an offset that is not there, and sometimes after a
   damaged batch, whose rest it takes for further batches. Then its partitions are assigned to it anew.
+- A close waits for the group without a limit, and its answer may never come. Here it has a few seconds.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -44,6 +46,9 @@ _FETCHED_KIB_MAX = 16 << 10
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
 """The client waits for whole milliseconds: to wait for less is to ask it again and again, some 100 times."""
+
+_CLOSED_WITHIN_S = 5.0
+"""What is not closed by then is left to the end of the process."""
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
@@ -299,5 +304,12 @@ class Reader:
     def close(self) -> None:
         """See Consumer."""
         self._connection.forget(self)
-        with suppress(KafkaException, RuntimeError):  # RuntimeError: it was closed already
-            self._client.close()
+        # Of a daemon the process does not wait for its end, and as long as it has the client nobody else ends it.
+        closing = threading.Thread(target=_close, args=(self._client,), name="onebit-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSED_WITHIN_S)
+
+
+def _close(client: Any) -> None:
+    with suppress(KafkaException, RuntimeError):  # RuntimeError: it was closed already
+        client.close()
