@@ -269,7 +269,8 @@ class LearnerProgram:
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Publish a step; or give it up, and have its tasks recovered."""
-        if any(isinstance(part.before, Opening) and self._is_overtaken(part.partition) for part in commits):
+        begin = (part.partition for part in commits if isinstance(part.before, Opening))
+        if any(self._starting.is_overtaken(partition, self._running[partition]) for partition in begin):
             self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
             self._give_up(self._running)
             self._starting.follow_anew()
@@ -444,13 +445,6 @@ class LearnerProgram:
         if self._has_asked or not self._time.may_be_old():
             return False
         return any(record.topic == self._topics.contexts for record in records)
-
-    def _is_overtaken(self, partition: int) -> bool:
-        """Whether something was written to the snapshots of a task that waits for its first event, or for all tasks."""
-        running = self._running[partition]
-        if self._starting.snapshots_end(partition) != running.snapshots_end:
-            return True
-        return running.task.view is not None and self._starting.imported_for_all() != running.imported
 
     def _recover_assigned(self) -> int:
         """Recover the tasks that are assigned but do not run yet, and read on where they stand; how many."""

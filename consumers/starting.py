@@ -76,14 +76,11 @@ class Starting:
             self._announce(f"partition {partition} waits for a transaction of the learner that had it before{others}")
         return True
 
-    def snapshots_end(self, partition: int) -> int:
-        """The high watermark of the task's snapshots topic."""
-        tp = TopicPartition(self._topics.snapshots, partition)
-        return self._broker.ends([tp])[tp].high_watermark
-
-    def imported_for_all(self) -> str | None:
-        """The model that was imported for all tasks; None: there is none."""
-        return imported_model(self._broker, self._topics)
+    def is_overtaken(self, partition: int, running: RunningTask) -> bool:
+        """Whether something was written to the snapshots of a task that waits for its first event, or for all tasks."""
+        if self._snapshots_end(partition) != running.snapshots_end:
+            return True
+        return running.task.view is not None and imported_model(self._broker, self._topics) != running.imported
 
     def follow_anew(self) -> None:
         """Let go of what was read of a shared model, which begins otherwise."""
@@ -164,8 +161,12 @@ class Starting:
             if foreign.records:
                 self._announce(f"partition {partition}: {foreign.told(where)}")
 
+    def _snapshots_end(self, partition: int) -> int:
+        tp = TopicPartition(self._topics.snapshots, partition)
+        return self._broker.ends([tp])[tp].high_watermark
+
     def _found(self, partition: int, recovering: Recovering) -> Found:
-        snapshots_end = self.snapshots_end(partition)
+        snapshots_end = self._snapshots_end(partition)
         recovered = recover(
             self._broker, self._topics, partition, self._settings, recovering.progress,
             given=self._given, change_settings=self._change_settings, pulse=recovering.pulse,
