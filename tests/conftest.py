@@ -41,6 +41,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return KafkaByClient(config, log)
 
 
+class FailuresAtOnce:
+    """Names each test that fails at once: side by side they are dots, and pytest names them at the end alone."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """See pytest."""
+        if report.failed:
+            self._reporter.write(f"\nfailed: {report.nodeid} ({report.when})\n")
+
+
+@pytest.hookimpl(trylast=True)  # when there is one who reports
+def pytest_configure(config: pytest.Config) -> None:
+    """See pytest."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None and config.getoption("dist", "no") != "no":
+        config.pluginmanager.register(FailuresAtOnce(reporter))
+
+
 @pytest.fixture(scope="session")
 def kafka(onebit_kafka: Kafka) -> LocalKafka:
     """A Kafka that lives as long as the test run; when it cannot start, the tests that need it fail."""
