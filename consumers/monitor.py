@@ -7,6 +7,9 @@ offsets. So after a crash records are read again, never left out, and the state 
 Faust's driver reads uncommitted records unless it works in transactions itself, in which it loses sends. Here it reads
 committed ones (`_CommittedThread`), at least once. And it hands over what was fetched of a partition as one message
 (`_Batch`): a message costs Faust some 150 µs, a record within one a tenth of that.
+
+What Faust fetches while it recovers its table it throws away, and goes back to the committed offset. Where none is
+committed yet it stays behind what it threw away; here it goes back to the beginning (`seek_to_committed`).
 """
 
 import asyncio
@@ -171,6 +174,14 @@ class _CommittedThread(AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         return consumer
+
+    async def seek_to_committed(self) -> Any:
+        committed = await super().seek_to_committed()
+        transport: Any = self.consumer.transport
+        begin = [tp for tp, offset in committed.items() if offset is None and tp.topic in transport.in_batches]
+        if begin:
+            await self.seek_to_beginning(*begin)
+        return committed
 
     async def _fetch_records(self, *arguments: Any, **options: Any) -> Any:
         fetched = await super()._fetch_records(*arguments, **options)
