@@ -143,6 +143,21 @@ def test_transports_of_kafka_python_hold_their_socket() -> None:
     assert issubclass(KafkaSSLTransport, KafkaTCPTransport)
 
 
+def test_client_that_is_closed_while_it_writes_leaves_no_socket_open(kafka: LocalKafka) -> None:
+    broker = KafkaBroker(kafka.bootstrap)
+    broker.create_topics([TopicSpec("written", 1)])
+    reader = broker.reader([TopicPartition("written", 0)])
+    reader.poll(100, 1)
+    transports = list(reader._client._manager._transports)
+    sockets = [transport._sock for transport in transports if transport._sock is not None]
+    assert sockets
+    for transport in transports:
+        transport._closed = True  # as by a close that waits until the broker has taken what is to be written
+    reader.close()
+    broker.close()
+    assert [one.fileno() for one in sockets] == [-1] * len(sockets)
+
+
 def test_every_private_name_that_the_adapter_uses_is_in_these_lists() -> None:
     listed = {part for name in (*CONSUMER, *PRODUCER, *IMPORTED) for part in name.partition(":")[2].split(".")}
     listed |= {part for name in (*CONSUMER, *PRODUCER) for part in name.split(".")}

@@ -3,7 +3,7 @@
 What kafka-python leaves to its caller:
 
 - A client whose constructor cannot connect leaves its thread and its sockets behind. `Connection.make` closes them, and
-  `_Socket` the socket of each attempt that failed.
+  `_Socket` the socket of each attempt that failed. One that is closed while it writes leaves that socket behind.
 - A connection to a broker that froze is given 10 s, later 30 s, before another is tried. Here it is given less.
 - For a moment after an outage a partition has no leader, and the client asks "broker -1": such errors are transient,
   though the client does not call them retriable.
@@ -132,7 +132,7 @@ class Connection(OpenClients):
                 "socket_connection_setup_timeout_max_ms": setup_ms,
             }
             net = NetworkSelector(**configs)
-            made.append(KafkaNetClient(net, Manager(net, **configs)))
+            made.append(_NetClient(net, Manager(net, **configs)))
             return made[-1]
 
         try:
@@ -161,6 +161,15 @@ class Connection(OpenClients):
     def hint(self) -> str:
         """What may be wrong, when the last attempt to connect has failed in a way that tells."""
         return hint_of(self._failure, self.config)
+
+
+class _NetClient(KafkaNetClient):  # type: ignore[misc]
+    """Leaves no socket open when it is closed."""
+
+    def close(self, node_id: Any = None) -> None:
+        super().close(node_id)
+        if node_id is None:
+            self._manager.close_sockets()
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]

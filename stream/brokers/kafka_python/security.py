@@ -12,6 +12,7 @@ What kafka-python leaves to its caller:
 
 import ssl
 from typing import Any
+from weakref import WeakSet
 
 from kafka import errors as kafka_errors
 from kafka.net.inet import create_connection
@@ -90,6 +91,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         super().__init__(net, **configs)
         self.last_failure: BaseException | None = None
         self._refusals: dict[Any, BaseException] = {}  # by node: what it has answered, and will answer again
+        self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
         """A connection; for a node that has refused one, an error."""
@@ -114,7 +116,14 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             return received, None if received else error  # at the next reading it ends again
 
         transport._sock_recv = receive_all
+        self._transports.add(transport)
         return transport
+
+    def close_sockets(self) -> None:
+        """Close what is left open after the end: each connection for which something waits to be written."""
+        for transport in self._transports:
+            if transport._sock is not None:
+                transport._sock.close()
 
     async def _build_tls(self, node: Any, timeout_at: float | None) -> Any:
         options, proxy_url = self.config["socket_options"], self.config["proxy_url"]
