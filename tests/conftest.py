@@ -42,7 +42,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class FailuresAtOnce:
-    """Names each test that fails at once: side by side they are dots, and pytest names them at the end alone."""
+    """Says at once which test has failed, and why: side by side they are dots, and pytest tells it at the end alone."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
@@ -50,7 +50,8 @@ class FailuresAtOnce:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """See pytest."""
         if report.failed:
-            self._reporter.write(f"\nfailed: {report.nodeid} ({report.when})\n")
+            why = "\n".join(line for line in report.longreprtext.splitlines() if line.startswith("E "))
+            self._reporter.write(f"\nfailed: {report.nodeid} ({report.when})\n{why}\n")
 
 
 @pytest.hookimpl(trylast=True)  # when there is one who reports

@@ -367,8 +367,12 @@ def test_replay_and_feedback_that_are_killed_and_started_again_leave_nothing_out
     ours.start("learn")
     with ours.watch() as watch:
         for decided in (300, 900):
-            replay, feedback = ours.start("replay", "--resume"), ours.start("feedback")
+            feedback = ours.start("feedback")
+            feedback.wait_until_it_says("feedback on")
+            replay = ours.start("replay", "--resume")
             watch.wait_until_decided(decided)
+            matched = watch.ledger().matched
+            watch.wait_until(lambda ledger: ledger.matched > matched, "feedback comes")  # noqa: B023
             feedback.kill()
             replay.kill()
         replay = ours.start("replay", "--resume")
