@@ -13,12 +13,12 @@ from stream.learners.kernels import (
     DRIFTS,
     argmax,
     bounded,
+    check_decision,
     check_event,
     compiled,
     logistic,
     sample_from,
     unit,
-    usable,
     watch,
 )
 from stream.learners.registry import register
@@ -121,7 +121,7 @@ def update(
 ) -> bool:
     """A step of every class: the action's towards the bit, the others' towards what it says of them."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
-    usable(indices, values, action, propensity, scores, K, d)  # x is scaled: only its form matters
+    check_decision(indices, values, action, scores, K, d)
     x = unit(values)
     p = np.empty(K)
     probabilities(indices, x, M, rest, p)

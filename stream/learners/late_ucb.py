@@ -25,12 +25,12 @@ from stream.learners.kernels import (
     ALARM_OF_CLASS,
     DRIFTS,
     argmax,
+    check_decision,
     check_event,
     compiled,
     linear_scores,
     sample_epsilon_greedy,
     unit,
-    usable,
     watch,
 )
 from stream.learners.late_ucb_kernels import (
@@ -139,7 +139,7 @@ def observe(
 ) -> None:
     """Count x for the action's covariance, with the decision's own score as its target until the bit comes."""
     K = int(model[CLASSES])
-    usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))
+    check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     counts, w = counts_of(model), weights_of_class(model, action)
     places, x = with_bias(indices, values, scores[K:], model)
     counts[WEIGHT, action] += squared_length(x, model)
@@ -175,7 +175,7 @@ def update(
 ) -> bool:
     """Replace the target that was believed by the bit."""
     K = int(model[CLASSES])
-    usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))  # only the form of x matters
+    check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     counts, w, P = counts_of(model), weights_of_class(model, action), inverse_of_class(model, action)
     logged = scores[K:]
     places, x = with_bias(indices, values, logged, model)
@@ -206,7 +206,7 @@ def retract(
 ) -> bool:
     """w_a += change · P_a x, where change is the real reward less the assumed one."""
     K = int(model[CLASSES])
-    usable(indices, values, action, propensity, scores[:K], K, int(model[FEATURES]))
+    check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     if change == 0:
         return False
     places, x = with_bias(indices, values, scores[K:], model)

@@ -4,7 +4,7 @@ from math import inf, sqrt
 
 import numpy as np
 
-from stream.learners.kernels import bounded, compiled, norm_of, subtract_outer
+from stream.learners.kernels import bounded, compiled, inlined, norm_of, subtract_outer
 from stream.wire.events import FloatArray, IndexArray
 
 DENSE_SHARE = 3
@@ -28,13 +28,13 @@ WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, 5
 COUNTS = 6
 
 
-@compiled
+@inlined
 def block_of(size: int) -> int:
     """B, how many changes of a P of this size are kept apart: its last rows, V, of which `pending` count."""
     return BLOCK if size > SMALL else 0
 
 
-@compiled
+@inlined
 def counts_of(model: FloatArray) -> FloatArray:
     """Counts [6, K + 1]: they stand behind the settings, then come W, the P and V, and Gᵀ.
 
@@ -44,7 +44,7 @@ def counts_of(model: FloatArray) -> FloatArray:
     return model[SETTINGS : SETTINGS + COUNTS * columns].reshape((COUNTS, columns))
 
 
-@compiled
+@inlined
 def weights_of(model: FloatArray) -> FloatArray:
     """W [K, d']."""
     K, size = int(model[CLASSES]), int(model[SIZE])
@@ -52,7 +52,7 @@ def weights_of(model: FloatArray) -> FloatArray:
     return model[start : start + K * size].reshape((K, size))
 
 
-@compiled
+@inlined
 def weights_of_class(model: FloatArray, k: int) -> FloatArray:
     """w_k."""
     size = int(model[SIZE])
@@ -60,7 +60,7 @@ def weights_of_class(model: FloatArray, k: int) -> FloatArray:
     return model[start : start + size]
 
 
-@compiled
+@inlined
 def inverses_of(model: FloatArray) -> FloatArray:
     """P and V of every class [K, d' + B, d']."""
     K, size = int(model[CLASSES]), int(model[SIZE])
@@ -69,7 +69,7 @@ def inverses_of(model: FloatArray) -> FloatArray:
     return model[start : start + K * rows * size].reshape((K, rows, size))
 
 
-@compiled
+@inlined
 def inverse_of_class(model: FloatArray, k: int) -> FloatArray:
     """P and V of a class [d' + B, d']."""
     K, size = int(model[CLASSES]), int(model[SIZE])
@@ -103,7 +103,7 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
     return places, entries
 
 
-@compiled
+@inlined
 def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
     """Set z to Mᵀ x, by the rows of M at the places of x, four a pass."""
     z[:] = 0.0
@@ -121,7 +121,7 @@ def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray)
         a += 1
 
 
-@compiled
+@inlined
 def with_bias(
     indices: IndexArray, values: FloatArray, logged: FloatArray, model: FloatArray
 ) -> tuple[IndexArray, FloatArray]:
@@ -142,13 +142,13 @@ def with_bias(
     scaled = 0.0 < norm < inf  # else all zeros, as `unit` makes them
     for a in range(n):
         places[a] = indices[a]
-        entries[a] = values[a] / norm if scaled else 0.0
+        entries[a] = np.divide(values[a], norm) if scaled else 0.0
     places[n] = size - 1
     entries[n] = model[BIAS]
     return places, entries
 
 
-@compiled
+@inlined
 def squared_length(x: FloatArray, model: FloatArray) -> float:
     """‖x‖², which is the constant's and 1 or 0, without rounding: classes with as many decisions must tie exactly."""
     total = 0.0
@@ -183,7 +183,7 @@ def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
     return dots
 
 
-@compiled
+@inlined
 def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> FloatArray:
     """(P − VᵀV) x for a symmetric P, by its rows, four a pass; V has the `pending` rows behind P."""
     z = np.empty(P.shape[1])
@@ -191,7 +191,7 @@ def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> Flo
     return z
 
 
-@compiled
+@inlined
 def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
     """The same, into an array that is there."""
     size = P.shape[1]
@@ -204,7 +204,7 @@ def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z
                 z[j] -= dots[m] * r0[j]
 
 
-@compiled
+@inlined
 def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> float:
     """xᵀ(P − VᵀV)x of a symmetric P, where it pays by what is above its diagonal; 0 for what rounding leaves below.
 
@@ -265,7 +265,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
     return max(diagonal + 2.0 * above, 0.0)
 
 
-@compiled
+@inlined
 def score_of(places: IndexArray, x: FloatArray, w: FloatArray) -> float:
     """w·x, with the bits that `linear_scores` gives it."""
     total = 0.0
@@ -274,14 +274,14 @@ def score_of(places: IndexArray, x: FloatArray, w: FloatArray) -> float:
     return bounded(total)
 
 
-@compiled
+@inlined
 def move(w: FloatArray, scale: float, z: FloatArray) -> None:
     """Move w by scale · z."""
     for j in range(z.size):
         w[j] += scale * z[j]
 
 
-@compiled
+@inlined
 def take_in(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
     """P −= zzᵀ/(1 + xᵀz), z = P x, at once or as a row of V; gives the new P x.
 

@@ -14,12 +14,12 @@ from stream.learners.kernels import (
     DRIFTS,
     argmax,
     bounded,
+    check_decision,
     check_event,
     compiled,
     logistic,
     sample_from,
     unit,
-    usable,
     watch,
 )
 from stream.learners.registry import register
@@ -223,7 +223,7 @@ def observe(
     """Add x to the mean of all, and count the decision, its features, and that it waits."""
     _, counts = parts(rest)
     K = counts.shape[1] - 1
-    usable(indices, values, action, propensity, scores[:K], K, Z.shape[0] - 1)
+    check_decision(indices, values, action, scores[:K], K, Z.shape[0] - 1)
     x = weighted(indices, values, Z, rest[DECIDED])
     for j in range(indices.size):
         row = Z[indices[j]]
@@ -298,7 +298,7 @@ def update(
     """The stack, the centroid of the action, and the regressions take in the bit."""
     head, counts = parts(rest)
     K, d = counts.shape[1] - 1, Z.shape[0] - 1
-    usable(indices, values, action, propensity, scores[:K], K, d)  # x is scaled: only its form matters
+    check_decision(indices, values, action, scores[:K], K, d)
     counts[WAITING, action] -= 1.0
     update_stack(head, scores[K:], reward)
     x = weighted(indices, values, Z, rest[DECIDED] - 1.0)
