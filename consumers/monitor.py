@@ -176,7 +176,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         return consumer
 
     async def seek_to_committed(self) -> Any:
-        committed = await super().seek_to_committed()
+        committed: dict[Any, int | None] = dict(await super().seek_to_committed())
         transport: Any = self.consumer.transport
         begin = [tp for tp, offset in committed.items() if offset is None and tp.topic in transport.in_batches]
         if begin:
