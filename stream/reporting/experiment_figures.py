@@ -124,6 +124,7 @@ def _paint(axes: "Axes", panel: Panel, labels: Sequence[str], x: Axis, y: Axis) 
         axes.set_xticks(list(places.values()), [str(value) for value in told], rotation=30, ha="right", fontsize=7)
     elif x.scale == "symlog":
         axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(left=min(told) - 0.2)  # the usual margin would be one of whole decades
     elif x.scale in ("log", "log2"):
         axes.set_xscale("log", base=2 if x.scale == "log2" else 10)
     if y.scale == "log" and all(value > 0 for line in panel.lines for value in line.y):
