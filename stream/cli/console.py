@@ -112,7 +112,8 @@ def print_table(table: tables.Table, title: str | None = None) -> None:
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
     shown = Table(title=title, title_justify="left", box=None, header_style="bold underline", padding=padding)
     for index, column in enumerate(table.columns):
-        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        is_name = index == 0  # long ones take two lines before a number is cut
+        shown.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
     for row in table.rows:
         shown.add_row(*row)
     out.print(shown)

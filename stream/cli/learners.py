@@ -136,7 +136,9 @@ def _fields(row: _Row) -> dict[str, Any]:
         "needs_label": cls.needs_label, "randomised_update": cls.randomised_update, "retractable": cls.retractable,
         "from_logs": cls.from_logs.name.lower(), "one_right_class": cls.one_right_class,
         "cost": cost._asdict(), "us_per_event": measured_us, "unmeasured": unmeasured or None, "auto": auto or None,
-        "parameters": {p.name: {"default": p.default, "accepted": p.accepted()} for p in cls.parameters},
+        "parameters": {
+            p.name: {"default": p.default, "help": p.help, "accepted": p.accepted()} for p in cls.parameters
+        },
     }  # fmt: skip
 
 
@@ -174,7 +176,7 @@ def _lines(row: _Row) -> Iterator[str]:
     if not cls.one_right_class:
         yield "several classes may be right"
     for p in cls.parameters:
-        yield f"{p.name}={p.default} [dim]({escape(p.accepted())})[/]"
+        yield f"{p.name}={p.default} [dim]{escape(p.help)} ({escape(p.accepted())})[/]"
     if row.event_us is not None:
         time = f"{row.event_us:,.1f} µs" if row.event_us < 1e3 else f"{row.event_us / 1e3:,.1f} ms"
     else:
