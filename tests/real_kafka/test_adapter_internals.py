@@ -17,6 +17,7 @@ from stream.brokers.kafka_python import connection
 from stream.brokers.kafka_python.broker import KafkaBroker
 from stream.brokers.kafka_python.foreign import PartitionRecords
 from stream.brokers.local_kafka import LocalKafka
+from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 
@@ -147,9 +148,14 @@ def test_client_that_is_closed_while_it_writes_leaves_no_socket_open(kafka: Loca
     broker = KafkaBroker(kafka.bootstrap)
     broker.create_topics([TopicSpec("written", 1)])
     reader = broker.reader([TopicPartition("written", 0)])
-    reader.poll(100, 1)
-    transports = list(reader._client._manager._transports)
-    sockets = [transport._sock for transport in transports if transport._sock is not None]
+
+    def connected() -> list[Any]:
+        reader.poll(20, 1)
+        return [transport for transport in reader._client._manager._transports if transport._sock is not None]
+
+    wait_for(lambda: bool(connected()), "it is connected")
+    transports = connected()
+    sockets = [transport._sock for transport in transports]
     assert sockets
     for transport in transports:
         transport._closed = True  # as by a close that waits until the broker has taken what is to be written
