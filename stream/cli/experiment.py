@@ -60,6 +60,7 @@ def list_experiments() -> None:
         "onebit experiment run confidit-fig2",
         "onebit experiment run soba-fig2 --data-dir ~/data",
         "onebit experiment run delay --events 20000 --seeds 1 --sweep by-delay",
+        "onebit experiment run soba-fig2 --sweep gamma --events 1000000",
         "onebit experiment run mine.toml",
     )
 )
@@ -69,7 +70,11 @@ def run(
     results: Results = RESULTS,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="all cores", help="Processes.")] = None,
     events: Annotated[
-        int | None, typer.Option(min=1, help="In each run, at most: a sweep whose definition says fewer keeps those.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of each run, at most; a sweep that says fewer keeps those, unless --sweep names it.",
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Instead of what the definition says.")] = None,
     sweep: Annotated[list[str] | None, typer.Option(help="Of the experiment only this sweep; may be repeated.")] = None,
@@ -80,7 +85,7 @@ def run(
     get them, and the rest runs.
     """
     for name in names:
-        experiment = _find(name).resized(events, seeds)
+        experiment = _find(name).resized(events, seeds, sweep or ())
         accepted = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()}
         check_learners(experiment, accepted | OPPONENTS)
         unknown = [each for each in sweep or () if each not in [known.name for known in experiment.sweeps]]

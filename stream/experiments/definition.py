@@ -5,7 +5,7 @@ and figures, tables and the papers' numbers, which are made from the rows of the
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -220,17 +220,19 @@ class Experiment(_Table):
         """The names of its data sets, each once."""
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
-    def resized(self, events: int | None, seeds: int | None) -> "Experiment":
-        """The same with at most so many events in each run, and another number of seeds; None: as they are."""
-        sweeps = [
-            sweep.model_copy(
-                update={
-                    "events": min(filter(None, (sweep.events, events)), default=None),
-                    "seeds": seeds or sweep.seeds,
-                }
-            )
-            for sweep in self.sweeps
-        ]
+    def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
+        """The same with so many events in each run, and another number of seeds; None: as they are.
+
+        Args:
+            events: at most; a sweep whose definition says fewer keeps those.
+            seeds: of each.
+            exactly: sweeps that get the number of events itself, more than their definition says, too.
+        """
+        sweeps = []
+        for sweep in self.sweeps:
+            most = events if sweep.name in exactly else None
+            limit = most or min(filter(None, (sweep.events, events)), default=None)
+            sweeps.append(sweep.model_copy(update={"events": limit, "seeds": seeds or sweep.seeds}))
         return self.model_copy(update={"sweeps": sweeps})
 
 

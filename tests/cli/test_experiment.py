@@ -111,3 +111,5 @@ learners = [{ learner = "banditron" }]
     page = (Path("reports") / "experiments" / "mine" / "README.md").read_text()
     assert "*one*, my rows: 4 runs of up to 20 events" in page
     assert "*short*, my rows: 1 runs of up to 10 events" in page
+    onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1", "--sweep", "short", "--events", "20")
+    assert "*short*, my rows: 1 runs of up to 20 events" in (Path("reports/experiments/mine") / "README.md").read_text()
