@@ -8,12 +8,13 @@ Faust's driver reads uncommitted records unless it works in transactions itself,
 committed ones (`_CommittedThread`), at least once. And it hands over what was fetched of a partition as one message
 (`_Batch`): a message costs Faust some 150 µs, a record within one a tenth of that.
 
-What Faust fetches while it recovers its table it throws away, and goes back to the committed offset. Where none is
-committed yet it stays behind what it threw away; here it goes back to the beginning (`seek_to_committed`).
+While Faust recovers its table it may fetch records of any topic and throw them away, and it hands over what comes after
+them before it goes back to the committed offset, if there is one. A state would take what was thrown away for read. So
+here it goes back to where the states stand (`_PlacedConsumer`), and hands over nothing that was fetched before.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import AbstractTokenProvider
 from faust.auth import Credentials, OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
+from faust.types import TP
 
 from stream.brokers.client_config import BY_TOKEN, ClientConfig
 from stream.brokers.tls import context_of
@@ -105,9 +107,7 @@ class MonitorProgram:
             web_enabled=False,
         )
         read = (topics.contexts, topics.predictions, topics.examples, topics.dead_letter)
-        transport = _CommittedTransport(self._app.conf.broker_consumer, self._app)
-        transport.in_batches = frozenset(read)
-        self._app.transport = transport
+        self._app.transport = _PlacedTransport(self._app.conf.broker_consumer, self._app, frozenset(read), picture)
         self._table = self._app.Table(
             "partitions", partitions=partitions, key_type=bytes, value_type=bytes,
             on_recover=self._recovered,
@@ -139,11 +139,17 @@ class MonitorProgram:
 
     async def _take(self, stream: Any) -> None:
         """Take in batches, and write what each has changed to the table; the batch is acknowledged after that."""
-        async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
-            records = (_record(one) for event in events for one in event.message.value.records)
-            for partition, state in self._picture.take(records).items():
-                # Where its records stand, so that whoever gets the partition gets the state.
-                self._table.send_changelog(partition, b"%d" % partition, state)
+        consumer: Any = self._app.consumer
+        try:
+            async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
+                batches = (event.message.value for event in events)
+                records = (_record(one) for batch in batches if batch.seeks == consumer.seeks for one in batch.records)
+                for partition, state in self._picture.take(records).items():
+                    # Where its records stand, so that whoever gets the partition gets the state.
+                    self._table.send_changelog(partition, b"%d" % partition, state)
+        except Exception as error:  # Faust would go on with the next batch
+            await self._app.crash(error)
+            raise
 
     async def _recovered(self) -> None:
         """Begin with what the table holds."""
@@ -160,46 +166,95 @@ class _Batch(bytes):
     """An empty value, which Faust hands on as it is, with the records that were fetched."""
 
     records: Iterable[Any]
+    seeks: int  # how often the consumer had been placed
 
 
-def _batch(records: list[Any]) -> Any:
+def _batch(records: list[Any], seeks: int) -> Any:
     """Records of a partition as one, at the offset of the last."""
     value = _Batch()
-    value.records = records
+    value.records, value.seeks = records, seeks
     return replace(records[-1], key=None, value=value, headers=())
 
 
 class _CommittedThread(AIOKafkaConsumerThread):
+    consumer: "_PlacedConsumer"
+
     def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         return consumer
 
-    async def seek_to_committed(self) -> Any:
-        committed: dict[Any, int | None] = dict(await super().seek_to_committed())
-        transport: Any = self.consumer.transport
-        begin = [tp for tp, offset in committed.items() if offset is None and tp.topic in transport.in_batches]
-        if begin:
-            await self.seek_to_beginning(*begin)
-        return committed
+    async def place(self, offsets: Mapping[TP, int]) -> None:
+        """Read on at these offsets; where the topic begins later, there."""
+        await self.call_thread(self._place, offsets)
 
-    async def _fetch_records(self, *arguments: Any, **options: Any) -> Any:
-        fetched = await super()._fetch_records(*arguments, **options)
-        transport: Any = self.consumer.transport
+    async def _place(self, offsets: Mapping[TP, int]) -> None:
+        consumer = self._ensure_consumer()
+        for tp, offset in offsets.items():
+            consumer.seek(tp, offset)
+
+    async def _fetch_records(
+        self, consumer: Any, active_partitions: set[TP], timeout: float | None = None, max_records: int | None = None
+    ) -> Any:
+        seeks, in_batches = self.consumer.seeks, self.consumer.in_batches
+        # A copy: Faust changes the set meanwhile, and for an empty one records of all partitions come.
+        wanted = {tp for tp in frozenset(active_partitions) if self.consumer.is_placed or tp.topic not in in_batches}
+        if not wanted:
+            await asyncio.sleep(_ROUND_S)
+            return {}
+        fetched = await super()._fetch_records(consumer, wanted, timeout, max_records)
         return {
-            tp: [_batch(records)] if records and tp.topic in transport.in_batches else records
+            tp: [_batch(records, seeks)] if records and tp.topic in in_batches else records
             for tp, records in fetched.items()
         }
 
 
-class _CommittedConsumer(Consumer):
+class _PlacedConsumer(Consumer):
+    """Reads the topics of a picture from where its states stand, which know what they have."""
+
+    transport: "_PlacedTransport"
+    _thread: _CommittedThread
+    seeks = 0
+    is_placed = False
+
+    @property
+    def in_batches(self) -> frozenset[str]:
+        """The topics whose records are handed over many at once."""
+        return self.transport.in_batches
+
     def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
         return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Hand over nothing before it is placed again."""
+        self.is_placed = False
+        await super().on_partitions_revoked(revoked)
 
-class _CommittedTransport(Transport):
-    Consumer = _CommittedConsumer
-    in_batches: frozenset[str] = frozenset()  # topics whose records are handed over many at once
+    async def perform_seek(self) -> None:
+        """Go to where the states stand. What was fetched before that, and is still on its way, is not to be taken."""
+        self.is_placed, self.seeks = False, self.seeks + 1
+        await super().perform_seek()
+        self.is_placed = True
+
+    async def seek_to_committed(self) -> Mapping[TP, Any]:
+        """Go to where the states stand, not to what is committed, which may be less; see Consumer."""
+        assigned = self.assignment()
+        offsets = {tp: self.transport.reads_on_at(tp) for tp in assigned if tp.topic in self.in_batches}
+        await self._thread.place(offsets)
+        return dict.fromkeys(assigned) | offsets
+
+
+class _PlacedTransport(Transport):
+    Consumer = _PlacedConsumer
+
+    def __init__(self, url: Any, app: Any, in_batches: frozenset[str], picture: Picture) -> None:
+        super().__init__(url, app)
+        self.in_batches = in_batches
+        self._picture = picture
+
+    def reads_on_at(self, tp: TP) -> int:
+        """The offset at which reading goes on."""
+        return self._picture.reads_on_at(tp.topic, tp.partition)
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types

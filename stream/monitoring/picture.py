@@ -127,6 +127,12 @@ class Picture:
         with self._lock:
             self._states[partition] = decode(state, self._policies)
 
+    def reads_on_at(self, topic: str, partition: int) -> int:
+        """The offset at which a partition's state goes on."""
+        with self._lock:
+            state = self._states.get(partition)
+            return 0 if state is None else state.next_offset.get(topic, 0)
+
     def hears(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
         """Take in where the topics end, and each task's last step, as Kafka has just said."""
         with self._lock:
@@ -326,9 +332,9 @@ class Picture:
         """How many offsets of a topic the monitor has not read, beyond the markers of the last transactions."""
         behind = 0
         for partition in range(self._partitions):
-            state, end = self._states.get(partition), self._ends.get(TopicPartition(topic, partition))
+            end = self._ends.get(TopicPartition(topic, partition))
             if end is not None:
-                behind += max(0, end.stable - 1 - (state.next_offset.get(topic, 0) if state is not None else 0))
+                behind += max(0, end.stable - 1 - self.reads_on_at(topic, partition))
         return behind
 
     def _classes(self) -> list[dict[str, Any]]:

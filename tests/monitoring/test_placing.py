@@ -1,0 +1,137 @@
+"""Where the monitor reads on, whatever Faust fetches while it recovers its table, and throws away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.structs import ConsumerRecord
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
+from faust.types import TP
+
+from consumers.monitor import MonitorProgram, _batch, _CommittedThread, _PlacedConsumer
+from stream.monitoring.picture import Picture
+from stream.wire.records import Record
+from tests.monitoring.test_state import prediction
+from tests.pipeline import TOPICS
+
+READ, CHANGELOG = TP(TOPICS.predictions, 0), TP("changelog", 0)
+
+
+def fetched(record: Record, offset: int) -> Any:
+    """A record as aiokafka gives it."""
+    return ConsumerRecord(
+        record.topic,
+        record.partition,
+        offset,
+        record.append_ms,
+        1,
+        record.key,
+        record.value,
+        None,
+        0,
+        0,
+        record.headers,
+    )
+
+
+def consumer_of(picture: Picture) -> Any:
+    """A consumer of predictions, which has asked for nothing yet."""
+    consumer: Any = object.__new__(_PlacedConsumer)
+    consumer.transport = SimpleNamespace(
+        in_batches=frozenset({TOPICS.predictions}), reads_on_at=lambda tp: picture.reads_on_at(*tp)
+    )
+    return consumer
+
+
+def test_it_goes_on_where_the_states_stand_and_leaves_the_changelog_alone() -> None:
+    picture = Picture(TOPICS, 1, lambda: 0)
+    placed: list[Any] = []
+
+    async def place(offsets: Any) -> None:
+        placed.append(offsets)
+
+    consumer = consumer_of(picture)
+    consumer._thread = SimpleNamespace(place=place, assignment=lambda: {READ, CHANGELOG})
+    assert asyncio.run(consumer.seek_to_committed()) == {READ: 0, CHANGELOG: None}
+    picture.take([prediction(6)])
+    assert asyncio.run(consumer.seek_to_committed()) == {READ: 7, CHANGELOG: None}
+    assert placed == [{READ: 0}, {READ: 7}]
+
+
+def test_what_is_fetched_before_it_stands_there_is_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[set[TP]] = []
+
+    async def fetch(self: Any, consumer: Any, partitions: set[TP], *arguments: Any) -> Any:
+        asked.append(partitions)
+        return {tp: [fetched(prediction(offset), offset) for offset in (3, 4)] for tp in partitions}
+
+    monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
+    thread: Any = object.__new__(_CommittedThread)
+    thread.consumer = consumer_of(Picture(TOPICS, 1, lambda: 0))
+    found = asyncio.run(thread._fetch_records(None, {READ, CHANGELOG}))
+    assert asked == [{CHANGELOG}]
+    assert [one.offset for one in found[CHANGELOG]] == [3, 4]  # one by one
+    assert asyncio.run(thread._fetch_records(None, {READ})) == {}
+    thread.consumer.is_placed = True
+    assert asyncio.run(thread._fetch_records(None, set())) == {}  # for which aiokafka gives all there is
+    assert asked == [{CHANGELOG}]
+    (batch,) = asyncio.run(thread._fetch_records(None, {READ}))[READ]
+    assert (batch.offset, len(batch.value.records), batch.value.seeks) == (4, 2, 0)
+
+
+def test_it_is_placed_by_a_seek_and_not_while_partitions_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = consumer_of(Picture(TOPICS, 1, lambda: 0))
+    seen: list[bool] = []
+
+    async def look(self: Any, *revoked: Any) -> None:
+        seen.append(consumer.is_placed)
+
+    monkeypatch.setattr(Consumer, "perform_seek", look)
+    monkeypatch.setattr(Consumer, "on_partitions_revoked", look)
+    asyncio.run(consumer.perform_seek())
+    assert (seen, consumer.is_placed, consumer.seeks) == ([False], True, 1)
+    asyncio.run(consumer.on_partitions_revoked({READ}))
+    assert (seen, consumer.is_placed) == ([False, False], False)
+
+
+def test_what_was_on_its_way_before_a_seek_is_not_taken() -> None:
+    picture = Picture(TOPICS, 1, lambda: 0)
+    program: Any = object.__new__(MonitorProgram)
+    kept: list[int] = []
+    program._picture = picture
+    program._app = SimpleNamespace(consumer=SimpleNamespace(seeks=2))
+    program._table = SimpleNamespace(send_changelog=lambda partition, key, state: kept.append(partition))
+
+    def message(first: int, seeks: int) -> Any:
+        records = [fetched(prediction(offset), offset) for offset in range(first, first + 10)]
+        return SimpleNamespace(message=_batch(records, seeks))
+
+    async def take_events(most: int, within: float) -> AsyncIterator[list[Any]]:
+        yield [message(20, seeks=1)]  # 0 to 19 were thrown away
+        yield [message(0, seeks=2), message(30, seeks=1)]
+
+    asyncio.run(program._take(SimpleNamespace(take_events=take_events)))
+    assert picture.reads_on_at(*READ) == 10
+    assert kept == [0]
+
+
+def test_a_batch_that_cannot_be_taken_in_ends_the_application_instead_of_being_passed_over() -> None:
+    program: Any = object.__new__(MonitorProgram)
+    crashed: list[Exception] = []
+
+    async def crash(error: Exception) -> None:
+        crashed.append(error)
+
+    def take(records: Any) -> Any:
+        raise ValueError(len(list(records)))
+
+    async def take_events(most: int, within: float) -> AsyncIterator[list[Any]]:
+        yield [SimpleNamespace(message=_batch([fetched(prediction(0), 0)], seeks=1))]
+
+    program._picture = SimpleNamespace(take=take)
+    program._app = SimpleNamespace(consumer=SimpleNamespace(seeks=1), crash=crash)
+    with pytest.raises(ValueError, match=r"^1$") as raised:
+        asyncio.run(program._take(SimpleNamespace(take_events=take_events)))
+    assert crashed == [raised.value]
