@@ -8,7 +8,7 @@ from producers.feedback import FeedbackOptions, FeedbackProgram
 from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Broker
 from stream.cli.banner import announce_start
-from stream.cli.collecting import collect_seldom
+from stream.cli.collecting import collect_seldom, leave_out_what_stays
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
 from stream.cli.connection import by_client, keep_running, watch_topics
 from stream.cli.console import Status, StopRequest, announce, every, examples, monotonic_ms
@@ -59,6 +59,7 @@ def feedback(settings: Settings) -> None:
             while not stop():
                 watch()
                 sent += program.step(_until(program.next_due_ms(), clock.now_ms()))
+                leave_out_what_stays()
                 show()
                 unready = "" if program.assigned else "no partition is assigned to it"
                 watched.show(unready, partial(feedback_samples, program, sent))

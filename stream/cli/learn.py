@@ -12,7 +12,7 @@ from consumers.recovering import RecoveryStoppedError
 from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
-from stream.cli.collecting import collect_seldom
+from stream.cli.collecting import collect_seldom, leave_out_what_stays
 from stream.cli.composition import compile_kernels, model_of, n_features_of, parameters_of, topics_of
 from stream.cli.connection import by_client, keep_running, require_topics, watch_topics
 from stream.cli.console import Status, StopRequest, announce, boot_ms, every, examples, warn
@@ -128,7 +128,8 @@ def learn(
         try:
             while not asked_to_stop():
                 watch()
-                program.step(POLL_MS)
+                if program.step(POLL_MS):
+                    leave_out_what_stays()
                 ready_file.show(program.ready)
                 if program.ready and not stands:
                     status()  # where the tasks begin

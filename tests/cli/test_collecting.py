@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.cli.collecting import NEW_OBJECTS, collect_seldom, without_collector
+from stream.cli.collecting import NEW_OBJECTS, collect_seldom, leave_out_what_stays, without_collector
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +56,12 @@ def test_a_run_is_without_a_collector_and_has_freed_what_the_one_before_left() -
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_what_stays_after_a_step_is_left_out_and_what_a_run_has_left_after_it() -> None:
+    kept: list[list[int]] = [[] for _ in range(10)]
+    leave_out_what_stays()
+    assert not any(one is kept[0] for one in gc.get_objects())
+    with without_collector():
+        kept.append([])
+    assert not any(one is kept[-1] for one in gc.get_objects())

@@ -1,7 +1,9 @@
 """When a learner makes a step without records, reads, recovers, takes a snapshot and speaks: to the millisecond."""
 
+import gc
+import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -16,7 +18,7 @@ from stream.recovery.recover import Progress
 from stream.recovery.snapshot_chunks import Stored
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record, TopicPartition
-from tests.pipeline import TOPICS, Pipeline, context_value, small_task
+from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, small_task
 
 STEPS_MAX = 200
 IDLE_MS = 1_000  # of LearnerOptions
@@ -223,6 +225,34 @@ def test_idle_task_asks_for_the_time_when_its_interval_has_passed_without_a_word
     idle(learner)
     assert len(pipeline.journal()) == steps + 2  # what asks for the time, and what takes the snapshot
     assert len(pipeline.records(TOPICS.snapshots)) == 1
+
+
+@pytest.mark.parametrize("model", ["own", "shared"])
+def test_steps_make_no_cycles_and_a_task_that_is_taken_away_is_freed_without_a_collector(model: str) -> None:
+    pipeline = Pipeline(small_task(model=model))
+    learner = pipeline.learner()
+
+    def apply(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            pipeline.context(f"event-{number}")
+            idle(learner)
+            for reward in (number % 2, 1):
+                pipeline.send(TOPICS.feedback, feedback_value(f"event-{number}", reward))
+            pipeline.send(TOPICS.contexts, b"no JSON")
+            idle(learner)
+
+    apply(range(2))  # kernels are loaded, which makes some
+    gc.collect()
+    gc.disable()
+    try:
+        apply(range(2, 50))
+        join = weakref.ref(learner.tasks[0].join)
+        assert len(learner.tasks[0].join.retained) == 50
+        assert gc.collect() == 0
+        learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)}))
+        assert join() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("is_its_own", [True, False])

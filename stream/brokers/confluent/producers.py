@@ -290,7 +290,8 @@ class TransactionalConfluentProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        self._check_open()
+        if not self._in_transaction or self._ended is not None:  # seldom: a call for each record would be felt
+            self._check_open()
         self._sent.send(self._client, topic, partition, key, value, headers)
 
     def flush(self) -> Mapping[TopicPartition, int]:
