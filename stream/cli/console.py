@@ -133,8 +133,14 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """Whether the process was asked to stop: the first Ctrl-C or SIGTERM asks, a second Ctrl-C breaks off."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str = "") -> None:
+        """Listen to these signals from now on.
+
+        Args:
+            first: what is done before the process ends, for people; empty: nothing that takes time.
+        """
         self.stopped = False
+        self._told = f"stopping: {first} first" if first else "stopping"
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
         atexit.register(_end_undisturbed)
@@ -144,7 +150,7 @@ class StopRequest:
         return self.stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        announce("stopping: the open transaction is finished first")
+        announce(self._told)
         self.stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -31,7 +31,7 @@ def feedback(settings: Settings) -> None:
 
     Ctrl-C or SIGTERM ends it; feedback that is still due is sent when it is started again.
     """
-    stop = StopRequest()
+    stop = StopRequest("what was sent is acknowledged")
     dataset = dataset_of(settings)
     topics = topics_of(settings)
     plan = feedback_plan(settings, dataset)

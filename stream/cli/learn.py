@@ -64,7 +64,7 @@ def learn(
     it is started again. What is not given is then what the pipeline has; what is given and differs is refused, unless
     --change-settings lets it change: windows, limits, and what expiry teaches.
     """
-    stop = StopRequest()
+    stop = StopRequest("the open transaction is finished")
     topics = topics_of(settings)
     check_given(settings)
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)

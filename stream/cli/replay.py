@@ -40,7 +40,7 @@ def replay_command(
 
 def replay(settings: Settings, *, resume: bool) -> None:
     """Replay a data set to its end, or until asked to stop."""
-    stop = StopRequest()
+    stop = StopRequest("what was sent is acknowledged")
     dataset = dataset_of(settings)
     topics = topics_of(settings)
     reached = 0

@@ -133,7 +133,7 @@ def run(
     else:
         from stream.cli.on_kafka import run_on_kafka  # here: an embedded run need not load the Kafka client
 
-        stop = StopRequest()
+        stop = StopRequest("what was begun is finished")
         reports = [run_on_kafka(settings, name, dataset, command, stop) for name in settings.learner]
     if no_report:
         _print_results(reports, None, json=json)

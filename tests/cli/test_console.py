@@ -47,6 +47,13 @@ def test_signal_while_the_interpreter_ends_leaves_the_exit_code(number: signal.S
     assert (ended.returncode, ended.stderr) == (ExitCode.FENCED, b"")
 
 
+@pytest.mark.parametrize(("first", "said"), [("", "stopping"), ("all is sent", "stopping: all is sent first")])
+def test_who_is_to_stop_says_what_is_done_first(first: str, said: str) -> None:
+    asking = f"import os; from stream.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"
+    ended = subprocess.run([sys.executable, "-c", asking], capture_output=True, timeout=60, check=True)
+    assert ended.stderr.decode().strip().split(" ", 1)[1] == said
+
+
 def test_lines_of_one_kind_are_written_so_often_and_the_next_says_how_many_were_left_out() -> None:
     lines = LogLines()
     said = [lines.admitted(Level.INFO, f"{n} of 1,000 wait", n) for n in range(LINES_MAX + 3)]

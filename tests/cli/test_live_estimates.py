@@ -89,7 +89,7 @@ def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
 
     def run(broker: Broker, *flags: str, meanwhile: Callable[[], None] | None = None) -> str:
         asked = iter(([False] * 20 + [True]) * 2)
-        monkeypatch.setattr(learn, "StopRequest", lambda: lambda: next(asked))
+        monkeypatch.setattr(learn, "StopRequest", lambda first: lambda: next(asked))
 
         def keep_running(settings: Settings, program: str, stop: Callable[[], bool], work: Work) -> None:
             work(broker, 1, Watched(None))

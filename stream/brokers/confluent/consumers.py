@@ -16,7 +16,6 @@ What librdkafka leaves to its caller:
 - A close waits for the group without a limit, and its answer may never come. Here it has a few seconds.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -27,6 +26,7 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 
 from stream.brokers.confluent.admin import Admin
+from stream.brokers.confluent.bounded import bounded
 from stream.brokers.confluent.connection import RAISED, Connection, error_of, is_transient
 from stream.brokers.confluent.headers import headers_read
 from stream.brokers.port import Acl, BrokerError
@@ -304,12 +304,5 @@ class Reader:
     def close(self) -> None:
         """See Consumer."""
         self._connection.forget(self)
-        # Of a daemon the process does not wait for its end, and as long as it has the client nobody else ends it.
-        closing = threading.Thread(target=_close, args=(self._client,), name="onebit-close", daemon=True)
-        closing.start()
-        closing.join(_CLOSED_WITHIN_S)
-
-
-def _close(client: Any) -> None:
-    with suppress(KafkaException, RuntimeError):  # RuntimeError: it was closed already
-        client.close()
+        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError: it was closed already
+            bounded(self._client.close, _CLOSED_WITHIN_S)

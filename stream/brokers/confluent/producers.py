@@ -10,6 +10,8 @@ What librdkafka leaves to its caller:
 - A transaction that begins before the markers of the last one are written is tried again after 20 ms, whatever the
   settings say. So it is begun a little later (`_MARKERS_S`).
 - After a commit that was not answered its outcome is unknown, and the producer is of no more use here.
+- To send offsets may take for ever, whatever time it is given, where the group's coordinator is away when it begins.
+  Here it has the time of a request.
 - Why a transaction has come to nothing, neither the records nor a flush of them say. Its commit does (`_refuse_why`).
 """
 
@@ -17,11 +19,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import confluent_kafka
 
 from stream.brokers.confluent.admin import Admin
+from stream.brokers.confluent.bounded import bounded
 from stream.brokers.confluent.connection import FENCED, RAISED, Connection, error_of, is_transient
 from stream.brokers.confluent.headers import headers_to_send
 from stream.brokers.confluent.membership import GroupConsumer
@@ -307,9 +311,13 @@ class TransactionalConfluentProducer:
         assert isinstance(consumer, GroupConsumer)
         metadata = consumer.membership()
         positions = [_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
-        with self._translating(f"send the offsets of group {consumer.group}", consumer.needs()):
+        what = f"send the offsets of group {consumer.group}"
+        with self._translating(what, consumer.needs()):
+            send = partial(self._client.send_offsets_to_transaction, positions, metadata)
             try:
-                self._client.send_offsets_to_transaction(positions, metadata, self._connection.request_timeout_s)
+                bounded(partial(send, self._connection.request_timeout_s), self._connection.patience_s)
+            except TimeoutError as error:
+                raise self._end_unknown(what, "the client does not come back") from error
             except RAISED as raised:
                 if error_of(raised).code() == _kafka.KafkaError.UNKNOWN_MEMBER_ID:
                     consumer.hear_thrown_out()
@@ -360,6 +368,15 @@ class TransactionalConfluentProducer:
         if self._ended is not None:
             raise self._ended()
 
+    def _end_unknown(self, what: str, why: str) -> BrokerUnavailableError:
+        """Be of no more use: nobody knows what has become of the transaction."""
+        told = (
+            f"the outcome of a transaction of {self._id} at {self._connection.bootstrap} is unknown: could not "
+            f"{what} ({why}); make a new producer with this id, and read what was written"
+        )
+        self._ended = lambda: BrokerUnavailableError(told)
+        return BrokerUnavailableError(told)
+
     @contextmanager
     def _translating(self, what: str, needs: Sequence[Acl] = ()) -> Iterator[None]:
         what = f"{what} (transactional id {self._id})"
@@ -372,10 +389,7 @@ class TransactionalConfluentProducer:
             if error.fatal() and error.code() in FENCED:
                 self._ended = lambda: FencedError(f"could not {what}: another process has taken over ({error.str()})")
             elif is_transient(error) and not error.txn_requires_abort():
-                self._ended = lambda: BrokerUnavailableError(
-                    f"the outcome of a transaction of {self._id} at {self._connection.bootstrap} is unknown: could not "
-                    f"{what} ({error.str()}); make a new producer with this id, and read what was written"
-                )
+                self._end_unknown(what, error.str())
             self._check_usable()
             self._connection.refuse(what, error, raised)
 
