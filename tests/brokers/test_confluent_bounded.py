@@ -45,9 +45,11 @@ def test_offsets_whose_sending_does_not_come_back_leave_the_outcome_unknown_and_
     consumer.group, consumer._topics = "learners", []
     consumer.membership = lambda: b""
     producer.begin()
+    began_s = time.monotonic()
     offsets = {TopicPartition("contexts", 0): 7}
     for ask in (lambda: producer.send_offsets(offsets, consumer), producer.commit, producer.begin):
         with pytest.raises(BrokerUnavailableError, match=r"learner-1 .* is unknown: could not send the offsets"):
             ask()
+    assert connection.cut_off_s > began_s  # and the member was not thrown out for nothing
     producer.close()
     ended.set()

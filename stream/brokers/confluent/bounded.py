@@ -1,11 +1,14 @@
 """Calls of librdkafka that may never come back, whatever time they are given."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_SLICE_S = 0.1
+"""Of a pause of the whole process so much counts as time, at most: an answer that was under way is still heard."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:
@@ -26,4 +29,6 @@ def bounded(call: Callable[[], T], seconds: float) -> T:
             made.set_exception(error)
 
     Thread(target=make, name="onebit-bounded", daemon=True).start()
+    while seconds > _SLICE_S and not wait((made,), _SLICE_S).done:
+        seconds -= _SLICE_S
     return made.result(seconds)

@@ -317,6 +317,7 @@ class TransactionalConfluentProducer:
             try:
                 bounded(partial(send, self._connection.request_timeout_s), self._connection.patience_s)
             except TimeoutError as error:
+                self._connection.cut_off_s = time.monotonic()  # nobody heard what the clients said meanwhile
                 raise self._end_unknown(what, "the client does not come back") from error
             except RAISED as raised:
                 if error_of(raised).code() == _kafka.KafkaError.UNKNOWN_MEMBER_ID:
