@@ -58,8 +58,9 @@ def feedback(settings: Settings) -> None:
         try:
             while not stop():
                 watch()
-                sent += program.step(_until(program.next_due_ms(), clock.now_ms()))
-                leave_out_what_stays()
+                if sent_now := program.step(_until(program.next_due_ms(), clock.now_ms())):
+                    sent += sent_now
+                    leave_out_what_stays()
                 show()
                 unready = "" if program.assigned else "no partition is assigned to it"
                 watched.show(unready, partial(feedback_samples, program, sent))
