@@ -367,10 +367,12 @@ class LearnerProgram:
         before = self._before_next_step(running)
         effects = running.task.step(records, self._time.now_ms, feedback_end_ms, running.reading)
         contexts_from, feedback_from = running.contexts_offset, running.feedback_offset
+        contexts_ms = []
         for record in records:
             if record.topic == self._topics.contexts:
                 running.contexts_offset = record.offset + 1
                 running.context_ms = record.append_ms
+                contexts_ms.append(record.append_ms)
             else:
                 running.feedback_offset = record.offset + 1
         running.number += 1
@@ -390,7 +392,6 @@ class LearnerProgram:
         )
         if step.log is not None:
             running.wrote = step.log.wrote(step.number)
-        contexts_ms = [record.append_ms for record in records if record.topic == self._topics.contexts]
         return Commit(partition, before, step, effects, self._snapshots.portion(partition, running), contexts_ms)
 
     @staticmethod

@@ -432,7 +432,9 @@ class Join:
             self._counts[name] += 1
         reward = self.assumed_reward
         events: Sequence[Event] = ()
-        if move in _MATCHING:
+        if move in _SILENT:
+            pass
+        elif move in _MATCHING:
             assert pending is not None
             assert feedback is not None
             reward = feedback.reward
@@ -444,7 +446,7 @@ class Join:
             assert pending is not None
             reward = None
             events = (Settled(event_id, pending, _OUTCOMES[after], None, record),)
-        elif move not in _SILENT:
+        else:
             events = self._tell(move, event_id, state, pending, feedback, record)
         if after is state:
             return events

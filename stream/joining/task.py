@@ -6,6 +6,7 @@ it is comes with the records and with the step, so that the same steps give the 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -109,6 +110,7 @@ class Task:
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
         self.learner: Learner = settings.make_learner()
+        self._watches = self.learner.alarms.size > 0  # for drift
         self.view: View | Recall | None = None  # of a shared model; None: the model is the task's own
         if settings.model == "shared":
             assert isinstance(self.learner, KernelLearner)
@@ -203,34 +205,32 @@ class Task:
             effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
             return None
 
-        event_id, x, logged = context
-
-        def decide() -> Pending | Aside:
-            decision, target, counts = self._decide(event_id, x), None, True
-            if logged is not None:
-                decision, target, counts, is_floored = self._play(context, decision)
-                if is_floored:
-                    self.join.count_floored()
-            if counts:
-                self._observer.observe(x, decision if logged is None else self._taught(decision))
-            decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
-            self.decided_at_ms = decided_at_ms
-            names = self.settings.class_names
-            name = None if names is None else names[decision.action]
-            carried = decision.logged if self.view is not None and decision.logged.size else None
-            prediction = make(Prediction, (event_id, decision, decided_at_ms, self.updates, target, name, carried))
-            effects.predictions.append((prediction, record.offset))
-            pending = make(Pending, (x, decision, decided_at_ms))
-            return pending if counts else Aside(pending)
-
-        events = self.join.receive_context(event_id, decide)
+        event_id = context.id
+        events = self.join.receive_context(event_id, partial(self._answer, context, record, now_ms, effects))
         if events:
             self._act_on(events, effects)
         return event_id
 
-    @property
-    def _observer(self) -> Learner | View | Recall:
-        return self.learner if self.view is None else self.view
+    def _answer(self, context: Context, record: Record, now_ms: int, effects: Effects) -> Pending | Aside:
+        """Decide on a context, and publish the prediction."""
+        event_id, x, logged = context
+        decision, target, counts = self._decide(event_id, x), None, True
+        if logged is not None:
+            decision, target, counts, is_floored = self._play(context, decision)
+            if is_floored:
+                self.join.count_floored()
+        if counts:
+            observer = self.learner if self.view is None else self.view
+            observer.observe(x, decision if logged is None else self._taught(decision))
+        decided_at_ms = max(self.decided_at_ms, now_ms, record.append_ms, self.join.watermark_ms)
+        self.decided_at_ms = decided_at_ms
+        names = self.settings.class_names
+        name = None if names is None else names[decision.action]
+        carried = decision.logged if self.view is not None and decision.logged.size else None
+        prediction = make(Prediction, (event_id, decision, decided_at_ms, self.updates, target, name, carried))
+        effects.predictions.append((prediction, record.offset))
+        pending = make(Pending, (x, decision, decided_at_ms))
+        return pending if counts else Aside(pending)
 
     def _decide(self, event_id: str, x: Features) -> Decision:
         if isinstance(self.view, Recall):
@@ -296,13 +296,15 @@ class Task:
         if reward is not None:
             learner, v = self.learner, self._update_draw(event_id)
             taught = decision if self._log is None else self._taught(decision)
-            if self.view is None:
+            if self.view is not None:
+                self.view.settle(pending.x, taught, reward, v, label)
+            elif self._watches:
                 before = learner.alarms.tobytes()
                 self.updates += learner.update(pending.x, taught, reward, v, label)
-                if before and before != learner.alarms.tobytes():
+                if before != learner.alarms.tobytes():
                     drift = _gone_off(before, learner.alarms)
             else:
-                self.view.settle(pending.x, taught, reward, v, label)
+                self.updates += learner.update(pending.x, taught, reward, v, label)
         settled_at_ms = self.join.watermark_ms
         example = make(
             Example, (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift)

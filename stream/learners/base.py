@@ -338,8 +338,9 @@ class KernelLearner(Learner):
                 f"{self.name} learns from the true class: update takes label in 0..{self.n_classes - 1}; got {label!r}"
             )
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
+        action, greedy, propensity, scores = self._figures(decision)
         changed: bool = self._update(
-            indices, values, *self._figures(decision), 1 if reward else 0, v, label, *self.model
+            indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, *self.model
         )
         return changed
 

@@ -7,7 +7,6 @@ write contexts and feedback.
 
 import math
 from collections.abc import Sequence
-from operator import lt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,8 +190,11 @@ def _typed_features(x: SparseFields) -> Features:
 def _check_indices(indices: list[int], n_features: int) -> None:
     if not indices:
         return
-    if not all(map(lt, indices, indices[1:])):
-        raise MalformedError("x.i: expected strictly increasing indices")
+    before = indices[0] - 1
+    for index in indices:
+        if index <= before:
+            raise MalformedError("x.i: expected strictly increasing indices")
+        before = index
     if indices[0] < 0 or indices[-1] >= n_features:
         wrong = indices[0] if indices[0] < 0 else indices[-1]
         raise MalformedError(f"x.i: expected indices from 0 to {n_features - 1}; got {wrong}")
