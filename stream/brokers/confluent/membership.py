@@ -16,7 +16,7 @@ What librdkafka leaves to its caller:
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import confluent_kafka
 
@@ -66,7 +66,7 @@ def join_group(
 class GroupConsumer(Reader):
     """See Consumer; a static member of a group. The client's callbacks run within `poll`, on the caller's thread."""
 
-    _of_others = frozenset()
+    _of_others: ClassVar[frozenset[int]] = frozenset()
 
     def __init__(
         self, connection: Connection, admin: Admin, client: Any, group: str, member: str, topics: Sequence[str],
@@ -80,7 +80,7 @@ class GroupConsumer(Reader):
         self._rejoins = rejoins
         self._member_id = ""  # which the group gave at the last assignment
         self._generation = _NO_GENERATION  # of the group, since its assignment was taken over, until it is taken back
-        self._heard_s = time.monotonic()  # when records or partitions came last
+        self._known_s = time.monotonic()  # when the group gave this member partitions, or took its offsets, last
         self._lost = False  # the partitions, and the group has not said why
         self._is_broken = False  # the client, by an error that is final for it
         self._was_busy = False  # for too long to poll, so that the member gave up its place
@@ -104,9 +104,7 @@ class GroupConsumer(Reader):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        if records:
-            self._heard_s = time.monotonic()
-        else:
+        if not records:
             self._refuse_if_out()
             if self._lost:
                 self._settle_loss()
@@ -130,7 +128,7 @@ class GroupConsumer(Reader):
 
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
         """Read on where the group stands, or where the listener says."""
-        self._heard_s = time.monotonic()
+        self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self._rejoins:
             # Thrown out when it had no partitions to lose, in the middle of a rebalance, it joined again unasked.
@@ -208,13 +206,13 @@ class GroupConsumer(Reader):
         return self._admin.member_ids(self.group).get(self._member)
 
     def _was_cut_off(self) -> bool:
-        """Whether the broker was out of reach since it was last heard of, and nobody else has partitions now.
+        """Whether the broker was out of reach since the group last knew this one, and nobody else has partitions now.
 
         librdkafka gives up its place by itself when it cannot reach the broker for a session. A member that was paused
-        finds the broker in reach.
+        finds the broker in reach. Records say nothing of the group: they may have come before the broker went away.
         """
         others = self._admin.members(self.group)
-        return self._connection.cut_off_s > self._heard_s and not any(others.values())
+        return self._connection.cut_off_s > self._known_s and not any(others.values())
 
     def membership(self) -> bytes:
         """The member and generation under which offsets are committed, as the client takes them.
@@ -260,9 +258,13 @@ class GroupConsumer(Reader):
         """See Reader; its first is that of the group."""
         return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self._topics)]
 
+    def hear_offsets_taken(self) -> None:
+        """Take in that the group has taken offsets from this member, which it knew then."""
+        self._known_s = time.monotonic()
+
     def hear_thrown_out(self) -> None:
         """Take in that the broker does not know this member."""
-        if not self._rejoins:
+        if not (self._rejoins or self._was_cut_off()):
             self._out = thrown_out(self._member, self.group)
         self._refuse_if_out()
 

@@ -244,7 +244,7 @@ class PlainProducer:
         finally:
             self._connection.forget(self)
             release(self._client)
-            del self._client
+            self._client = None
 
     def _renew(self) -> None:
         """Make the client anew: one that could not deliver may have no sequence to go on with."""
@@ -323,6 +323,7 @@ class TransactionalConfluentProducer:
                 if error_of(raised).code() == _kafka.KafkaError.UNKNOWN_MEMBER_ID:
                     consumer.hear_thrown_out()
                 raise
+        consumer.hear_offsets_taken()
 
     def commit(self) -> int:
         """See TransactionalProducer."""
@@ -349,7 +350,7 @@ class TransactionalConfluentProducer:
             self.abort()
         self._connection.forget(self)
         release(self._client)
-        del self._client
+        self._client = None
 
     def _refuse_why(self, error: Any) -> None:
         """Raise why the transaction has come to nothing, if an error of a record says that it has.
