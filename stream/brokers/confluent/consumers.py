@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import confluent_kafka
 from confluent_kafka import KafkaException
@@ -83,7 +83,8 @@ def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
 class Reader:
     """See Consumer; without a group."""
 
-    _of_others = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))  # librdkafka looks for the group that it is not in
+    # Told of what is not this consumer's: librdkafka looks for the group that it is not in.
+    _of_others: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
 
     def __init__(
         self, connection: Connection, admin: Admin, client: Any, positions: Mapping[TopicPartition, int]
