@@ -110,7 +110,6 @@ class Task:
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
         self.learner: Learner = settings.make_learner()
-        self._watches = self.learner.alarms.size > 0  # for drift
         self.view: View | Recall | None = None  # of a shared model; None: the model is the task's own
         if settings.model == "shared":
             assert isinstance(self.learner, KernelLearner)
@@ -296,15 +295,13 @@ class Task:
         if reward is not None:
             learner, v = self.learner, self._update_draw(event_id)
             taught = decision if self._log is None else self._taught(decision)
-            if self.view is not None:
-                self.view.settle(pending.x, taught, reward, v, label)
-            elif self._watches:
+            if self.view is None:
                 before = learner.alarms.tobytes()
                 self.updates += learner.update(pending.x, taught, reward, v, label)
-                if before != learner.alarms.tobytes():
+                if before and before != learner.alarms.tobytes():
                     drift = _gone_off(before, learner.alarms)
             else:
-                self.updates += learner.update(pending.x, taught, reward, v, label)
+                self.view.settle(pending.x, taught, reward, v, label)
         settled_at_ms = self.join.watermark_ms
         example = make(
             Example, (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift)

@@ -189,7 +189,7 @@ def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
     assert set(vars(task)) == {
         "settings", "learner", "join", "updates", "decided_at_ms",
         "_contexts_topic", "_draw_action", "_draw_update",
-        "_draw_log", "_log", "_propensity_min", "_encoder", "_watches",  # follow from the settings
+        "_draw_log", "_log", "_propensity_min", "_encoder",  # follow from the settings
         "view",  # of a model that is no part of the task
     }, "a new part of a task's state must go into its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
