@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stream.joining.decoding import decode_contexts
 from stream.joining.join import (
     Aside,
     DroppedOrphan,
@@ -28,8 +29,8 @@ from stream.joining.task_settings import TaskSettings
 from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
-from stream.sharing.view import Recall, View, check_room
-from stream.wire.codec import FEEDBACK_RULES, FEEDBACK_RULES_1, MalformedError, decode_context, decode_feedback
+from stream.sharing.view import Recall, View, room_error
+from stream.wire.codec import FEEDBACK_RULES, FEEDBACK_RULES_1, MalformedError, decode_feedback
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import (
     DRIFT_OF_ALL,
@@ -151,7 +152,7 @@ class Task:
         alarms = self.learner.alarms
         return int(alarms.sum()) if alarms.size and self.view is None else 0
 
-    def step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading = READING) -> Effects:
+    def step(self, records: Sequence[Record], now_ms: int, feedback_end_ms: int, reading: Reading = READING) -> Effects:
         """Apply records in their order.
 
         Args:
@@ -168,17 +169,19 @@ class Task:
             effects = self._step(records, now_ms, feedback_end_ms, reading)
         return effects._replace(updates=entries)
 
-    def _step(self, records: Iterable[Record], now_ms: int, feedback_end_ms: int, reading: Reading) -> Effects:
+    def _step(self, records: Sequence[Record], now_ms: int, feedback_end_ms: int, reading: Reading) -> Effects:
         effects = Effects([], [], [])
         self._act_on(self.join.settle_changed(), effects)
         counts_places = reading.partitions > 1
         places: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
         self.join.keeps_actions = reading.rules != FEEDBACK_RULES_1
         partition = 0
+        of_contexts = [record for record in records if record.topic == self._contexts_topic]
+        contexts = decode_contexts(of_contexts, self.settings.n_features, self._log, self._encoder)
         for record in records:
             is_context = record.topic == self._contexts_topic
             if is_context:
-                event_id = self._apply_context(record, now_ms, effects)
+                event_id = self._apply_context(record, next(contexts), now_ms, effects)
             else:
                 self._pass_time(record.append_ms, effects)
                 event_id = self._apply_feedback(record, reading.rules, effects)
@@ -188,20 +191,20 @@ class Task:
                 if key is not None:
                     places[not is_context].append(key)
         if counts_places:
-            contexts, feedback = (count_misplaced(keys, partition, reading.partitions) for keys in places)
-            self.join.count_misplaced(contexts=contexts, feedback=feedback)
+            misplaced = [count_misplaced(keys, partition, reading.partitions) for keys in places]
+            self.join.count_misplaced(contexts=misplaced[0], feedback=misplaced[1])
         self._pass_time(feedback_end_ms, effects)
         return effects
 
-    def _apply_context(self, record: Record, now_ms: int, effects: Effects) -> str | None:
+    def _apply_context(
+        self, record: Record, context: Context | MalformedError, now_ms: int, effects: Effects
+    ) -> str | None:
         """Apply a context; its id, if it can be read."""
-        try:
-            context = decode_context(record, self.settings.n_features, self._log, self._encoder)
-            if self.view is not None:
-                check_room(self.view.learner, context.x)
-        except MalformedError as error:
+        if self.view is not None and isinstance(context, Context):
+            context = room_error(self.view.learner, context.x) or context
+        if isinstance(context, MalformedError):
             self.join.receive_malformed(Input.CONTEXT)
-            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
+            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(context)))
             return None
 
         event_id = context.id

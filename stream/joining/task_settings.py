@@ -9,6 +9,7 @@ import numpy as np
 
 from stream.joining.join import JoinSettings
 from stream.joining.placement import count_misplaced
+from stream.joining.plain_rows import read_indices, read_numbers
 from stream.joining.play import Play, Reward
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
 from stream.wire.codec import LogReading
@@ -170,3 +171,5 @@ class TaskSettings:
         learner.observe(x, decision)
         learner.update(x, decision, 1, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
+        read_indices([b"[0]"], 1)
+        read_numbers([b"[1.0]"])

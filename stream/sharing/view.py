@@ -66,18 +66,15 @@ class Overlay:
         self._was.append((array, index, array[index].copy()))
 
 
-def check_room(learner: KernelLearner, x: Features) -> None:
-    """See that what becomes of a context fits a record of the log.
-
-    Raises:
-        MalformedError: it does not.
-    """
+def room_error(learner: KernelLearner, x: Features) -> MalformedError | None:
+    """What is wrong with a context where what becomes of it does not fit a record of the log; None: it does."""
     width = learner.n_classes + learner.logged_size
     if (needed := entry_bytes(x.indices.size, width)) > RECORD_BYTES_MAX:
-        raise MalformedError(
+        return MalformedError(
             f"x: with a shared model an entry of its log has at most {RECORD_BYTES_MAX} bytes; got {needed}, for "
             f"{x.indices.size} features and {width} numbers of a decision"
         )
+    return None
 
 
 class View:

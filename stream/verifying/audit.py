@@ -22,7 +22,7 @@ from stream.learners import KernelLearner, registered
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange
 from stream.recovery.journal_reading import read_journal
 from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
-from stream.sharing.view import check_room
+from stream.sharing.view import room_error
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
@@ -322,10 +322,11 @@ class _Audit:
             event_id: str | None
             try:
                 event_id, x, logged = codec.decode_context(record, settings.n_features, log, encoder)
-                if isinstance(shared, KernelLearner):
-                    check_room(shared, x)
             except MalformedError:
                 event_id, logged = None, None
+            else:
+                if isinstance(shared, KernelLearner) and room_error(shared, x):
+                    event_id, logged = None, None
             self._look_at_place(record, CONTEXTS, event_id)
             yield record.offset, record.append_ms, event_id, logged
 

@@ -7,6 +7,7 @@ write contexts and feedback.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,14 @@ from stream.wire.events import (
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import Headers, Record, make
-from stream.wire.typed_fields import SparseFields, read_context, read_feedback, read_prediction
+from stream.wire.typed_fields import (
+    SparseFields,
+    SparseText,
+    read_context,
+    read_context_text,
+    read_feedback,
+    read_prediction,
+)
 
 VERSION = 1
 VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
@@ -75,7 +83,7 @@ def encode_context(event_id: str, x: Features, logged: Logged | None = None) -> 
     """A context's value; `v` is left out when all values are one, `logged` when there is nothing."""
     features: dict[str, Any] = {"i": x.indices}
     values = x.values.tobytes()
-    if values != _ONES[: len(values)] and values != _ones(x.values.size).tobytes():  # far sooner than numpy compares
+    if values != _ONES[: len(values)] and values != ones(x.values.size).tobytes():  # far sooner than numpy compares
         features["v"] = x.values
     fields: dict[str, Any] = {"id": event_id, "x": features}
     if logged is not None:
@@ -133,6 +141,18 @@ def decode_context(
     return make(Context, (event_id, features, None if log is None else _logged(fields, log)))
 
 
+def open_context(record: Record) -> tuple[str, SparseText] | None:
+    """The id of a context, and its numbers as they are written; None where that is not all there is.
+
+    So the numbers of many can be read together. What nothing is said of here is for `decode_context`.
+    """
+    try:
+        opened = read_context_text(_value(record))
+        return None if opened is None else (_checked_id(opened.id, record), opened.x)
+    except MalformedError:
+        return None
+
+
 def _logged(fields: dict[str, Any], log: LogReading) -> Logged:
     """The decision of the log."""
     logged = fields.get("logged")
@@ -167,7 +187,7 @@ def _sparse(x: dict[str, Any], n_features: int) -> Features:
         raise MalformedError(f"x.i: expected a list of whole numbers; got {_shown(indices)}")
     _check_indices(indices, n_features)
     if "v" not in x:
-        return Features(np.array(indices, dtype=np.int32), _ones(len(indices)))
+        return Features(np.array(indices, dtype=np.int32), ones(len(indices)))
     values = x["v"]
     if type(values) is not list or len(values) != len(indices):
         got = f"{len(values)} values" if type(values) is list else _shown(values)
@@ -179,7 +199,7 @@ def _typed_features(x: SparseFields) -> Features:
     """Indices that were checked, and values that are numbers."""
     nnz = len(x.i)
     if x.v is UNSET:
-        values = _ones(nnz)
+        values = ones(nnz)
     elif len(x.v) == nnz:
         values = np.array(x.v, dtype=np.float64)
     else:
@@ -200,16 +220,13 @@ def _check_indices(indices: list[int], n_features: int) -> None:
         raise MalformedError(f"x.i: expected indices from 0 to {n_features - 1}; got {wrong}")
 
 
-def _ones(n: int) -> FloatArray:
-    """The vector of n ones, a part of one that is shared: it is not to be written to, like all events' arrays."""
-    global _shared_ones
-    if n > _shared_ones.size:
-        _shared_ones = np.ones(2 * n)
-    return _shared_ones[:n]
+@lru_cache(maxsize=4_096)
+def ones(n: int) -> FloatArray:
+    """The vector of n ones, shared by all who ask: it is not to be written to, like all events' arrays."""
+    return np.ones(n)
 
 
-_shared_ones: FloatArray = np.ones(1_024)
-_ONES = _shared_ones.tobytes()
+_ONES = np.ones(1_024).tobytes()
 
 
 def _finite(values: list[Any], name: str) -> FloatArray:

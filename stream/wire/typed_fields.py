@@ -8,12 +8,14 @@ tolerates more, and knows what is wrong with what it does not.
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 Whole = Annotated[int, Meta(ge=0)]
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Bit = Annotated[int, Meta(ge=0, le=1)]
+
+NO_TEXT = Raw(b"")
 
 Fields = TypeVar("Fields", bound=Struct)
 
@@ -30,6 +32,20 @@ class ContextFields(Struct, forbid_unknown_fields=True, gc=False):
 
     id: str
     x: SparseFields
+
+
+class SparseText(Struct, forbid_unknown_fields=True, gc=False):
+    """An x as indices and values, of which nothing is read but that they are JSON."""
+
+    i: Raw
+    v: Raw = NO_TEXT
+
+
+class ContextText(Struct, forbid_unknown_fields=True, gc=False):
+    """A context that is sparse, and of no log, with its numbers as they are written."""
+
+    id: str
+    x: SparseText
 
 
 class FeedbackFields(Struct, forbid_unknown_fields=True, gc=False):
@@ -67,5 +83,6 @@ def _reader(fields: type[Fields]) -> Callable[[bytes], Fields | None]:
 
 
 read_context = _reader(ContextFields)
+read_context_text = _reader(ContextText)
 read_feedback = _reader(FeedbackFields)
 read_prediction = _reader(PredictionFields)

@@ -21,6 +21,7 @@ from consumers.starting import Starting
 from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import Ends
 from stream.cli.simulate import make_learner
+from stream.joining import decoding, plain_rows
 from stream.joining import task as task_module
 from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
 from stream.joining.play import Played, play_match
@@ -179,12 +180,18 @@ def dates_by_the_last_commit() -> Iterator[None]:
         yield
 
 
-def passes_time_at_contexts(self: Task, record: Any, now_ms: int, effects: Any, *rest: Any) -> None:
+def passes_time_at_contexts(self: Task, record: Any, context: Any, now_ms: int, effects: Any) -> str | None:
     self._pass_time(record.append_ms, effects)
-    _apply_context(self, record, now_ms, effects, *rest)
+    return _apply_context(self, record, context, now_ms, effects)
+
+
+def reads_the_row_of_the_next(texts: Any, n_features: int) -> Any:
+    rows = _read_indices(texts, n_features)
+    return rows[1:] + rows[:1]
 
 
 _apply_context = Task._apply_context
+_read_indices = plain_rows.read_indices
 _merge = task_module.merge
 _decode_feedback = codec.decode_feedback
 
@@ -338,6 +345,7 @@ MUTATIONS = [
     table("orphan of another action matched", (State.ORPHAN, Input.MISMATCH), (Move.DECIDE_AND_MATCH, State.MATCHED)),
     table("unmatched decisions wait", (State.UNSEEN, Input.ASIDE), (Move.DECIDE, State.PENDING)),
     table("feedback of unmatched refused", (State.UNMATCHED, Input.MISMATCH), (Move.REFUSE, State.UNMATCHED)),
+    replaced("contexts decoded together get each other's rows", decoding, "read_indices", reads_the_row_of_the_next),
     replaced("logged actions are not played", task_module, "play_logged", plays_its_own),
     replaced("logs that were not uniform taken for uniform", task_module, "play_match", matches_whatever_was_drawn),
     replaced("propensities without a floor", Task, "_taught", lambda self, decision: decision),

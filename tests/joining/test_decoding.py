@@ -1,0 +1,76 @@
+"""Contexts that are decoded together are what each is by itself, or are refused for the same reason."""
+
+from functools import partial
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from producers.datasets.catalogue import load
+from stream.joining import decoding
+from stream.joining.decoding import CHUNK, FEW, decode_contexts
+from stream.wire.codec import HEADERS, VERSION_HEADER, LogReading, MalformedError, decode_context, encode_context
+from stream.wire.events import Context
+from stream.wire.records import Record
+from tests.wire.test_typed_fields import CONTEXTS, N_CLASSES, N_FEATURES, came_of
+
+HEADERS_OF_LATER = ((VERSION_HEADER[0], b"2"),)
+
+
+def record(value: bytes | None, key: bytes | None = b"a", headers: tuple[tuple[str, bytes], ...] = HEADERS) -> Record:
+    return Record("contexts", 0, 7, 1_000, key, value, headers)
+
+
+RECORDS = st.builds(
+    record,
+    CONTEXTS | st.none() | st.just(b""),
+    st.sampled_from([b"a", None, b"b"]),
+    st.just(HEADERS) | st.just(HEADERS_OF_LATER),
+)
+
+
+def one_by_one(records: list[Record], log: LogReading | None = None) -> list[object]:
+    return [came_of(partial(decode_context, given, N_FEATURES, log)) for given in records]
+
+
+def together(records: list[Record], log: LogReading | None = None) -> list[object]:
+    return [came_of(partial(come, found)) for found in decode_contexts(records, N_FEATURES, log, None)]
+
+
+def come(found: Context | MalformedError) -> Context:
+    if isinstance(found, MalformedError):
+        raise found
+    return found
+
+
+@settings(deadline=None)  # the first call compiles
+@example([record(b'{"id":"a","x":{"i":[1],"v":[1,2]}}')] * FEW)
+@example([record(b'{"id":"a","x":{"i":[1,2],"v":[]}}')] * FEW)
+@example([record(b'{"id":"a","x":{"i":[1,2],"v":null}}')] * FEW)
+@given(st.lists(RECORDS, min_size=FEW, max_size=2 * FEW))
+def test_contexts_are_decoded_together_as_one_by_one(records: list[Record]) -> None:
+    assert together(records) == one_by_one(records)
+    log = LogReading(N_CLASSES)
+    assert together(records, log) == one_by_one(records, log)
+
+
+@pytest.mark.parametrize("count", [0, 1, FEW - 1, FEW, CHUNK, CHUNK + 1, 2 * CHUNK + FEW])
+def test_each_of_any_number_is_decoded_in_its_place(count: int) -> None:
+    dataset = load("optdigits")
+    records = [record(encode_context(f"id-{row}", dataset.row(row).x), f"id-{row}".encode()) for row in range(count)]
+    found = list(decode_contexts(records, dataset.n_features, None, None))
+    assert [context.id for context in found if isinstance(context, Context)] == [f"id-{row}" for row in range(count)]
+    for row, context in enumerate(found):
+        assert isinstance(context, Context)
+        assert [array.tobytes() for array in context.x] == [array.tobytes() for array in dataset.row(row).x]
+
+
+def test_what_onebit_writes_is_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> Context:
+        raise AssertionError("decoded by itself")
+
+    monkeypatch.setattr(decoding, "decode_context", refuse)
+    optdigits, synsep = load("optdigits"), load("synsep")
+    for dataset in (optdigits, synsep):
+        records = [record(encode_context("a", dataset.row(row).x)) for row in range(FEW)]
+        assert len(list(decode_contexts(records, dataset.n_features, None, None))) == FEW
