@@ -2,13 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+
+import numpy as np
 
 from stream.joining.plain_rows import read_indices, read_numbers
-from stream.wire.codec import LogReading, MalformedError, decode_context, ones, open_context
-from stream.wire.events import Context, Features
+from stream.wire.codec import (
+    LogReading,
+    MalformedError,
+    decode_context,
+    of_dense,
+    ones,
+    open_context,
+)
+from stream.wire.events import Context, Features, FloatArray
 from stream.wire.named_features import FeatureEncoder
 from stream.wire.records import Record, make
+from stream.wire.typed_fields import NO_TEXT, read_values
 
 CHUNK = 64
 """How many are decoded together. More gain nothing, and all of them are there at once."""
@@ -27,8 +36,8 @@ def decode_contexts(
     """
     rest = iter(records)
     while chunk := list(islice(rest, CHUNK)):
-        together = _plain_ones(chunk, n_features) if log is None and len(chunk) >= FEW else [None] * len(chunk)
-        for record, context in zip(chunk, together, strict=True):
+        contexts = _together(chunk, n_features) if log is None and len(chunk) >= FEW else [None] * len(chunk)
+        for record, context in zip(chunk, contexts, strict=True):
             if context is not None:
                 yield context
                 continue
@@ -38,20 +47,30 @@ def decode_contexts(
                 yield error
 
 
-def _plain_ones(records: Sequence[Record], n_features: int) -> list[Context | None]:
-    """The contexts whose numbers are plain; None for each other."""
+def _together(records: Sequence[Record], n_features: int) -> list[Context | None]:
+    """The contexts whose indices are plain; None for each other, and for what does not fit."""
     opened = [open_context(record) for record in records]
-    indices = read_indices([b"" if one is None else one[1].i for one in opened], n_features)
-    texts: list[Any] = [b"" if one is None else one[1].v for one in opened]
+    indices = read_indices([NO_TEXT if one is None else one.indices for one in opened], n_features)
+    texts = [NO_TEXT if one is None else one.values for one in opened]
     values = read_numbers(texts) if any(texts) else [None] * len(texts)
     contexts: list[Context | None] = []
     for one, text, i, v in zip(opened, texts, indices, values, strict=True):
-        if one is None or i is None:
+        if one is None:
             contexts.append(None)
-        elif not text:
-            contexts.append(make(Context, (one[0], make(Features, (i, ones(i.size))), None)))
-        elif v is None or v.size != i.size:
-            contexts.append(None)
+            continue
+        if i is None:
+            x = of_dense(v) if not one.indices and v is not None and v.size == n_features else None
         else:
-            contexts.append(make(Context, (one[0], make(Features, (i, v)), None)))
+            if not text:
+                v = ones(i.size)
+            elif v is None:
+                v = _parsed(text)
+            x = make(Features, (i, v)) if v is not None and v.size == i.size else None
+        contexts.append(None if x is None else make(Context, (one.id, x, None)))
     return contexts
+
+
+def _parsed(text: bytes) -> FloatArray | None:
+    """Numbers that are not plain, as those of as many digits as float64 has; None for what is no list of numbers."""
+    numbers = read_values(text)
+    return None if numbers is None else np.array(numbers, dtype=np.float64)

@@ -1,8 +1,8 @@
 """Rows of numbers as most JSON writes them, those of many records read at once by compiled code.
 
-A row is plain when it has no blanks, as `[1,2,3]`, and its numbers are whole ones of at most nine digits, or decimal
-ones of at most fifteen, which one division gives exactly as rounded. Of all others this says nothing; they are for a
-parser of JSON. What it reads is what such a parser reads, to the bit.
+A row is plain when it is `[1,2,3]`, with or without blanks before its numbers, and these are whole ones of at most nine
+digits, or decimal ones of at most fifteen, which one division gives as they are rounded. Of all others this says
+nothing; they are for a parser of JSON. What it reads is what such a parser reads, to the bit.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ ByteArray = NDArray[np.uint8]
 PlaceArray = NDArray[np.int64]
 Numbers = TypeVar("Numbers", IndexArray, FloatArray)
 
-OPENING, CLOSING, COMMA, MINUS, POINT, ZERO, NINE = b"[],-.09"
+OPENING, CLOSING, COMMA, BLANK, MINUS, POINT, ZERO, NINE = b"[], -.09"
 NOT_PLAIN = -1  # the length of a row of which nothing is said
 INDEX_DIGITS_MAX = 9  # what is below 10⁹ fits 32 bits
 NUMBER_DIGITS_MAX = 15  # a whole number below 10¹⁵ is a float64, and so are these powers: a quotient is rounded once
@@ -94,6 +94,8 @@ def _read_index_row(text: ByteArray, n_features: int, indices: IndexArray) -> in
                 return NOT_PLAIN
             number = 10 * number + (byte - ZERO)
             digits += 1
+        elif byte == BLANK and digits == 0:
+            continue
         elif digits == 0 or number <= last or number >= n_features or (byte != COMMA and at < text.size - 1):
             return NOT_PLAIN
         else:
@@ -137,6 +139,8 @@ def _read_number_row(text: ByteArray, numbers: FloatArray) -> int:
             if digits > 0 or places >= 0 or sign < 0.0:
                 return NOT_PLAIN
             sign = -1.0
+        elif byte == BLANK and digits == 0 and sign > 0.0:
+            continue
         elif digits == 0 or places == 0 or (byte != COMMA and at < text.size - 1) or (number == 0 and sign < 0.0):
             return NOT_PLAIN
         else:

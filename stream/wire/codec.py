@@ -33,9 +33,9 @@ from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import Headers, Record, make
 from stream.wire.typed_fields import (
     SparseFields,
-    SparseText,
     read_context,
     read_context_text,
+    read_dense_context_text,
     read_feedback,
     read_prediction,
 )
@@ -132,25 +132,41 @@ def decode_context(
     elif type(x) is list:
         if len(x) != n_features:
             raise MalformedError(f"x: expected {n_features} numbers, as the learner has features; got {len(x)}")
-        values = _finite(x, "x")
-        indices = np.flatnonzero(values).astype(np.int32)
-        features = Features(indices, values[indices])
+        features = of_dense(_finite(x, "x"))
     else:
         expected = f'{{"i": [...], "v": [...]}} or a list of {n_features} numbers'
         raise MalformedError(f"x: expected {expected}; got {_shown(x)}")
     return make(Context, (event_id, features, None if log is None else _logged(fields, log)))
 
 
-def open_context(record: Record) -> tuple[str, SparseText] | None:
-    """The id of a context, and its numbers as they are written; None where that is not all there is.
+class OpenContext(NamedTuple):
+    """A context whose numbers stand as they are written."""
 
-    So the numbers of many can be read together. What nothing is said of here is for `decode_context`.
+    id: str
+    indices: Any  # bytes-like; empty: x is dense
+    values: Any  # bytes-like; empty: they are ones
+
+
+def open_context(record: Record) -> OpenContext | None:
+    """A context whose numbers are not read yet, so that those of many can be read together.
+
+    None where that is not all there is, or something is wrong: such a one is for `decode_context`.
     """
     try:
-        opened = read_context_text(_value(record))
-        return None if opened is None else (_checked_id(opened.id, record), opened.x)
+        value = _value(record)
+        sparse = read_context_text(value)
+        if sparse is not None:
+            return make(OpenContext, (_checked_id(sparse.id, record), sparse.x.i, sparse.x.v))
+        dense = read_dense_context_text(value)
+        return None if dense is None else make(OpenContext, (_checked_id(dense.id, record), b"", dense.x))
     except MalformedError:
         return None
+
+
+def of_dense(values: FloatArray) -> Features:
+    """The entries that are not zero, of a vector that has all."""
+    indices = np.flatnonzero(values).astype(np.int32)
+    return Features(indices, values[indices])
 
 
 def _logged(fields: dict[str, Any], log: LogReading) -> Logged:

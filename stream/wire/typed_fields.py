@@ -17,7 +17,7 @@ Bit = Annotated[int, Meta(ge=0, le=1)]
 
 NO_TEXT = Raw(b"")
 
-Fields = TypeVar("Fields", bound=Struct)
+Read = TypeVar("Read")
 
 
 class SparseFields(Struct, forbid_unknown_fields=True, gc=False):
@@ -48,6 +48,13 @@ class ContextText(Struct, forbid_unknown_fields=True, gc=False):
     x: SparseText
 
 
+class DenseContextText(Struct, forbid_unknown_fields=True, gc=False):
+    """A context of no log, whose x may be dense."""
+
+    id: str
+    x: Raw
+
+
 class FeedbackFields(Struct, forbid_unknown_fields=True, gc=False):
     """A feedback whose reward is written 0 or 1."""
 
@@ -70,10 +77,10 @@ class PredictionFields(Struct, forbid_unknown_fields=True, gc=False):
     context_offset: Whole
 
 
-def _reader(fields: type[Fields]) -> Callable[[bytes], Fields | None]:
-    decode = Decoder(fields).decode
+def _reader(of_type: type[Read]) -> Callable[[bytes], Read | None]:
+    decode = Decoder(of_type).decode
 
-    def read(value: bytes) -> Fields | None:
+    def read(value: bytes) -> Read | None:
         try:
             return decode(value)
         except (DecodeError, UnicodeDecodeError, RecursionError):
@@ -84,5 +91,7 @@ def _reader(fields: type[Fields]) -> Callable[[bytes], Fields | None]:
 
 read_context = _reader(ContextFields)
 read_context_text = _reader(ContextText)
+read_dense_context_text = _reader(DenseContextText)
+read_values = _reader(list[float])
 read_feedback = _reader(FeedbackFields)
 read_prediction = _reader(PredictionFields)

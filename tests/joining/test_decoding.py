@@ -1,5 +1,6 @@
 """Contexts that are decoded together are what each is by itself, or are refused for the same reason."""
 
+import json
 from functools import partial
 
 import pytest
@@ -47,6 +48,14 @@ def come(found: Context | MalformedError) -> Context:
 @example([record(b'{"id":"a","x":{"i":[1],"v":[1,2]}}')] * FEW)
 @example([record(b'{"id":"a","x":{"i":[1,2],"v":[]}}')] * FEW)
 @example([record(b'{"id":"a","x":{"i":[1,2],"v":null}}')] * FEW)
+@example([record(b'{"id":"a","x":{"i":[],"v":null}}')] * FEW)
+@example([record(b'{"id":"a","x":{"i":[],"v":[]}}')] * FEW)
+@example([record(b'{"id":"a","x":{"i":[1,2],"v":[0.30000000000000004,1e-7]}}')] * FEW)
+@example([record(b'{"id": "a", "x": {"i": [1, 2], "v": [0.5, -1]}}')] * FEW)
+@example([record(b'{"id":"a","x":[0,1,0.0,2.5,-3,0,0,0,0,1e-7]}')] * FEW)
+@example([record(b'{"id":"a","x":[0,1,0.0,2.5,-3,-0.0,0,0,0,1]}')] * FEW)
+@example([record(b'{"id":"a","x":[0,1,0,2.5,-3,0,0,0,0,1]}')] * FEW)
+@example([record(b'{"id":"a","x":[0,1]}'), record(b'{"id":"a","x":null}'), record(b'{"id":"b","x":[]}')] * FEW)
 @given(st.lists(RECORDS, min_size=FEW, max_size=2 * FEW))
 def test_contexts_are_decoded_together_as_one_by_one(records: list[Record]) -> None:
     assert together(records) == one_by_one(records)
@@ -70,7 +79,11 @@ def test_what_onebit_writes_is_decoded_together(monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("decoded by itself")
 
     monkeypatch.setattr(decoding, "decode_context", refuse)
-    optdigits, synsep = load("optdigits"), load("synsep")
-    for dataset in (optdigits, synsep):
-        records = [record(encode_context("a", dataset.row(row).x)) for row in range(FEW)]
-        assert len(list(decode_contexts(records, dataset.n_features, None, None))) == FEW
+    for dataset in (load("optdigits"), load("synsep")):
+        contexts = [encode_context("a", dataset.row(row).x) for row in range(FEW)]
+        # And what Python's own json writes, which has blanks; dense vectors; and numbers of many digits.
+        contexts += [json.dumps(json.loads(context)).encode() for context in contexts]
+        contexts += [json.dumps({"id": "a", "x": [0.5] * dataset.n_features}).encode()]
+        contexts += [b'{"id":"a","x":{"i":[0,1],"v":[0.30000000000000004,-1e-07]}}']
+        records = [record(context) for context in contexts]
+        assert len(list(decode_contexts(records, dataset.n_features, None, None))) == len(contexts)
