@@ -35,8 +35,9 @@ def decode_contexts(
     at once, become arrays without that.
     """
     rest = iter(records)
+    are_numbers = log is None and encoder is None
     while chunk := list(islice(rest, CHUNK)):
-        contexts = _together(chunk, n_features) if log is None and len(chunk) >= FEW else [None] * len(chunk)
+        contexts = _together(chunk, n_features) if are_numbers and len(chunk) >= FEW else [None] * len(chunk)
         for record, context in zip(chunk, contexts, strict=True):
             if context is not None:
                 yield context
