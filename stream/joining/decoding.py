@@ -10,9 +10,9 @@ from stream.wire.codec import (
     LogReading,
     MalformedError,
     decode_context,
-    of_dense,
     ones,
     open_context,
+    sparse_of,
 )
 from stream.wire.events import Context, Features, FloatArray
 from stream.wire.named_features import FeatureEncoder
@@ -60,7 +60,7 @@ def _together(records: Sequence[Record], n_features: int) -> list[Context | None
             contexts.append(None)
             continue
         if i is None:
-            x = of_dense(v) if not one.indices and v is not None and v.size == n_features else None
+            x = sparse_of(v) if not one.indices and v is not None and v.size == n_features else None
         else:
             if not text:
                 v = ones(i.size)

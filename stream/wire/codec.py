@@ -132,7 +132,7 @@ def decode_context(
     elif type(x) is list:
         if len(x) != n_features:
             raise MalformedError(f"x: expected {n_features} numbers, as the learner has features; got {len(x)}")
-        features = of_dense(_finite(x, "x"))
+        features = sparse_of(_finite(x, "x"))
     else:
         expected = f'{{"i": [...], "v": [...]}} or a list of {n_features} numbers'
         raise MalformedError(f"x: expected {expected}; got {_shown(x)}")
@@ -163,8 +163,8 @@ def open_context(record: Record) -> OpenContext | None:
         return None
 
 
-def of_dense(values: FloatArray) -> Features:
-    """The entries that are not zero, of a vector that has all."""
+def sparse_of(values: FloatArray) -> Features:
+    """The entries of a dense vector that are not zero."""
     indices = np.flatnonzero(values).astype(np.int32)
     return Features(indices, values[indices])
 
@@ -238,11 +238,15 @@ def _check_indices(indices: list[int], n_features: int) -> None:
 
 @lru_cache(maxsize=4_096)
 def ones(n: int) -> FloatArray:
-    """The vector of n ones, shared by all who ask: it is not to be written to, like all events' arrays."""
-    return np.ones(n)
+    """The vector of n ones, a part of one that is shared: it is not to be written to, like all events' arrays."""
+    global _shared_ones
+    if n > _shared_ones.size:
+        _shared_ones = np.ones(2 * n)
+    return _shared_ones[:n]
 
 
-_ONES = np.ones(1_024).tobytes()
+_shared_ones: FloatArray = np.ones(1_024)
+_ONES = _shared_ones.tobytes()
 
 
 def _finite(values: list[Any], name: str) -> FloatArray:
