@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def _together(records: Sequence[Record], n_features: int) -> list[Context | None
     return contexts
 
 
-def _parsed(text: bytes) -> FloatArray | None:
+def _parsed(text: Any) -> FloatArray | None:  # bytes-like
     """Numbers that are not plain, as those of as many digits as float64 has; None for what is no list of numbers."""
     numbers = read_values(text)
     return None if numbers is None else np.array(numbers, dtype=np.float64)

@@ -125,7 +125,11 @@ def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applie
     broker = connect(kafka.bootstrap)
     broker.create_topics(topics.specs(1))
     ready = tmp_path / "ready"
-    times: dict[str, float] = {}
+    kept: list[tuple[int, float]] = []  # the offset of a record that has its sender's date, and when it was written
+
+    def tell(error: object, message: Any) -> None:
+        if message.timestamp()[1] == 1_000:
+            kept.append((message.offset(), time.monotonic()))
 
     def change() -> None:
         deadline_s = time.monotonic() + 30
@@ -133,9 +137,14 @@ def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applie
             time.sleep(0.1)
         set_config(confluent.AdminClient({"bootstrap.servers": kafka.bootstrap}), topics.contexts, *CREATE_TIME)
         producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap})
-        producer.produce(topics.contexts, context_value("dated"), b"dated", 0, timestamp=1_000)
-        producer.flush(30)
-        times["written"] = time.monotonic()
+        for number in range(1_000):  # a busy broker goes by it a moment later
+            event_id = f"event-{number}"
+            producer.produce(
+                topics.contexts, context_value(event_id), event_id.encode(), 0, timestamp=1_000, on_delivery=tell
+            )
+            producer.flush(30)
+            if kept:
+                break
 
     writer = threading.Thread(target=change)
     writer.start()
@@ -146,13 +155,15 @@ def test_record_that_its_sender_dated_ends_the_learner_at_once_and_is_not_applie
             main(["learn", *arguments])
     finally:
         writer.join()
-    assert time.monotonic() - times["written"] < connection.WATCH_INTERVAL_MS / 1_000 / 3
+    offset, written_s = kept[0]
+    assert time.monotonic() - written_s < connection.WATCH_INTERVAL_MS / 1_000 / 3
     assert ended.value.code == ExitCode.USAGE
     assert re.search(
-        rf"altered while this program ran.*topic {topics.contexts}: .*offset 0 of partition 0 is dated by its sender",
+        rf"altered while this program ran.*{topics.contexts}: .*offset {offset} of partition 0 is dated by its sender",
         capsys.readouterr().err,
     )
-    assert list(read_partition(broker, TopicPartition(topics.predictions, 0))) == []
+    predictions = read_partition(broker, TopicPartition(topics.predictions, 0))
+    assert f"event-{offset}".encode() not in [record.key for record in predictions]
     broker.close()
 
 
