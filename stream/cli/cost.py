@@ -38,10 +38,15 @@ def run_s(task: TaskSettings, nnz: int, events: int) -> float:
     return events * (PIPELINE_S + event_s(task, nnz))
 
 
+def mean_nnz_of(dataset: Dataset) -> float:
+    """How many entries of a row are not zero, on average over the first ones."""
+    rows = min(dataset.rows, ROWS_SAMPLED)
+    return int(dataset.block(0, rows).offsets[-1]) / rows
+
+
 def nnz_of(dataset: Dataset) -> int:
     """About how many entries of a row are not zero."""
-    rows = min(dataset.rows, ROWS_SAMPLED)
-    return int(dataset.block(0, rows).offsets[-1]) // rows
+    return int(mean_nnz_of(dataset))
 
 
 def warning(task: TaskSettings, nnz: int, events: int | None = None) -> str:

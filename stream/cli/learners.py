@@ -13,7 +13,7 @@ from producers.datasets.base import Dataset
 from producers.datasets.catalogue import is_log, load
 from stream.cli.composition import log_of
 from stream.cli.console import announce, every, out
-from stream.cli.cost import FLOPS_PER_S, SLOW_S, nnz_of
+from stream.cli.cost import FLOPS_PER_S, SLOW_S, mean_nnz_of, nnz_of
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove
 from stream.cli.measuring import Event, event_us, first_events
 from stream.cli.settings import SettingsError
@@ -89,7 +89,7 @@ def learners(
         size = _Size(dataset.n_classes, dataset.n_features, nnz_of(dataset))
     else:
         raise SettingsError(f"--data {data} tells the classes and the non-zeros: leave --n-classes and --nnz out")
-    choice = choose(*size)
+    choice = choose(size.n_classes, size.n_features, size.nnz if dataset is None else mean_nnz_of(dataset))
     rows = list(_rows(names or list(registered()), size, choice, dataset))
     if json:
         sys.stdout.write(orjson.dumps([_fields(row) for row in rows]).decode() + "\n")

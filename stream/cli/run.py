@@ -115,7 +115,7 @@ def run(
     dataset = dataset_of(settings)
     check_play(settings, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)
-    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.nnz_of(dataset))
+    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.mean_nnz_of(dataset))
     if why:
         announce(why)
     nnz, events = cost.nnz_of(dataset), events_of(settings, dataset)

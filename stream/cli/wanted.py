@@ -76,23 +76,23 @@ def wanted_settings(
     given = given_settings(settings)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})
-    n_classes, n_features, nnz, class_names = _sizes(settings, begun)
+    n_classes, n_features, mean_nnz, class_names = _sizes(settings, begun)
     if begun and "learner" not in given:
         own, learner = settings.model_copy(update={"learner": [begun["learner"]]}), begun["learner"]
     else:
         is_known = settings.n_classes is None  # of a service's own contexts only the sizes are
-        own, _ = with_chosen(settings, n_classes, n_features, nnz if is_known else None)
+        own, _ = with_chosen(settings, n_classes, n_features, mean_nnz if is_known else None)
         learner = own.learner[0]
     task = task_settings(own, learner, n_classes, n_features, class_names)
-    return Wanted(resolve(begun, task, given, change=change, place=place), nnz, given)
+    return Wanted(resolve(begun, task, given, change=change, place=place), int(mean_nnz), given)
 
 
 class _Sizes(NamedTuple):
-    """The numbers of classes, of features and of non-zero entries; and what a log calls its classes."""
+    """The numbers of classes and of features, of non-zero entries on average; and what a log calls its classes."""
 
     n_classes: int
     n_features: int
-    nnz: int
+    mean_nnz: float
     class_names: tuple[str, ...] | None = None
 
 
@@ -103,7 +103,7 @@ def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
     if n_classes is None or n_features is None:
         dataset = dataset_of(settings)
-        return _Sizes(dataset.n_classes, dataset.n_features, cost.nnz_of(dataset), class_names_of(dataset))
+        return _Sizes(dataset.n_classes, dataset.n_features, cost.mean_nnz_of(dataset), class_names_of(dataset))
     return _Sizes(n_classes, n_features, n_features)
 
 

@@ -26,19 +26,32 @@ CHUNK = 64
 FEW = 8
 """Fewer are decoded one by one: the two calls of compiled code would cost more than they save."""
 
+PLAIN_BYTES = 18
+"""Numbers that take more each, with what is between them, have more digits than a plain one, as a rule."""
+
+TEXT_BYTES_MAX = 32_768
+"""A longer one is decoded by itself: room for as many numbers as its text could hold would be there at once, too."""
+
 
 def decode_contexts(
     records: Iterable[Record], n_features: int, log: LogReading | None, encoder: FeatureEncoder | None
 ) -> Iterator[Context | MalformedError]:
-    """What `decode_context` gives for each record, or raises: the same to the bit.
+    """What `decode_context` returns for each record, the same to the bit, or the error that it raises, as an item.
 
     Of a list of numbers most of the time is spent on making each a number of Python. Here plain ones, of many records
     at once, become arrays without that.
+
+    Args:
+        records: contexts, in any number.
+        n_features: the learner's d.
+        log: see `decode_context`; with one all are decoded one by one.
+        encoder: see `decode_context`; with one all are decoded one by one.
     """
     rest = iter(records)
     are_numbers = log is None and encoder is None
     while chunk := list(islice(rest, CHUNK)):
-        contexts = _together(chunk, n_features) if are_numbers and len(chunk) >= FEW else [None] * len(chunk)
+        are_plain = are_numbers and len(chunk) >= FEW and _looks_plain(chunk[0], n_features)
+        contexts = _together(chunk, n_features) if are_plain else [None] * len(chunk)
         for record, context in zip(chunk, contexts, strict=True):
             if context is not None:
                 yield context
@@ -49,11 +62,17 @@ def decode_contexts(
                 yield error
 
 
+def _looks_plain(record: Record, n_features: int) -> bool:
+    """Whether it is worth a try to decode what is like this record together: those of one producer are alike."""
+    opened = open_context(record)
+    return opened is not None and (bool(opened.indices_text) or len(opened.values_text) <= PLAIN_BYTES * n_features)
+
+
 def _together(records: Sequence[Record], n_features: int) -> list[Context | None]:
-    """The contexts whose indices are plain; None for each other, and for what does not fit."""
-    opened = [open_context(record) for record in records]
-    indices = read_indices([NO_TEXT if one is None else one.indices for one in opened], n_features)
-    texts = [NO_TEXT if one is None else one.values for one in opened]
+    """The contexts whose indices are plain, or whose dense vectors; None for each other, and for what does not fit."""
+    opened = [open_context(one) if len(one.value or b"") <= TEXT_BYTES_MAX else None for one in records]
+    indices = read_indices([NO_TEXT if one is None else one.indices_text for one in opened], n_features)
+    texts = [NO_TEXT if one is None else one.values_text for one in opened]
     values = read_numbers(texts) if any(texts) else [None] * len(texts)
     contexts: list[Context | None] = []
     for one, text, i, v in zip(opened, texts, indices, values, strict=True):
@@ -61,7 +80,7 @@ def _together(records: Sequence[Record], n_features: int) -> list[Context | None
             contexts.append(None)
             continue
         if i is None:
-            x = sparse_of(v) if not one.indices and v is not None and v.size == n_features else None
+            x = sparse_of(v) if not one.indices_text and v is not None and v.size == n_features else None
         else:
             if not text:
                 v = ones(i.size)

@@ -12,7 +12,7 @@ STATE_BYTES_MAX = 64 * 2**20
 """A larger state would make every snapshot and recovery slow: nobody asked for that by leaving the choice to us."""
 
 DENSE_SHARE = 8
-"""Data with a non-zero in every eight entries or more are dense."""
+"""Data with more non-zeros than one in eight entries are dense."""
 
 PROJECTED_DIMENSIONS = 256
 """As good as all 784 dimensions of images, at a twentieth of the time."""
@@ -62,6 +62,9 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
         )
     if few and (dense or not known):
         return Choice(StackIgw.name, {}, f"late-ucb's matrices for {n_classes:,} classes would take more than 64 MB")
+    if dense:
+        why = f"late-ucb's projection and matrices for {n_classes:,} classes would take more than 64 MB"
+        return Choice(StackIgw.name, {}, why)
     return Choice(StackIgw.name, {}, f"{size} are sparse" if known else f"{size} are many")
 
 

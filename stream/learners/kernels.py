@@ -10,8 +10,9 @@ one compiled loop:
 
 `scores` has K places, and behind them those of what the learner logs for itself, if anything (`logged_size`).
 
-A predict kernel begins with `check_event`, an update kernel with `usable`: compiled code reads past the end of an
-array without a word, so what comes from outside is bounded there, in 0.02 µs.
+A predict kernel begins with `check_event`, an update kernel with `usable`, or with `check_decision` where x has unit
+norm and cannot be too large: compiled code reads past the end of an array without a word, so what comes from outside is
+bounded there, in 0.02 µs.
 
 Kernels are compiled without fast-math: the same input gives the same bits, in a replay as in the first run. A kernel
 calls only kernels of its own file, of this one, and of others whose names end with `kernels.py` (see
@@ -317,7 +318,8 @@ DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
 """A one-sided cumulative sum of what the rewards fall short of their mean, over at most so many: it raises an alarm
-above a threshold, which on no stationary stream tried it has reached. The slack is what the mean may fall unseen."""
+above a threshold. On a stationary stream it hardly ever gets there; a learner that is itself unsteady may bring it to.
+The slack is what the mean may fall unseen."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
 

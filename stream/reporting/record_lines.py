@@ -13,6 +13,7 @@ import orjson
 from stream.wire.codec import MalformedError, step_of
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.records import Record
+from stream.wire.shown import repr_of
 from stream.wire.topics import Topics
 
 TEXT_MAX = 120
@@ -110,7 +111,10 @@ def _id_or_key(record: Record) -> str:
 
 
 def _json(value: object) -> str:
-    return orjson.dumps(value).decode()
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # orjson reads deeper values than it writes
+        return repr_of(value, TEXT_MAX)
 
 
 def _text(data: bytes | None) -> str:

@@ -31,6 +31,7 @@ from stream.wire.events import (
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import Headers, Record, make
+from stream.wire.shown import repr_of
 from stream.wire.typed_fields import (
     SparseFields,
     read_context,
@@ -143,8 +144,8 @@ class OpenContext(NamedTuple):
     """A context whose numbers stand as they are written."""
 
     id: str
-    indices: Any  # bytes-like; empty: x is dense
-    values: Any  # bytes-like; empty: they are ones
+    indices_text: Any  # bytes-like; empty: x is dense
+    values_text: Any  # bytes-like; empty: they are ones
 
 
 def open_context(record: Record) -> OpenContext | None:
@@ -156,15 +157,34 @@ def open_context(record: Record) -> OpenContext | None:
         value = _value(record)
         sparse = read_context_text(value)
         if sparse is not None:
-            return make(OpenContext, (_checked_id(sparse.id, record), sparse.x.i, sparse.x.v))
-        dense = read_dense_context_text(value)
-        return None if dense is None else make(OpenContext, (_checked_id(dense.id, record), b"", dense.x))
+            i, v = sparse.x.i, sparse.x.v
+            written = b'{"id":"","x":{"i":,"v":}}' if v else b'{"id":"","x":{"i":}}'
+            opened = make(OpenContext, (_checked_id(sparse.id, record), i, v))
+        else:
+            dense = read_dense_context_text(value)
+            if dense is None:
+                return None
+            written = b'{"id":"","x":}'
+            opened = make(OpenContext, (_checked_id(dense.id, record), b"", dense.x))
     except MalformedError:
         return None
+    return opened if _is_all(opened, value, written) else None
+
+
+def _is_all(opened: OpenContext, value: bytes, written: bytes) -> bool:
+    """Whether a context holds nothing but what was found in it, and how that is written without blanks.
+
+    Of a name that stands there twice the first value is passed over, whatever it is; `decode_context` looks at both.
+    There are as many colons as names then, and those of the id; where it has an escape, nobody knows.
+    """
+    event_id, i, v = opened
+    if len(value) == len(written) + len(event_id) + len(i) + len(v):  # as Onebit writes it; in an id each byte counts
+        return True
+    return value.count(b":") == written.count(b":") + event_id.count(":") and value.find(b"\\") < 0
 
 
 def sparse_of(values: FloatArray) -> Features:
-    """The entries of a dense vector that are not zero."""
+    """The entries of a dense vector, float64[d], that are not zero."""
     indices = np.flatnonzero(values).astype(np.int32)
     return Features(indices, values[indices])
 
@@ -238,7 +258,7 @@ def _check_indices(indices: list[int], n_features: int) -> None:
 
 @lru_cache(maxsize=4_096)
 def ones(n: int) -> FloatArray:
-    """The vector of n ones, a part of one that is shared: it is not to be written to, like all events' arrays."""
+    """The ones, float64[n], a part of a vector that is shared: it is not to be written to, like all events' arrays."""
     global _shared_ones
     if n > _shared_ones.size:
         _shared_ones = np.ones(2 * n)
@@ -520,6 +540,5 @@ def _shown(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, Sequence) and len(value) > 40:
-        value = value[:40]
-        return f"{value!r:.80}..."
-    return f"{value!r:.80}"
+        return f"{repr_of(value[:40], 80)}..."
+    return repr_of(value, 80)

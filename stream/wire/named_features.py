@@ -20,6 +20,7 @@ import xxhash
 
 from stream.near_names import close_matches
 from stream.wire.events import Features, IndexArray
+from stream.wire.shown import repr_of
 
 VERSION = 1
 HASH_BITS_MAX = 30
@@ -275,5 +276,5 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = repr_of(value, 61)
     return text if len(text) <= 60 else text[:57] + "..."

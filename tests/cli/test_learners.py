@@ -18,14 +18,14 @@ def test_with_data_the_costs_are_measured_and_auto_takes_one_of_them(onebit: One
 
     assert [late_ucb["name"], perceptron["name"]] == ["late-ucb", "perceptron"]
     assert 0.1 < perceptron["us_per_event"] < late_ucb["us_per_event"] < 1e5
-    assert (late_ucb["auto"], perceptron["auto"]) == (choose(10, 64, 32).why, None)
+    assert (late_ucb["auto"], perceptron["auto"]) == (choose(10, 64, 33).why, None)
 
 
 def test_people_are_told_the_time_and_what_auto_takes(onebit: Onebit) -> None:
     told = " ".join(onebit("learners", "perceptron", "--data", "optdigits").out.split())
 
     assert " µs, state 5 kB" in told
-    assert "auto takes late-ucb: 64 features, 32 of them non-zero on average, are few and dense" in told
+    assert "auto takes late-ucb: 64 features, 33 of them non-zero on average, are few and dense" in told
     assert "flops" not in told
 
 

@@ -14,6 +14,7 @@ from stream.learners.auto import choose
         (10, 64, 33.0, "late-ucb", {}, "few and dense"),
         (10, 64, 8.1, "late-ucb", {}, "few and dense"),
         (10, 64, 8.0, "stack-igw", {}, "sparse"),
+        (10, 64, 8.01, "late-ucb", {}, "few and dense"),
         (9, 400, 25.0, "stack-igw", {}, "sparse"),
         (9, 400, None, "late-ucb", {}, "few"),
         (10, 511, None, "late-ucb", {}, "few"),
@@ -23,7 +24,7 @@ from stream.learners.auto import choose
         (20, 165_470, 153.0, "stack-igw", {}, "sparse"),
         (100, 400, 400.0, "stack-igw", {}, "more than 64 MB"),
         (100, 400, None, "stack-igw", {}, "more than 64 MB"),
-        (200, 1_000, 900.0, "stack-igw", {}, "sparse"),
+        (200, 1_000, 900.0, "stack-igw", {}, "more than 64 MB"),
     ],
 )
 def test_the_learner_of_a_size(

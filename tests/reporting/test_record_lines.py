@@ -28,6 +28,7 @@ def line(topic: str, value: bytes | None, key: bytes | None = b"a", headers: Hea
         (TOPICS.feedback, b"\xff\x1b[2J", r"feedback/0@7 a \xff\x1b[2J"),
         (TOPICS.feedback, None, "feedback/0@7 a -"),
         (TOPICS.feedback, b"[1]", "feedback/0@7 a [1]"),
+        (TOPICS.feedback, b'{"id":"a","is":%s1%s}' % (b"[" * 999, b"]" * 999), f"feedback/0@7 a is={'[' * 120}"),
         (TOPICS.journal, b'{"n":3,"contexts":[0,2]}', "journal/0@7 n=3 contexts=[0,2]"),
         (TOPICS.snapshots, b"123", "snapshots/0@7 a 3 bytes"),
         (TOPICS.snapshots, None, "snapshots/0@7 a taken away"),

@@ -148,6 +148,9 @@ class Bad(NamedTuple):
     headers: Headers = HEADERS
 
 
+DEEP = b"[" * 1_000 + b"]" * 1_000
+"""What a parser of JSON reads, and Python cannot show."""
+
 BAD_VALUES = [
     Bad("tombstone", None, "value: expected a JSON object; got nothing"),
     Bad("empty value", b"", "value: expected a JSON object; got an empty value"),
@@ -228,8 +231,15 @@ BAD_CONTEXTS = [
     Bad("10 million numbers", contexts(b"[" + b"0," * 9_999_999 + b"0]"), "value: expected at most 1000000 bytes"),
 ]  # fmt: skip
 
+DEEP_CONTEXTS = [
+    Bad("id is deep", b'{"id":%s}' % DEEP, "id: expected a text; got [[["),
+    Bad("indices are deep", contexts(b'{"i":%s}' % DEEP), "x.i: expected a list of whole numbers; got [[["),
+    Bad("values are deep", contexts(b'{"i":[1],"v":%s}' % DEEP), "x.v: expected a list of numbers; got [[["),
+    Bad("x is deep", contexts(b'{"i":{"":%s}}' % DEEP), "x.i: expected a list of whole numbers; got {'': [[["),
+]  # fmt: skip
 
-@pytest.mark.parametrize("bad", BAD_CONTEXTS, ids=lambda bad: bad.name)
+
+@pytest.mark.parametrize("bad", BAD_CONTEXTS + DEEP_CONTEXTS, ids=lambda bad: bad.name)
 def test_bad_context_is_refused_with_what_was_expected_and_what_came(bad: Bad) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_context(record(bad.value), N_FEATURES)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
+from stream.wire.shown import repr_of
 
 
 class Problem(NamedTuple):
@@ -50,5 +51,4 @@ class ParsedBatch(NamedTuple):
 
 def problem(row: int, field: str, expected: str, got: object) -> Problem:
     """A problem with one field."""
-    text = got if type(got) is str else repr(got)
-    return Problem(row, f"{field}: expected {expected}", repr(text[:60]) if type(got) is str else text[:60])
+    return Problem(row, f"{field}: expected {expected}", repr(got[:60]) if type(got) is str else repr_of(got, 60))
