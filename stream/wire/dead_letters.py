@@ -19,7 +19,7 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
         ("onebit-partition", b"%d" % partition),
         ("onebit-offset", b"%d" % offset),
         ("onebit-kind", kind.encode()),
-        ("onebit-reason", reason.encode()),
+        ("onebit-reason", reason[:_REASON_CHARACTERS_MAX].encode()),
     )
 
 
@@ -30,6 +30,8 @@ are stored): their dead letters are cut, and say so in a header, for else they c
 _DEAD_LETTER_CONTENT_MAX = 1_020_000
 """Bytes of key, value and the record's own headers together. Kafka's default limit is 1 MiB for a whole record: what is
 left is for our headers. So there is room for 20,000 bytes of its own at least, and mostly for all of them."""
+
+_REASON_CHARACTERS_MAX = 2_000  # some have names in them that the record's sender chose
 
 _HEADER_OVERHEAD_BYTES = 10  # of two lengths, at most
 

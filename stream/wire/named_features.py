@@ -117,7 +117,9 @@ class FeatureEncoder:
         """The category, or the words, that one entry of a row stands for."""
         text = text_of(given)
         if text is None:
-            raise NamedFeaturesError(f"{name}: expected a text, a number or a truth value; got {_shown(given)}")
+            raise NamedFeaturesError(
+                f"{_shown_name(name)}: expected a text, a number or a truth value; got {_shown(given)}"
+            )
         return words_of(text) if self.kind_of(name) is Kind.TEXT else [text] if text else []
 
     def indices_of(self, name: str, values: Sequence[str]) -> IndexArray:
@@ -244,7 +246,7 @@ def number_of(name: str, value: object) -> float:
             number = math.inf
         if math.isfinite(number):
             return number
-    raise NamedFeaturesError(f"{name}: expected a finite number; got {_shown(value)}")
+    raise NamedFeaturesError(f"{_shown_name(name)}: expected a finite number; got {_shown(value)}")
 
 
 def words_of(text: str) -> list[str]:
@@ -273,6 +275,11 @@ def sharing(distinct: float, hash_bits: int) -> float:
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
     return ", ".join(listed[:10]) + (", ..." if len(listed) > 10 else "")
+
+
+def _shown_name(name: str) -> str:
+    """A name as it may stand in a message: where nothing is hashed it is one of ours, and else whatever was sent."""
+    return name[:100] if name.isprintable() else f"{name[:100]!r}"
 
 
 def _shown(value: object) -> str:

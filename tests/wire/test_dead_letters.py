@@ -49,6 +49,16 @@ def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Head
     assert all(name == given for (name, _), (given, _) in zip(kept, own, strict=True) if not given.startswith("o"))
 
 
+def test_dead_letter_can_be_written_whatever_its_record_and_its_reason_are() -> None:
+    wrong = record(b"x" * 1_000_000, b"k" * 1_000_000, (("name", b"h" * 1_000_000), *[("n" * 100, b"c" * 100)] * 9_000))
+    key, value, headers = encode_dead_letter(wrong, "malformed", "é" * 1_000_000)
+    assert key is not None
+    assert value is not None
+    overhead = 100  # of the batch and of each number in it
+    content = sum(len(name) + len(content) + 10 for name, content in headers)
+    assert len(key) + len(value) + content + overhead < 2**20
+
+
 def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
     own = (("onebit-offset", b"5"), ("original-onebit-offset", b"6"), ("original-", b"7"), ("trace", b"8"))
     assert letter_of(record(b"", headers=own)).headers[6:] == (

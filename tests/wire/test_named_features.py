@@ -95,6 +95,16 @@ def test_what_does_not_fit_is_refused(x: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_a_name_that_a_sender_made_up_does_not_fill_the_message() -> None:
+    encoder = build({}, 10, unknown=True)
+    for given in ([1], {"a": 1}, 10**400):
+        with pytest.raises(NamedFeaturesError) as refused:
+            encoder.encode({"é" * 400_000: given})
+        assert len(str(refused.value)) < 300
+    with pytest.raises(NamedFeaturesError, match=r"^'\\x1b\[2J': expected a finite number"):
+        encoder.encode({"\x1b[2J": [1]})
+
+
 def test_numbers_that_share_an_index_and_are_too_large_together_are_refused() -> None:
     with pytest.raises(NamedFeaturesError, match="finite sum"):
         build({}, 1, unknown=True).encode({str(n): 1e308 for n in range(6)})
