@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
 from stream.brokers.client_config import ClientConfig
 from stream.brokers.confluent.connection import Connection
@@ -49,6 +49,20 @@ def test_member_that_was_cut_off_is_not_out_although_it_has_read_what_came_befor
     member = _member(connection, {})
     connection.cut_off_s = time.monotonic()
     assert [record.offset for record in member.poll(0, 10)] == [7]
+
+    member.hear_thrown_out()
+
+
+def test_member_hears_what_a_producer_has_to_say_of_the_broker_before_it_is_out(connection: Connection) -> None:
+    class Producer:
+        def listen(self) -> None:
+            connection._hear(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+        def close(self) -> None:
+            raise AssertionError
+
+    member = _member(connection, {})
+    connection.opened(Producer())  # nobody listens to it while a question is put
 
     member.hear_thrown_out()
 

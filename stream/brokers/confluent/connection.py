@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -73,6 +73,14 @@ def error_of(raised: BaseException) -> Any:
     return raised.args[0]
 
 
+@runtime_checkable
+class Speaking(Protocol):
+    """A client that tells how its broker does when it is listened to, and is not listened to all the time."""
+
+    def listen(self) -> None:
+        """Have it say now what it has to say."""
+
+
 class Connection(OpenClients):
     """How a Kafka is reached, and the clients that are open there."""
 
@@ -107,6 +115,12 @@ class Connection(OpenClients):
             **self._security,
             **{name.replace("_", "."): value for name, value in own.items()},
         }
+
+    def listen(self) -> None:
+        """Hear what the clients have to say that nobody has heard, while a question was put, say."""
+        for client in self._clients:
+            if isinstance(client, Speaking):
+                client.listen()
 
     def _hear(self, error: Any) -> None:
         if error.code() in (_code._ALL_BROKERS_DOWN, _code._TRANSPORT):

@@ -212,6 +212,7 @@ class GroupConsumer(Reader):
         finds the broker in reach. Records say nothing of the group: they may have come before the broker went away.
         """
         others = self._admin.members(self.group)
+        self._connection.listen()
         return self._connection.cut_off_s > self._known_s and not any(others.values())
 
     def membership(self) -> bytes:

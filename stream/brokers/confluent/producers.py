@@ -237,6 +237,11 @@ class PlainProducer:
             self._renew()
             raise
 
+    def listen(self) -> None:
+        """See Speaking."""
+        with suppress(*RAISED):
+            self._client.poll(0)
+
     def close(self) -> None:
         """See Producer."""
         try:
@@ -343,6 +348,11 @@ class TransactionalConfluentProducer:
         with self._translating("abort"):
             self._client.abort_transaction(self._connection.request_timeout_s)
         self._sent.drop()
+
+    def listen(self) -> None:
+        """See Speaking."""
+        with suppress(*RAISED):
+            self._client.poll(0)
 
     def close(self) -> None:
         """See TransactionalProducer."""
