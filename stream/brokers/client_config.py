@@ -123,9 +123,9 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
         ClientConfigError: an unknown property, a value that is not accepted, or values that do not go together.
     """
     translated = _translated(properties)
-    for name in translated:
-        if name not in PROPERTIES:
-            raise ClientConfigError(_unknown(name))
+    unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
+    if unknown:  # all at once: the files that companies hand out have several
+        raise ClientConfigError("; ".join(unknown))
     values = {name: _value(name, text) for name, text in translated.items()}
     config = ClientConfig(**{name.replace(".", "_"): value for name, value in values.items()})  # type: ignore[arg-type]
     _check(config)
@@ -221,7 +221,7 @@ def _unknown(name: str) -> str:
     what = next((what for start, what in _REFUSED.items() if name == start or name.startswith(_dotted(start))), None)
     if what is not None:
         return f"{name}: {what}"
-    hint = close_matches(name, (*PROPERTIES, BOOTSTRAP)) or f"; known are {', '.join((*PROPERTIES, BOOTSTRAP))}"
+    hint = close_matches(name, (*PROPERTIES, BOOTSTRAP)) or ", see docs/security.md: take the line out"
     return f"{name}: no property of this name is known{hint}"
 
 

@@ -85,7 +85,7 @@ SASL = {"security.protocol": "SASL_SSL"}
     ("properties", "message"),
     [
         ({"sasl.mecanism": "PLAIN"}, "sasl.mecanism: no property of this name is known; did you mean sasl.mechanism"),
-        ({"zzz": "1"}, "zzz: no property of this name is known; known are security.protocol, "),
+        ({"zzz": "1"}, "zzz: no property of this name is known, see docs/security.md: take the line out"),
         ({"security.protocol": "TLS"}, "security.protocol: expected one of PLAINTEXT, SSL, .*; got 'TLS'"),
         (SASL | {"sasl.mechanism": "GSSAPI"}, "sasl.mechanism: expected one of PLAIN, .*; got 'GSSAPI'"),
         ({"ssl.truststore.location": "/t.jks"}, r"ssl.truststore.location: Java's key stores .* export PEM"),
@@ -119,6 +119,13 @@ def test_what_cannot_be_used_is_named_with_what_to_do_in_one_line(properties: di
         client_config(properties)
     assert SECRET not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_file_with_several_properties_that_are_not_taken_is_told_of_all_of_them() -> None:
+    handed_out = {"client.dns.lookup": "use_all_dns_ips", "session.timeout.ms": "45000", "acks": "all"}
+    with pytest.raises(ClientConfigError) as refused:
+        client_config(SCRAM | USER | handed_out)
+    assert all(f"{name}: " in str(refused.value) for name in handed_out), refused.value
 
 
 def test_a_file_has_comments_lines_that_go_on_and_values_with_equals_signs(tmp_path: Path) -> None:
