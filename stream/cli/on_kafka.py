@@ -65,6 +65,10 @@ def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: st
             _wait_until_settled(broker, topics, settings, learner, dataset, programs, stop)
             for message in programs.warnings("replay"):
                 warn(f"`onebit replay`: {message}")
+        announce(
+            f"{learner}: its topics are kept; audit: {command_hint(settings, 'verify')}; to take them away: "
+            f"{command_hint(settings, 'topics delete')}"
+        )
         wall_s = time.perf_counter() - started_s
         judge, virtual_s = _judge(broker, topics, settings, dataset)
         ended = _shared_end if shares_model else _own_end
@@ -222,7 +226,7 @@ def _wait_until_settled(
                 time.sleep(1.0)
                 continue
             if progress.due():
-                progress.show(ledger.decided, pending=ledger.pending)
+                progress.show(ledger.decided, pending=ledger.pending, to_come=max(0, feedback - ledger.feedback))
             if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
                 break
     follower.close()

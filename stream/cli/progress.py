@@ -115,8 +115,15 @@ class RunProgress:
         """Whether it is time to show something; cheap enough for an inner loop."""
         return self._now_s() - self._shown_s >= self._line.interval_s
 
-    def show(self, decided: int, error_rate: float = math.nan, pending: int = 0) -> None:
-        """Show where the run stands: decisions so far, how many were wrong, and how many wait for their feedback."""
+    def show(self, decided: int, error_rate: float = math.nan, pending: int = 0, to_come: int = 0) -> None:
+        """Show where the run stands.
+
+        Args:
+            decided: decisions so far.
+            error_rate: of them.
+            pending: how many of them wait for their feedback.
+            to_come: feedback that will come, for whatever decisions; said when all of them are settled without it.
+        """
         now_s = self._now_s()
         self._shown_s = now_s
         per_s = decided / max(now_s - self._started_s, 1e-9)
@@ -126,7 +133,10 @@ class RunProgress:
         if pending:
             figures.append(f"pending {pending:,}")
         left_s = self._time_to_go.estimate_s(decided, pending, now_s)
-        figures.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
+        if to_come and pending == 0 and decided >= self._events:
+            figures.append(f"all settled, {to_come:,} late or repeated feedback to come")
+        else:
+            figures.append(f"ETA {f'{left_s:.0f} s' if left_s < 60 else tables.duration(left_s)}")
         self._line.show(2 * decided - pending, "  ".join(figures))
 
 

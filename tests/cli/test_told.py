@@ -128,6 +128,16 @@ def test_progress_tells_what_is_pending_and_how_long_that_takes(capsys: pytest.C
     assert second.endswith("pending 8  ETA 4 min 0 s")
 
 
+def test_progress_tells_what_is_waited_for_when_all_is_settled(capsys: pytest.CaptureFixture[str]) -> None:
+    times_s = iter((0.0, 19.0, 20.0, 21.0))
+    progress = RunProgress(AnnouncedLine("newtron"), 10, lambda: next(times_s))
+    progress.show(10, pending=1, to_come=13)
+    progress.show(10, pending=0, to_come=12)
+    progress.show(10, pending=0, to_come=0)
+    ends = [line.rpartition("  ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert ends == ["ETA 1 s", "all settled, 12 late or repeated feedback to come", "ETA 0 s"]
+
+
 def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
     newtron = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
     told = cost.warning(newtron, 25, 1_000)

@@ -100,6 +100,7 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     page = tmp_path / "page.html"
     run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", "--report", str(page), *flags.split())
     assert run.wait() == 0, run.said()
+    assert f"audit: onebit verify --bootstrap {kafka.bootstrap} --topic-prefix {prefix}" in run.said()
     report = json.loads(run.said().splitlines()[-1])
     settled = {"decided": 1_500, "pending": 0, "malformed": 0, "ledger_ok": True, "data": "optdigits"}
     assert {name: report[name] for name in settled} == settled
