@@ -8,6 +8,7 @@ Nothing here shows a secret: neither an error, nor a repr.
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -99,6 +100,7 @@ _REFUSED = {
         "certificates are always verified; name your own authority by ssl.ca.location; that the name differs can be "
         "allowed by ssl.endpoint.identification.algorithm=none"
     ),
+    "client.dns.lookup": "all addresses of a name are tried in any case: take the line out",
     "session.timeout.ms": "it is a setting of its own, session_timeout: take the line out",
     "transaction.timeout.ms": "it is a setting of its own, transaction_timeout: take the line out",
     **dict.fromkeys(
@@ -139,15 +141,16 @@ def read_properties(path: Path) -> dict[str, str]:
         ClientConfigError: the file cannot be read, or a line is no property.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # some editors write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ClientConfigError(f"{path}: the properties cannot be read: {reason}") from None
     found: dict[str, str] = {}
     for number, line in _whole_lines(lines):
-        name, equals, value = (part.strip() for part in line.partition("="))
-        if not equals or not re.fullmatch(r"[\w.-]+", name):  # the line is not shown: it may hold a secret
+        read = _PROPERTY.fullmatch(line)
+        if read is None:  # the line is not shown: it may hold a secret
             raise ClientConfigError(f"{path}, line {number}: expected NAME=VALUE, or # before a comment")
+        name, value = read.groups()
         if name in found:
             raise ClientConfigError(f"{path}, line {number}: {name} stands there twice; leave one")
         if name in SECRETS and "\\" in value:
@@ -155,8 +158,20 @@ def read_properties(path: Path) -> dict[str, str]:
                 f"{path}, line {number}: {name} has a backslash, which Java's files and librdkafka's mean differently; "
                 f"take the line out, and give it by the variable ONEBIT_{name.replace('.', '_').upper()}"
             )
-        found[name] = value
+        found[name] = _of_java(value) if name == "sasl.jaas.config" else re.sub(r"\\([:=#!])", r"\1", value)
     return found
+
+
+_PROPERTY = re.compile(r"([\w.-]+)\s*[=:]\s*(.*?)\s*", re.DOTALL)
+_JAVA_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_JAVA_CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _of_java(value: str) -> str:
+    """A value as Java reads it from a file of properties, where a backslash escapes what follows."""
+    return _JAVA_ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _JAVA_CHARACTERS.get(found[2], found[2]), value
+    )
 
 
 def _whole_lines(lines: list[str]) -> list[tuple[int, str]]:
@@ -180,8 +195,9 @@ def _whole_lines(lines: list[str]) -> list[tuple[int, str]]:
 def _translated(properties: Mapping[str, str]) -> dict[str, str]:
     """Properties by librdkafka's names, whichever client they were written for."""
     given = {name: value for name, value in properties.items() if name != BOOTSTRAP}
-    if (mechanism := given.pop("sasl.mechanisms", None)) is not None:
-        given.setdefault("sasl.mechanism", mechanism)
+    mechanism = given.pop("sasl.mechanisms", None)
+    if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
+        raise ClientConfigError("sasl.mechanism and sasl.mechanisms mean the same, and differ; leave one")
     if (jaas := given.pop("sasl.jaas.config", None)) is not None:
         for name, value in _of_jaas(jaas, given.get("sasl.mechanism")).items():
             given.setdefault(name, value)
@@ -205,6 +221,11 @@ def _of_jaas(text: str, mechanism: str | None) -> dict[str, str]:
         raise ClientConfigError(
             "sasl.jaas.config: expected PlainLoginModule or ScramLoginModule required username=... password=...; of "
             f"other modules nothing is taken over; for tokens {_TOKENS}"
+        )
+    if _JAAS_OPTION.sub("", found["options"]).strip():
+        raise ClientConfigError(
+            "sasl.jaas.config: expected NAME=VALUE options with nothing between them but blanks; got something else: a "
+            'quote within quotes is written \\" in a file of properties'
         )
     options = {name: next(filter(None, values), "") for name, *values in _JAAS_OPTION.findall(found["options"])}
     options = {name: re.sub(r"\\(.)", r"\1", value) for name, value in options.items()}
@@ -284,6 +305,19 @@ def _check_sasl(config: ClientConfig) -> None:
                 else ""
             )
             raise ClientConfigError(f"{property_of(field)}: {mechanism} needs it; got none{how}")
+    if mechanism == BY_TOKEN:
+        _check_command(config.sasl_oauthbearer_token_command or "")
+
+
+def _check_command(command: str) -> None:
+    try:
+        wrong = "" if shlex.split(command) else "it is empty"
+    except ValueError as error:
+        wrong = str(error).lower()
+    if wrong:
+        raise ClientConfigError(
+            f"sasl.oauthbearer.token.command: expected a command and its arguments, with quotes as in a shell; {wrong}"
+        )
 
 
 def _plain(value: str | SecretStr) -> str:

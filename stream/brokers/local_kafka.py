@@ -114,7 +114,7 @@ def start(
         port: Where clients connect, on the loopback interface alone; 0 chooses a free port.
         data_dir: The broker's home; `default_home()` when left out.
         ephemeral: Keep the records in a temporary directory, which is removed when the broker stops.
-        secure: Clients come in by TLS and SCRAM, and may do what ACLs allow.
+        secure: Clients come in by TLS and SCRAM, and may do what ACLs allow; a home that began so goes on so.
         timeout_s: How long the broker may take until it answers.
         settings: More of the broker's settings, which win over those chosen here.
         progress: Is told what is being done, a line at a time.
@@ -198,11 +198,14 @@ def local_kafka(
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
-    """What secures the broker of a home; None when it is not to be secured."""
+    """What secures the broker of a home; None when it is not to be secured. One that was secured stays so."""
     security = LocalSecurity(home)
-    if is_formatted and security.exists != secure:
-        began = "as a secured broker" if security.exists else "as one without security"
-        raise LocalKafkaError(f"the records in {home} began {began}, and go on so; take another folder, or purge them")
+    if is_formatted and security.exists:
+        return security
+    if is_formatted and secure:
+        raise LocalKafkaError(
+            f"the records in {home} began without security, and go on so; take another folder, or purge them"
+        )
     if secure and not security.exists:
         security.make()
     return security if secure else None

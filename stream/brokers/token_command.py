@@ -1,13 +1,16 @@
 """Tokens for OAUTHBEARER, from a command that prints one.
 
 The command prints the token alone, or the answer of an OAuth server as JSON, with `access_token` and `expires_in`. A
-token is used again until four fifths of its time are over. When it ends is told by `expires_in`, or by the token itself
-if it is a JWT; of a token that does not tell, each connection gets a fresh one.
+token is used again until four fifths of its time are over, and until its end as long as the command fails. When it ends
+is told by `expires_in`, or by the token itself if it is a JWT; of a token that does not tell, each connection gets a
+fresh one.
 """
 
 import base64
 import json
+import os
 import shlex
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -15,7 +18,8 @@ from typing import Any, NamedTuple
 
 from stream.brokers.port import AccessError
 
-COMMAND_TIMEOUT_S = 30.0
+COMMAND_TIMEOUT_S = 9.0
+"""confluent-kafka waits ten seconds for a token."""
 
 _USED_FOR = 0.8  # of its time
 
@@ -34,7 +38,7 @@ class TokenCommand:
     def __init__(self, command: str) -> None:
         self._arguments = shlex.split(command)
         self._token = Token("", 0.0, "")
-        self._fresh_until_s = 0.0
+        self._fresh_until_s = self._valid_until_s = time.monotonic()
 
     def token(self) -> Token:
         """A token that is valid.
@@ -42,28 +46,44 @@ class TokenCommand:
         Raises:
             AccessError: the command failed, or printed no token. What it printed is not shown: it may hold a secret.
         """
-        now_s = time.time()
-        if now_s >= self._fresh_until_s:
-            self._token = read_token(self._run(), now_s)
-            self._fresh_until_s = now_s + _USED_FOR * (self._token.expires_s - now_s)
+        if time.monotonic() >= self._fresh_until_s:
+            try:
+                self._renew()
+            except AccessError:
+                if time.monotonic() >= self._valid_until_s:
+                    raise
         return self._token
+
+    def _renew(self) -> None:
+        now_s, monotonic_s = time.time(), time.monotonic()
+        self._token = read_token(self._run(), now_s)
+        left_s = self._token.expires_s - now_s
+        self._fresh_until_s, self._valid_until_s = monotonic_s + _USED_FOR * left_s, monotonic_s + left_s
 
     def _run(self) -> str:
         command = f"sasl.oauthbearer.token.command ({self._arguments[0]} ...)"
         try:
-            done = subprocess.run(
-                self._arguments, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False,
-                stdin=subprocess.DEVNULL,
+            process = subprocess.Popen(
+                self._arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            reason = error.strerror if isinstance(error, OSError) else f"it took longer than {COMMAND_TIMEOUT_S:g} s"
-            raise AccessError(f"{command}: expected a token; the command could not be run: {reason}") from None
-        if done.returncode != 0:
+        except OSError as error:
+            raise AccessError(f"{command}: expected a token; the command could not be run: {error.strerror}") from None
+        with process:
+            try:
+                printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                reason = f"it took longer than {COMMAND_TIMEOUT_S:g} s"
+                raise AccessError(f"{command}: expected a token; the command was ended: {reason}") from None
+            finally:
+                with suppress(ProcessLookupError):  # with all that it has started
+                    os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode != 0:
             raise AccessError(
-                f"{command}: expected a token; the command ended with exit code {done.returncode}; run it by hand, and "
-                "see what it says"
+                f"{command}: expected a token; the command ended with exit code {process.returncode}; run it by hand, "
+                "and see what it says"
             )
-        return done.stdout
+        return printed.decode("utf-8-sig", errors="replace")
 
 
 def read_token(printed: str, now_s: float) -> Token:
@@ -76,8 +96,9 @@ def read_token(printed: str, now_s: float) -> Token:
     if text.startswith("{"):
         with suppress(ValueError, KeyError, TypeError):
             answer = json.loads(text)
-            expires_s = now_s + float(answer.get("expires_in", 0))
             text = str(answer["access_token"])
+            if (left_s := answer.get("expires_in")) is not None:
+                expires_s = now_s + float(left_s)
     if not text or not text.isascii() or not text.isprintable() or set(text) & set(' {}"'):
         raise AccessError(
             "sasl.oauthbearer.token.command: expected the token alone, or JSON with access_token and expires_in; the "

@@ -104,6 +104,19 @@ SASL = {"security.protocol": "SASL_SSL"}
             "sasl.password: PLAIN needs it; got none .*ONEBIT_SASL_PASSWORD",
         ),
         (SASL | {"sasl.mechanism": "OAUTHBEARER"}, "sasl.oauthbearer.token.command: OAUTHBEARER needs it; got none"),
+        (
+            SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": f"echo '{SECRET}"},
+            "sasl.oauthbearer.token.command: expected a command .*; no closing quotation",
+        ),
+        (
+            SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": "  "},
+            "sasl.oauthbearer.token.command: expected a command .*; it is empty",
+        ),
+        (SCRAM | {"sasl.mechanisms": "PLAIN"}, "sasl.mechanism and sasl.mechanisms mean the same, and differ"),
+        (
+            {"sasl.jaas.config": jaas("plain.Plain", f'username="a" password="{SECRET}"b"')},
+            "got something else: a quote",
+        ),
         (SCRAM | {"ssl.key.location": "/key"}, "a client's certificate needs its key"),
         (SCRAM | {"ssl.ca.location": ""}, "ssl.ca.location: expected a value; got none"),
         ({"sasl.jaas.config": f"com.sun.Krb5LoginModule required password={SECRET};"}, "expected PlainLoginModule or"),
@@ -132,6 +145,22 @@ def test_a_file_has_comments_lines_that_go_on_and_values_with_equals_signs(tmp_p
     path = tmp_path / "client.properties"
     path.write_text('# ours\n! theirs\n\n security.protocol = SSL\nsasl.jaas.config=a required \\\n  b="c=d";\n')
     assert read_properties(path) == {"security.protocol": "SSL", "sasl.jaas.config": 'a required b="c=d";'}
+
+
+def test_a_file_is_read_as_java_has_stored_it(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    meant = 'p\\a"t:h'
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    stored = f'{module} required username\\="ada" password\\="p\\\\\\\\a\\\\"t\\:h";'
+    path.write_text(
+        f"bootstrap.servers: kafka\\:9092\nsecurity.protocol=SASL_SSL\nsasl.jaas.config={stored}\n",
+        encoding="utf-8-sig",
+    )
+    properties = read_properties(path)
+    assert properties["bootstrap.servers"] == "kafka:9092"
+    config = client_config(properties)
+    assert config.sasl_password is not None
+    assert (config.sasl_username, config.sasl_password.get_secret_value()) == ("ada", meant)
 
 
 @pytest.mark.parametrize(

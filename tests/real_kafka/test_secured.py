@@ -19,10 +19,13 @@ import pytest
 import trustme
 from kafka import KafkaConsumer, KafkaProducer
 
+from stream.brokers import local_kafka
 from stream.brokers.client_config import client_config, read_properties
 from stream.brokers.connecting import connect
 from stream.brokers.kafka_python.security import settings_of
 from stream.brokers.local_kafka import LocalKafkaError, start
+from stream.brokers.local_security import LocalSecurity
+from stream.brokers.port import AccessError
 from stream.cli.app import main
 from stream.cli.exits import ExitCode
 from stream.testing.processes import wait_for
@@ -112,6 +115,16 @@ def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str,
                 pass
 
 
+def test_a_name_of_scram_may_have_the_characters_that_mean_something_there(secured: Secured, client: str) -> None:
+    secured.add_users("a,b=c")
+    config = client_config(read_properties(secured.file_of("a,b=c")))
+    with (
+        closing(connect(secured.kafka.bootstrap, config=config, client=client)) as broker,
+        pytest.raises(AccessError, match="does not allow user a,b=c"),  # who is in, and may do nothing
+    ):
+        broker.describe_topics(["none"])
+
+
 REFUSED = {
     "wrong password": (
         {"sasl_password": "wrong-" + PASSWORD},
@@ -166,8 +179,10 @@ def test_home_of_a_secured_broker_is_secured_for_good(users: Secured, tmp_path: 
     storage = tmp_path / "storage"
     storage.mkdir()
     (storage / "meta.properties").write_text("version=1\n")
-    with pytest.raises(LocalKafkaError, match="began as one without security, and go on so"):
+    with pytest.raises(LocalKafkaError, match="began without security, and go on so"):
         start(0, tmp_path, secure=True)
+    LocalSecurity(tmp_path).make()  # and needs not be asked for again
+    assert local_kafka._security(tmp_path, secure=False, is_formatted=True) is not None
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ What kafka-python leaves to its caller:
 - It throws away what a broker has said in the moment in which it hangs up: why it lets nobody in.
 - It builds TLS anew for each connection, and says "handshake failed" of a file that is not there. Here that is done
   once, before anything is connected.
+- It sends the name of a SCRAM user as it is, whatever its characters mean there.
 - It waits for the end of a handshake without a limit. Here it has what is left of the time to connect.
 """
 
@@ -59,9 +60,15 @@ def settings_of(config: ClientConfig) -> dict[str, Any]:
             settings["sasl_oauth_token_provider"] = _Tokens(config)
         else:
             assert config.sasl_password is not None
-            settings["sasl_plain_username"] = config.sasl_username
+            settings["sasl_plain_username"] = _saslname(config)
             settings["sasl_plain_password"] = config.sasl_password.get_secret_value()
     return settings
+
+
+def _saslname(config: ClientConfig) -> str:
+    """The user's name as the mechanism writes it: in SCRAM = and , mean something (RFC 5802, section 5.1)."""
+    name = config.sasl_username or ""
+    return name if config.sasl_mechanism == "PLAIN" else name.replace("=", "=3D").replace(",", "=2C")
 
 
 class _TlsSocket(ssl.SSLSocket):
