@@ -1,5 +1,6 @@
 """A member of confluent-kafka whose group does not know it any more: it was paused, or its broker was out of reach."""
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 from stream.brokers.client_config import ClientConfig
 from stream.brokers.confluent.connection import Connection
 from stream.brokers.confluent.membership import GroupConsumer
-from stream.brokers.port import FencedError
+from stream.brokers.port import BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 
 CONTEXTS = TopicPartition("contexts", 0)
@@ -65,6 +66,30 @@ def test_member_hears_what_a_producer_has_to_say_of_the_broker_before_it_is_out(
     connection.opened(Producer())  # nobody listens to it while a question is put
 
     member.hear_thrown_out()
+
+
+def test_commit_of_offsets_that_does_not_come_back_is_given_up(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = _member(connection, {})
+    ended = threading.Event()
+    monkeypatch.setattr(connection, "patience_s", 0.2)
+    monkeypatch.setattr(member, "membership", lambda: b"")
+    monkeypatch.setattr(member, "_client", SimpleNamespace(commit=lambda offsets, asynchronous: ended.wait(60)))
+    with pytest.raises(BrokerUnavailableError, match=r"could not commit offsets of group learners"):
+        member.commit({CONTEXTS: 8})
+    ended.set()
+    member.hear_thrown_out()  # nobody heard of the broker meanwhile
+
+
+def test_records_of_partitions_that_were_taken_back_meanwhile_are_not_kept(connection: Connection) -> None:
+    member = _member(connection, {})
+    member.pause([CONTEXTS])
+    member._positions = {}
+    assert member._receive(0.0, 10) == []
+    member._positions = {CONTEXTS: 3}
+    member.resume([CONTEXTS])
+    assert member._take_aside(10) == []
 
 
 def test_member_that_was_cut_off_and_then_paused_is_out(connection: Connection) -> None:

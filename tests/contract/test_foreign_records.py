@@ -107,6 +107,22 @@ def test_compressed_batches_of_other_clients_are_read(
     assert [record.value for record in read_partition(adapted, tp)] == sent
 
 
+def test_a_batch_that_is_large_when_it_is_unpacked_is_read(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
+    tp = one_partition(adapted, prefix + "unpacked")
+    sent = 130  # of 900 kB: more than librdkafka takes in one answer by itself
+    ours: Any = ConfluentProducer(
+        {
+            "bootstrap.servers": kafka.bootstrap, "compression.type": "zstd", "linger.ms": 3_000,
+            "batch.size": 900_000_000, "message.max.bytes": 900_000_000,
+        }
+    )  # fmt: skip
+    for _ in range(sent):
+        ours.produce(tp.topic, b"j" * 900_000, b"key", tp.partition)
+    assert ours.flush(60) == 0
+    assert stored_bytes(kafka, tp) < 1_000_000, "no large batch was written"
+    assert [len(record.value or b"") for record in read_partition(adapted, tp)] == [900_000] * sent
+
+
 def stored_bytes(kafka: LocalKafka, tp: TopicPartition) -> int:
     """What a partition takes on the broker's disk."""
     (log,) = (kafka.storage / f"{tp.topic}-{tp.partition}").glob("*.log")

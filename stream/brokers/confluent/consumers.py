@@ -43,6 +43,9 @@ partition that is read on waits for a fetch that is under way."""
 
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
+_UNPACKED_BYTES_MAX = 1 << 30
+"""A batch that zstd has made small is refused beyond this size; the client's own is a tenth."""
+
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
 """The client waits for whole milliseconds: to wait for less is to ask it again and again, some 100 times."""
@@ -72,6 +75,7 @@ def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
                     "fetch_wait_max_ms": min(_FETCH_WAIT_MS, connection.request_timeout_ms // 2),
                     "fetch_error_backoff_ms": 50,
                     "fetch_queue_backoff_ms": 5,
+                    "receive_message_max_bytes": _UNPACKED_BYTES_MAX,
                     "queued_min_messages": _FETCHED_RECORDS_MIN,
                     "queued_max_messages_kbytes": _FETCHED_KIB_MAX,
                     **own,
@@ -166,7 +170,8 @@ class Reader:
         for event in events:
             tp = TopicPartition(event.topic(), event.partition())
             if tp in self._paused or tp in self._aside:
-                self._set_aside(tp, event)
+                if tp in self._positions:  # else it was taken back while this was received
+                    self._set_aside(tp, event)
             else:
                 taken.append(event)
         return taken
@@ -214,7 +219,7 @@ class Reader:
                 self._has_moved = True
         elif code == _code._AUTO_OFFSET_RESET:
             self._hear_of_no_such_offset(tp, event, error)
-        elif code == _code._BAD_MSG:
+        elif code in (_code._BAD_MSG, _code._BAD_COMPRESSION):
             self._unreadable[tp] = damaged(tp, self._positions.get(tp, -1), f"CorruptRecord: {error.str()}")
         else:
             self._errors.append(error)

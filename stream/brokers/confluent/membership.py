@@ -11,16 +11,19 @@ What librdkafka leaves to its caller:
   stands in their bytes, tells (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close; `close` makes it leave.
 - Nobody tells when a heartbeat was answered. The group is asked instead (`check_place`).
+- A commit of offsets has no time-out, and waits for a broker that stands still for as long as that does (`commit`).
 """
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import confluent_kafka
 
 from stream.brokers.confluent.admin import Admin
+from stream.brokers.confluent.bounded import bounded
 from stream.brokers.confluent.connection import FENCED, RAISED, RETRY_S, Connection
 from stream.brokers.confluent.consumers import Reader, make_consumer
 from stream.brokers.port import (
@@ -141,6 +144,8 @@ class GroupConsumer(Reader):
         self._positions = beginnings | self._admin.committed(self.group, sorted(tps))
         self._is_assigned = False
         self._paused.clear()
+        self._aside.clear()
+        self._stopped.clear()
         self._listener.on_assigned(tps)
         for tp in sorted(tps - self._paused):  # of what the user has paused, the user knows where to read on
             if self._positions[tp] < beginnings[tp]:
@@ -185,11 +190,12 @@ class GroupConsumer(Reader):
         """Ask the group who has the place of this member, and join again, or never again."""
         try:
             place = self._ask_place()
+            may_be_out = place is None and not (self._rejoins or self._was_busy or self._was_cut_off())
         except BrokerUnavailableError:
             return  # the next poll asks again
         if place not in (None, self._member_id):
             self._out = replaced(self._member, self.group)
-        elif place is None and not (self._rejoins or self._was_busy or self._was_cut_off()):
+        elif may_be_out:
             self._out = thrown_out(self._member, self.group)
         self._refuse_if_out()
         if self._is_broken:
@@ -232,10 +238,20 @@ class GroupConsumer(Reader):
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Consumer."""
         self.membership()
-        with self._connection.translating(f"commit offsets of group {self.group}", self.needs()):
-            self._client.commit(
-                offsets=[_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()], asynchronous=False
-            )
+        positions = [_kafka.TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+        what = f"commit offsets of group {self.group}"
+        with self._connection.translating(what, self.needs()):
+            try:
+                bounded(
+                    partial(self._client.commit, offsets=positions, asynchronous=False), self._connection.patience_s
+                )
+            except TimeoutError as error:
+                self._connection.cut_off_s = time.monotonic()  # nobody heard what the clients said meanwhile
+                self._is_broken = True
+                raise BrokerUnavailableError(
+                    f"could not {what}: Kafka at {self._connection.bootstrap} has not answered within "
+                    f"{self._connection.patience_s:g} s; see that it runs and is reachable"
+                ) from error
 
     def check_place(self) -> None:
         """See Consumer."""
@@ -244,11 +260,12 @@ class GroupConsumer(Reader):
             return
         try:
             place = self._ask_place()
+            may_be_out = place is None and not (self._rejoins or self._was_cut_off())
         except BrokerError:
             return
         if place not in (None, self._member_id):
             self._out = replaced(self._member, self.group)
-        elif place is None and not (self._rejoins or self._was_cut_off()):
+        elif may_be_out:
             self._out = thrown_out(self._member, self.group)
         self._refuse_if_out()
         hears_by_s = time.monotonic() + _VERDICT_S
