@@ -89,6 +89,8 @@ class EmbeddedBroker:
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
         self._specs: dict[str, TopicSpec] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._topics_made = 0
         self._logs: dict[tuple[str, int], _Log] = {}
         self._groups: dict[str, _Group] = {}
         self._epochs: dict[str, int] = {}
@@ -98,6 +100,9 @@ class EmbeddedBroker:
         """See Broker."""
         check_settings(specs, self.describe_topics([spec.name for spec in specs]))
         for spec in specs:
+            if spec.name not in self._specs:
+                self._topics_made += 1
+                self._topic_ids[spec.name] = str(self._topics_made)
             self._specs[spec.name] = spec
             for partition in range(spec.partitions):
                 self._logs.setdefault(TopicPartition(spec.name, partition), _Log())
@@ -107,7 +112,7 @@ class EmbeddedBroker:
         return {
             name: TopicDescription(
                 name, spec.partitions, append_time=True, compacted=spec.compacted,
-                retention_ms=spec.retention_ms, replication=spec.replication,
+                retention_ms=spec.retention_ms, replication=spec.replication, topic_id=self._topic_ids[name],
             )
             for name in names
             if (spec := self._specs.get(name)) is not None

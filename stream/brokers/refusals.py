@@ -17,7 +17,7 @@ def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescr
             continue
         expected = TopicDescription(
             spec.name, spec.partitions, append_time=True, compacted=spec.compacted,
-            retention_ms=spec.retention_ms, replication=spec.replication,
+            retention_ms=spec.retention_ms, replication=spec.replication, topic_id=found.topic_id,
         )  # fmt: skip
         wrong += [
             f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"

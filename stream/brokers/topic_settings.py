@@ -25,7 +25,9 @@ def settings_of(spec: TopicSpec) -> dict[str, str]:
     }
 
 
-def description_of(name: str, partitions: int, replication: int, settings: Mapping[str, str]) -> TopicDescription:
+def description_of(
+    name: str, partitions: int, replication: int, settings: Mapping[str, str], topic_id: str = ""
+) -> TopicDescription:
     """A topic as Kafka describes it."""
     return TopicDescription(
         name,
@@ -34,4 +36,5 @@ def description_of(name: str, partitions: int, replication: int, settings: Mappi
         compacted="compact" in settings["cleanup.policy"],
         retention_ms=int(settings["retention.ms"]),
         replication=replication,
+        topic_id=topic_id,
     )

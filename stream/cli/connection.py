@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from stream.cli.exits import ExitCode
 from stream.cli.setting_names import flag_of
 from stream.cli.settings import Settings, SettingsError
 from stream.cli.watching import Watched, watched
-from stream.wire.topics import Topics
+from stream.wire.topics import TopicDescription, Topics
 
 WATCH_INTERVAL_MS = 30_000
 """So often a program that runs looks whether its topics are still what it began with."""
@@ -88,6 +88,10 @@ def _start_hint(settings: Settings) -> str:
 
 def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = False) -> int:
     """The number of partitions; topics that are missing end the program with what to do."""
+    return _required(broker, settings, shares_model=shares_model)[topics_of(settings).contexts].partitions
+
+
+def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapping[str, TopicDescription]:
     topics = topics_of(settings)
     names = topics.all_of(shares_model=shares_model)
     descriptions = broker.describe_topics(names)
@@ -126,7 +130,7 @@ def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = F
             "key, where the first one counts, and records without a key cannot be written; set it to delete "
             "(kafka-configs --alter)"
         )
-    return counts[topics.contexts]
+    return descriptions
 
 
 def watch_topics(
@@ -135,17 +139,21 @@ def watch_topics(
     """A function to be called often, which looks now and then whether the topics are still what they were.
 
     It raises SettingsError when they are not: with other partitions an event's records do not meet any more,
-    without the broker's append time nothing is in order, and compaction deletes what recovery and audit read.
+    without the broker's append time nothing is in order, compaction deletes what recovery and audit read, and a topic
+    that was made anew would be read from where the old one stood.
     """
+    began = _required(broker, settings, shares_model=shares_model)
+    contexts = topics_of(settings).contexts
 
     def look() -> None:
         try:
-            found = require_topics(broker, settings, shares_model=shares_model)
+            found = _required(broker, settings, shares_model=shares_model)
         except BrokerUnavailableError:
             return  # what the program itself asks will tell
         except SettingsError as error:
             raise _altered(error) from error
-        _require_as_many(partitions, found)
+        _require_as_many(partitions, found[contexts].partitions)
+        _require_the_same(began, found)
 
     return every(WATCH_INTERVAL_MS, look)
 
@@ -156,6 +164,16 @@ def _require_as_many(partitions: int, found: int) -> None:
             f"the topics were altered while this program ran, and it goes no further: they had {partitions} "
             f"partitions, now they have {found}; an event's key belongs to another partition now. Begin anew with "
             "another prefix, and bring the model along (onebit model export, import)"
+        )
+
+
+def _require_the_same(began: Mapping[str, TopicDescription], found: Mapping[str, TopicDescription]) -> None:
+    anew = [name for name, topic in found.items() if topic.topic_id != began[name].topic_id]
+    if anew:
+        raise SettingsError(
+            f"the topics were altered while this program ran, and it goes no further: {', '.join(anew)} was deleted "
+            "and made anew, without what was in it. Begin anew with another prefix, and bring the model along (onebit "
+            "model export, import)"
         )
 
 
@@ -205,17 +223,25 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
 
 
 def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
+    contexts = topics_of(settings).contexts
     refused = 0  # times in a row that the broker answered, and would not do what was asked
-    partitions: int | None = None
+    began: Mapping[str, TopicDescription] | None = None
     while True:
         watched_by.waits(f"it waits for Kafka at {settings.bootstrap}")
         broker = connect(settings, watched_by.beats(stop))
         watched_by.waits("it begins")
         began_ms = monotonic_ms()
         try:
-            found = require_topics(broker, settings)
-            partitions = found if partitions is None else partitions
-            _require_as_many(partitions, found)  # topics may be altered while a program is not connected, too
+            try:
+                found = _required(broker, settings, shares_model=False)
+            except SettingsError as error:
+                if began is None:
+                    raise
+                raise _altered(error) from error
+            began = found if began is None else began
+            partitions = began[contexts].partitions
+            _require_as_many(partitions, found[contexts].partitions)  # while it was not connected, too
+            _require_the_same(began, found)
             work(broker, partitions, watched_by)
         except FencedError as error:
             raise fail(

@@ -30,6 +30,7 @@ class TopicDescription(NamedTuple):
     compacted: bool
     retention_ms: int
     replication: int
+    topic_id: str = ""  # a topic that is deleted and made anew has another one; empty: the broker gives none
 
 
 class Topics(NamedTuple):

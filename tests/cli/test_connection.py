@@ -21,6 +21,13 @@ def kafka(partitions: int) -> Broker:
     return broker
 
 
+def made_anew(broker: Broker) -> Broker:
+    topics = Topics.with_prefix()
+    broker.delete_topics([topics.feedback])
+    broker.create_topics(topics.specs(2))
+    return broker
+
+
 def run(monkeypatch: pytest.MonkeyPatch, brokers: Iterator[Broker]) -> list[int]:
     """Let a program work on one broker after the other, each of which goes away; how many partitions it was told."""
     told: list[int] = []
@@ -44,3 +51,15 @@ def test_work_is_begun_anew_on_the_next_connection(monkeypatch: pytest.MonkeyPat
 def test_topics_that_were_altered_while_the_broker_was_away_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"altered while this program ran.*had 2 partitions, now they have 3"):
         run(monkeypatch, iter([kafka(2), kafka(2), kafka(3)]))
+
+
+def test_a_topic_that_was_made_anew_while_the_broker_was_away_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match=r"altered while this program ran.*feedback was deleted and made anew"):
+        run(monkeypatch, iter([kafka(2), kafka(2), made_anew(kafka(2))]))
+
+
+def test_a_topic_that_is_gone_when_the_broker_is_back_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = kafka(2)
+    gone.delete_topics([Topics.with_prefix().feedback])
+    with pytest.raises(SettingsError, match=r"altered while this program ran.*there is no topic .*feedback"):
+        run(monkeypatch, iter([kafka(2), gone]))

@@ -16,7 +16,8 @@ from tests.contract.asking import Heard, joined, read, read_to_end, topic, until
 def test_topics_are_what_was_asked_for(broker: Broker, prefix: str) -> None:
     kept, compacted = prefix + "kept", prefix + "compacted"
     broker.create_topics([TopicSpec(kept, 3, retention_ms=86_400_000), TopicSpec(compacted, 1, compacted=True)])
-    assert broker.describe_topics([kept, compacted, prefix + "none"]) == {
+    found = broker.describe_topics([kept, compacted, prefix + "none"])
+    assert {name: description._replace(topic_id="") for name, description in found.items()} == {
         kept: TopicDescription(kept, 3, append_time=True, compacted=False, retention_ms=86_400_000, replication=1),
         compacted: TopicDescription(compacted, 1, append_time=True, compacted=True, retention_ms=-1, replication=1),
     }
@@ -60,6 +61,17 @@ def test_a_deleted_topic_is_gone_with_its_records_and_offsets(broker: Broker, pr
     topic(broker, prefix)
     assert broker.ends([tp]) == {tp: Ends(0, 0)}
     until(lambda: broker.committed(prefix, [tp]) == {})
+
+
+def test_a_topic_that_is_made_anew_is_another_one(broker: Broker, prefix: str) -> None:
+    name = topic(broker, prefix)
+    other = topic(broker, prefix, name="other")
+    before = broker.describe_topics([name, other])
+    broker.delete_topics([name])
+    topic(broker, prefix)
+    after = broker.describe_topics([name, other])
+    assert before[name].topic_id != after[name].topic_id
+    assert before[other].topic_id == after[other].topic_id != ""
 
 
 def test_what_does_not_exist_is_an_error(broker: Broker, prefix: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import admin as confluent_admin
 
@@ -19,6 +20,7 @@ from stream.cli import connection
 from stream.cli.app import main
 from stream.cli.console import every
 from stream.cli.exits import ExitCode
+from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 from tests.pipeline import context_value
@@ -45,6 +47,20 @@ def more_partitions(admin: Any, names: tuple[str, ...]) -> None:
         done.result(20)
 
 
+def made_anew(admin: Any, name: str) -> None:
+    admin.delete_topics([name])[name].result(20)
+    wanted = confluent.NewTopic(name, 2, 1, config={"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"})
+
+    def is_made() -> bool:
+        try:
+            admin.create_topics([wanted])[name].result(20)
+        except KafkaException:  # the old one is still being deleted
+            return False
+        return True
+
+    wait_for(is_made, "the topic is made anew")
+
+
 ALTERATIONS: dict[str, tuple[Alter, str]] = {
     "create time": (
         lambda admin, topics: set_config(admin, topics.feedback, *CREATE_TIME),
@@ -60,6 +76,10 @@ ALTERATIONS: dict[str, tuple[Alter, str]] = {
     ),
     "all have more partitions": (
         lambda admin, topics: more_partitions(admin, tuple(topics)), r"had 2 partitions, now they have 3",
+    ),
+    "one is made anew": (
+        lambda admin, topics: made_anew(admin, topics.feedback),
+        r"({feedback} was deleted and made anew|there is no topic {feedback})",
     ),
 }  # fmt: skip
 

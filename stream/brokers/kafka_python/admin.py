@@ -107,7 +107,8 @@ class Admin:
             settings = {setting: described["value"] for setting, described in configs[name].items()}
             if settings:  # none: deleted between the two questions
                 replication = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
-                descriptions[name] = description_of(name, len(topic["partitions"]), replication, settings)
+                topic_id = str(topic.get("topic_id") or "")
+                descriptions[name] = description_of(name, len(topic["partitions"]), replication, settings, topic_id)
         return descriptions
 
     def _existing(self, names: Sequence[str]) -> dict[str, Any]:
