@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
+from stream.brokers.reading import read_partition, read_towards
 from stream.recovery.journal import Entry, JournalStep, Opening, SettingsChange, decode_step, is_foreign
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Record, TopicPartition
@@ -54,6 +54,9 @@ def settings_entry(broker: Broker, journal: TopicPartition, number: int) -> Open
     """The record of the settings that hold from a step on, 0: from the first one; None when it is gone.
 
     By bisection: numbers grow along a journal.
+
+    Raises:
+        BrokerUnavailableError: nothing came for as long as `read_towards` waits.
     """
     low, high = broker.beginnings([journal])[journal], broker.ends([journal])[journal].stable
     consumer = broker.reader([journal])
@@ -64,7 +67,7 @@ def settings_entry(broker: Broker, journal: TopicPartition, number: int) -> Open
             consumer.seek(journal, middle)
             record = None
             while (record is None or is_foreign(record)) and consumer.position(journal) < high:
-                record = next(iter(consumer.poll(100, 1)), None)
+                record = next(iter(read_towards(consumer, journal, high, records_max=1)), None)
             if record is None or is_foreign(record) or record.offset >= high:
                 high = middle  # from the middle on there are only markers of transactions, and what others wrote
                 continue

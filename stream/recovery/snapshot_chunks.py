@@ -140,6 +140,9 @@ class ChunkHead(NamedTuple):
     whole: str | None
 
 
+_HEAD_TYPES = (int, int, int, str, int | None, str | None)
+
+
 def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
     """Head and payload of a chunk; None when it is not one, or not as it was written.
 
@@ -153,6 +156,8 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
             fields.get("count"), fields.get("whole"),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError):
+        return None
+    if not all(map(isinstance, head, _HEAD_TYPES)):
         return None
     if head.format > FORMAT:
         raise SnapshotError(
@@ -206,11 +211,11 @@ class Stored:
         if value is None:
             self._keys.get(slot, set()).discard(key_index)
             return
-        self._keys.setdefault(slot, set()).add(key_index)
         decoded = decode_chunk(value)
         if decoded is None or decoded[0].position != key_index:
             self._begun.pop(slot, None)
             return
+        self._keys.setdefault(slot, set()).add(key_index)
         head, payload = decoded
         begun = self._begun.get(slot)
         if head.position == 0:

@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-Whole = Annotated[int, Meta(ge=0)]
+Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # beyond 64 bits orjson reads another number
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Bit = Annotated[int, Meta(ge=0, le=1)]
 

@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from stream.brokers.embedded import EmbeddedConsumer
+from stream.brokers.port import BrokerUnavailableError
 from stream.joining.join import JoinSettings
 from stream.joining.task import READING_1
 from stream.joining.task_settings import TaskSettings
@@ -196,3 +198,11 @@ def test_record_of_settings_is_found_by_its_step(gaps: int) -> None:
     pipeline.broker.delete_records(JOURNAL, 1)
     assert settings_entry(pipeline.broker, JOURNAL, 0) is None
     assert settings_entry(pipeline.broker, JOURNAL, 20) == changes[20]
+
+
+def test_settings_are_not_waited_for_without_an_end_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(SETTINGS)
+    write(pipeline, Opening(SETTINGS))
+    monkeypatch.setattr(EmbeddedConsumer, "poll", lambda consumer, timeout_ms, records_max: [])
+    with pytest.raises(BrokerUnavailableError, match="nothing came for"):
+        settings_entry(pipeline.broker, JOURNAL, 0)

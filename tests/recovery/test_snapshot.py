@@ -1,6 +1,7 @@
 """Snapshots: what is restored is what was taken, and what is torn or of another format is known for what it is."""
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from stream.recovery.stored_settings import named, stored_settings
 from stream.wire.events import Decision, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
+from stream.wire.sections import headed
 from tests.pipeline import TOPICS, Inputs, small_task
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -331,6 +333,26 @@ def test_record_with_another_key_is_passed_over(key: bytes | None) -> None:
     found = Stored()
     found.add(key, CHUNKS[0])
     assert (found.newest, found.chunks_in("a")) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"format": "x", "generation": 1, "index": 0},
+        {"format": 3, "generation": "1", "index": 0, "count": 1},
+        {"format": 3, "generation": 1, "index": "0"},
+        {"format": 3, "generation": 1, "index": 0, "count": "1"},
+    ],
+)
+def test_what_a_stranger_has_written_under_a_chunks_key_is_passed_over(head: dict[str, object]) -> None:
+    found = stored(*CHUNKS)
+    nothing = sha256(b"").hexdigest()
+    strangers = headed({**head, "sha256": nothing, "whole": sha256(sha256(b"").digest()).hexdigest()})
+    for value in (strangers, b"hello"):
+        found.add(message_key("0", "b", 0), value)
+        found.add(message_key("0", "b", 3_000_000), value)
+    assert whole(found).number == 7
+    assert found.chunks_in("b") == 0, "so many records would be taken away"
 
 
 def test_imported_model_stands_beside_the_generations() -> None:

@@ -82,6 +82,10 @@ def test_a_feedback_is_read_as_field_by_field(value: bytes) -> None:
     is_read_alike("read_feedback", value, lambda record: codec.decode_feedback(record, N_CLASSES, needs_label=True))
 
 
+@example(
+    b'{"id":"a","action":0,"greedy":0,"propensity":1,"scores":[0,1],"model_version":0,"context_offset":0,'
+    b'"decided_at_ms":18446744073709551616}'
+)
 @given(PREDICTIONS)
 def test_an_answer_is_read_as_field_by_field(value: bytes) -> None:
     is_read_alike("read_prediction", value, codec.decode_answer)
