@@ -72,12 +72,13 @@ class TokenCommand:
         with process:
             try:
                 printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
+            except BaseException as error:  # it is ended, with all that it has started
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
                 reason = f"it took longer than {COMMAND_TIMEOUT_S:g} s"
                 raise AccessError(f"{command}: expected a token; the command was ended: {reason}") from None
-            finally:
-                with suppress(ProcessLookupError):  # with all that it has started
-                    os.killpg(process.pid, signal.SIGKILL)
         if process.returncode != 0:
             raise AccessError(
                 f"{command}: expected a token; the command ended with exit code {process.returncode}; run it by hand, "

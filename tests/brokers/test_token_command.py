@@ -94,6 +94,15 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_has_started(
     wait_for(lambda: not _runs(int(pid.read_text())), "the command's own process has ended")
 
 
+def test_what_a_command_that_has_printed_a_token_leaves_behind_may_stay(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    command = TokenCommand(f"sh -c 'sleep 60 >/dev/null & echo $! > {pid}; echo opaque'")
+    assert command.token().value == "opaque"
+    left = psutil.Process(int(pid.read_text()))
+    assert _runs(left.pid)
+    left.kill()
+
+
 def _runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
 

@@ -220,8 +220,10 @@ def test_three_learners_of_one_model_each_killed_five_times_one_frozen_and_their
             if fault == "freeze":
                 watch.wait_until_dealt(instances)
                 freeze_beyond_the_session(watch, learners[name], others=[one for one in instances if one != name])
-            else:
+            elif "broker" in faults[:number]:
                 kill_unless_thrown_out(learners[name])
+            else:
+                learners[name].kill()
             learners[name] = pipeline.start("learn", "--instance", name)
         assert replay.wait(300) == 0, replay.said()
         pipeline.assert_every_context_is_decided_and_settled_once(events)
