@@ -423,7 +423,7 @@ def test_learner_frozen_beyond_its_session_is_fenced_although_nobody_has_its_pla
         watch.wait_until_decided(300)
         watch.wait_until_dealt([*names, "zombie"])
         if others:  # which may have made these decisions: before its first partition there is nothing to be fenced from
-            zombie.wait_until_it_says("partition")
+            zombie.wait_until_it_says(r"recovering partition \d|partition \d+: decided")
         zombie.signal(signal.SIGSTOP)
         time.sleep(frozen_s)
         assert watch.members() == names
