@@ -474,6 +474,10 @@ class EmbeddedConsumer:
         """See Consumer."""
         return self._positions[tp]
 
+    def lag(self, tp: TopicPartition) -> int:
+        """See Consumer; every answer is that of a fetch made now."""
+        return max(0, self._broker.stable_ends((tp,))[tp] - self._positions[tp])
+
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
         if tp not in self._positions:

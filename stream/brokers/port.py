@@ -142,6 +142,13 @@ class Consumer(Protocol):
     def position(self, tp: TopicPartition) -> int:
         """The next offset to be read; past everything that will never be visible (markers, aborted records)."""
 
+    def lag(self, tp: TopicPartition) -> int:
+        """Offsets that the last fetch response said can be read beyond the position; asks the broker nothing.
+
+        Counts records that the client has fetched and `poll` has not returned, and what `poll` will skip before them.
+        0 at the last stable offset, whatever is open beyond it, and while nothing was fetched.
+        """
+
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Read on from here."""
 

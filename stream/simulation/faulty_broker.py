@@ -336,6 +336,7 @@ class FaultyConsumer:
         self.inner = inner
         # Nothing of this goes over the network.
         self.position = inner.position
+        self.lag = inner.lag
         self.seek = inner.seek
         self.pause = inner.pause
         self.resume = inner.resume

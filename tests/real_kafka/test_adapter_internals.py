@@ -23,6 +23,7 @@ from stream.wire.topics import TopicSpec
 
 CONSUMER = (
     "_fetcher.PartitionRecords",
+    "_fetcher._handle_fetch_response",
     "_fetcher._next_partition_records",
     "_fetcher._paused_partition_records",
     "_coordinator._do_join_and_sync_async",
@@ -38,6 +39,7 @@ CONSUMER = (
     "_manager._conns",
     "_manager.wait_for",
     "_cluster.request_update",
+    "_subscription.assignment",
 )
 PRODUCER = (
     "_sender.force_close",

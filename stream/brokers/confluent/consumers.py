@@ -4,6 +4,7 @@ What librdkafka leaves to its caller:
 
 - `consume` waits until it has as many records as are wanted, or for all of its time. So what is there is taken first,
   and otherwise the first record is waited for.
+- It keeps the high watermark of the last fetch response, and not the last stable offset (`lag`).
 - Its position does not pass the markers of transactions, nor aborted records. The end of a partition is an event here,
   which says where it is.
 - A partition that is paused loses all that was fetched of it, and once it is resumed waits for the fetch that is under
@@ -101,6 +102,8 @@ class Reader:
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()  # paused for the client, too
         self._aside: dict[TopicPartition, deque[Any]] = {}  # events of paused partitions, or left over of them
+        self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
+        self._is_drained = False  # whether the last poll has taken all that the client had fetched
         self._has_moved = False  # past markers or aborted records, and no record was read
         self._has_lost_its_way = False  # the client: it reads where nobody wants it to
         self._errors: list[Any] = []  # that the client has told, and poll has not raised
@@ -113,6 +116,7 @@ class Reader:
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
         self._begin()
+        self._is_drained = False
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
             self._refuse_if_told_to()
@@ -137,6 +141,7 @@ class Reader:
     def _assign(self) -> None:
         with self._connection.translating("read partitions"):
             self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
+        self._ends.clear()
         self._is_assigned = True
         self._has_lost_its_way = False
 
@@ -164,6 +169,7 @@ class Reader:
         except RAISED as raised:
             self._errors.append(error_of(raised))
             return []
+        self._is_drained = len(events) < count
         if not (self._paused or self._aside):
             return list(events)
         taken = []
@@ -214,9 +220,10 @@ class Reader:
         if tp in self._unreadable or is_transient(error) or code in self._of_others:
             return
         if code == _code._PARTITION_EOF:
-            if tp in self._positions and self._positions[tp] != event.offset():
+            if tp in self._positions:
+                self._ends[tp] = event.offset()
+                self._has_moved = self._has_moved or self._positions[tp] != event.offset()
                 self._positions[tp] = event.offset()
-                self._has_moved = True
         elif code == _code._AUTO_OFFSET_RESET:
             self._hear_of_no_such_offset(tp, event, error)
         elif code in (_code._BAD_MSG, _code._BAD_COMPRESSION):
@@ -258,10 +265,30 @@ class Reader:
             raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer")
         return self._positions[tp]
 
+    def lag(self, tp: TopicPartition) -> int:
+        """See Consumer.
+
+        Offsets up to the high watermark, unless the client has reported the end here. It reports it by the fetch after
+        the last record, which the broker may keep for `_FETCH_WAIT_MS`. A single offset that is left when all fetched
+        records were taken is a commit marker: a response ends before its last stable offset only if it is full.
+        """
+        position = self.position(tp)
+        if not self._is_assigned or self._ends.get(tp) == position:
+            return 0
+        try:
+            _, high_watermark = self._client.get_watermark_offsets(_kafka.TopicPartition(*tp), cached=True)
+        except KafkaException:  # nothing was fetched
+            return 0
+        left = int(high_watermark) - position
+        if left == 1 and self._is_drained and tp not in self._aside:
+            return 0
+        return max(0, left)
+
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
         self.position(tp)
         self._positions[tp] = offset
+        self._ends.pop(tp, None)
         self._aside.pop(tp, None)
         self._unreadable.pop(tp, None)
         if self._is_assigned:

@@ -47,6 +47,25 @@ def make_consumer(connection: Connection, **settings: Any) -> Any:
     return client
 
 
+def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
+    """The last stable offset in the last fetch response on each partition, which the client itself does not keep.
+
+    A response of a fetch session leaves out partitions without records whose end has not moved (KIP-227).
+    """
+    ends: dict[tuple[str, int], int] = {}
+    handle = fetcher._handle_fetch_response
+
+    def handle_and_follow(node: Any, offsets: Any, sent: Any, response: Any) -> None:
+        for topic in response.responses:
+            for partition in topic.partitions:
+                if partition.last_stable_offset >= 0:  # else the response reports an error
+                    ends[topic.topic, partition.partition_index] = partition.last_stable_offset
+        handle(node, offsets, sent, response)
+
+    fetcher._handle_fetch_response = handle_and_follow
+    return ends
+
+
 class Reader:
     """See Consumer; without a group."""
 
@@ -54,6 +73,7 @@ class Reader:
         self._connection = connection
         self._admin = admin
         self._client = client
+        self._stable_ends = _follow_stable_ends(client._fetcher)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
@@ -122,6 +142,14 @@ class Reader:
                 f"Kafka at {self._connection.bootstrap} did not tell the position in {tp} in time"
             )
         return int(offset)
+
+    def lag(self, tp: TopicPartition) -> int:
+        """See Consumer; the client's `position` may ask the broker."""
+        state = self._client._subscription.assignment.get(KafkaTopicPartition(*tp))
+        if state is None or state.position is None:
+            return 0
+        position: int = state.position.offset
+        return max(0, self._stable_ends.get(tp, 0) - position)
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
