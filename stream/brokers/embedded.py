@@ -9,6 +9,7 @@ from stream.brokers.clocks import VirtualClock
 from stream.brokers.port import (
     RECORD_BYTES_MAX,
     BrokerError,
+    BrokerUnavailableError,
     Consumer,
     Ends,
     FencedError,
@@ -44,9 +45,18 @@ class _Transaction:
                 appended_ms[TopicPartition(record.topic, record.partition)] = record.append_ms
         return appended_ms
 
+    def check_replicated(self) -> None:
+        """Raise when one of its records is beyond a held high watermark."""
+        for log, offsets in self.touched.items():
+            log.check_replicated(offsets[-1])
+
     def last_ms(self) -> int:
         """The append time of its last record; -1 when it has none."""
         return max((log.at(offsets[-1]).append_ms for log, offsets in self.touched.items()), default=-1)
+
+
+_HOLD = _Transaction()
+"""Stays open in each partition whose high watermark is held."""
 
 
 class _Log:
@@ -63,12 +73,23 @@ class _Log:
     def at(self, offset: int) -> Record:
         return self.records[offset - self.first]
 
+    def end(self) -> int:
+        return self.first + len(self.records)
+
     def stable(self) -> int:
         return min(self.open.values()) if self.open else self.first + len(self.records)
 
     def ends(self) -> Ends:
-        high_watermark = self.first + len(self.records)
-        return Ends(high_watermark, min(self.open.values()) if self.open else high_watermark)
+        return Ends(self.open.get(_HOLD, self.end()), self.stable())
+
+    def check_replicated(self, offset: int) -> None:
+        """Raise as a producer with acks=all does, when a record is beyond the held high watermark."""
+        if offset >= self.open.get(_HOLD, offset + 1):
+            record = self.at(offset)
+            raise BrokerUnavailableError(
+                f"could not write the record at offset {offset} of {record.topic}/{record.partition}: a follower did "
+                "not answer in time; see that all brokers run"
+            )
 
 
 class _Group:
@@ -178,6 +199,23 @@ class EmbeddedBroker:
     def close(self) -> None:
         """See Broker."""
 
+    def log_end(self, tp: TopicPartition) -> int:
+        """The offset of the next record that is appended; beyond the high watermark while that is held."""
+        return self._log(tp).end()
+
+    def hold(self, tp: TopicPartition) -> None:
+        """Keep a partition's high watermark where its log ends now, until it is released.
+
+        Records appended later are in the log, but cannot be read. A flush of them raises BrokerUnavailableError, as
+        with acks=all when a follower does not answer in time.
+        """
+        log = self._log(tp)
+        log.open.setdefault(_HOLD, log.end())
+
+    def release(self, tp: TopicPartition) -> None:
+        """Let a held high watermark catch up with the end of the log."""
+        self._log(tp).open.pop(_HOLD, None)
+
     def delete_records(self, tp: TopicPartition, before: int) -> None:
         """Forget the records below an offset, as retention does."""
         log = self._log(tp)
@@ -186,6 +224,10 @@ class EmbeddedBroker:
             del log.records[:count]
             log.first += count
             log.aborted = {offset for offset in log.aborted if offset >= log.first}
+
+    def append_ms_at(self, tp: TopicPartition, offset: int) -> int:
+        """The append time of one record."""
+        return self._log(tp).at(offset).append_ms
 
     def _log(self, tp: tuple[str, int]) -> _Log:
         log = self._logs.get(tp)
@@ -196,8 +238,8 @@ class EmbeddedBroker:
     def append(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers,
         transaction: _Transaction | None,
-    ) -> None:  # fmt: skip
-        """Append one record at the clock's time."""
+    ) -> _Log:  # fmt: skip
+        """Append one record at the clock's time; returns the log that has it."""
         log = self._logs.get((topic, partition)) or self._log((topic, partition))
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
@@ -216,6 +258,7 @@ class EmbeddedBroker:
                 transaction.touched[log] = [offset]
             else:
                 offsets.append(offset)
+        return log
 
     def check_epoch(self, transactional_id: str, epoch: int) -> None:
         """Refuse a producer that a later one of the same id has replaced."""
@@ -332,15 +375,21 @@ class EmbeddedProducer:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         self._last_ms = -1
+        self._unstable: dict[_Log, int] = {}  # last offset in partitions with a hold or an open transaction
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
-        self._broker.append(topic, partition, key, value, headers, None)
+        log = self._broker.append(topic, partition, key, value, headers, None)
         self._last_ms = self._broker.clock.now_ms
+        if log.open:
+            self._unstable[log] = log.end() - 1
 
     def flush(self) -> int:
         """See Producer."""
         last_ms, self._last_ms = self._last_ms, -1
+        unstable, self._unstable = self._unstable, {}
+        for log, offset in unstable.items():
+            log.check_replicated(offset)
         return last_ms
 
     def close(self) -> None:
@@ -375,7 +424,9 @@ class EmbeddedTransactionalProducer:
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer."""
         self._broker.check_epoch(self._id, self._epoch)
-        return self._current().flush()
+        transaction = self._current()
+        transaction.check_replicated()
+        return transaction.flush()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
         """See TransactionalProducer."""
@@ -390,6 +441,7 @@ class EmbeddedTransactionalProducer:
         """See TransactionalProducer."""
         self._broker.check_epoch(self._id, self._epoch)
         transaction = self._current()
+        transaction.check_replicated()
         self._broker.commit(self._id)
         self._transaction = None
         return transaction.last_ms()
