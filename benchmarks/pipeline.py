@@ -41,6 +41,7 @@ def measure_pending(decisions: int) -> None:
     from stream.joining.join import JoinSettings, Pending
     from stream.joining.task import Task
     from stream.joining.task_settings import TaskSettings
+    from stream.wire.events import DecisionTime
 
     dataset = synsep(1)
     task = Task(TaskSettings("soba-diag", 9, 400, join=JoinSettings(pending_max=2 * decisions)), "contexts")
@@ -52,7 +53,7 @@ def measure_pending(decisions: int) -> None:
         x = type(x)(x.indices.copy(), x.values.copy())
         decision = task.learner.predict(x, 0.5)
         payload += x.indices.nbytes + x.values.nbytes + decision.scores.nbytes
-        pending = Pending(x, decision, row)
+        pending = Pending(x, decision, DecisionTime(row))
         task.join.receive_context(dataset.event_id(row), lambda pending=pending: pending)  # type: ignore[misc]
     used = _resident_bytes() - before
     print(

@@ -88,9 +88,7 @@ def in_memory(events: int) -> None:
                 decision = learner.predict(features, draw(fields["id"]))
                 learner.observe(features, decision)
                 waiting[fields["id"]] = features, decision
-                decided_at_ms = int(event.message.timestamp * 1_000)
-                prediction = Prediction(fields["id"], decision, decided_at_ms, 0)
-                value = codec.encode_prediction(prediction, event.message.offset)
+                value = codec.encode_prediction(Prediction(fields["id"], decision, 0), event.message.offset)
                 await predictions.send(key=event.key, value=value, partition=0, headers=dict(codec.HEADERS))
 
         @app.agent(app.topic(topics.feedback))

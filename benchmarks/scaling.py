@@ -55,7 +55,7 @@ def measure(learner: str, processes: int, model: str, events: int) -> tuple[floa
             pipeline.broker,
             topics_of(settings),
             pipeline.task,
-            LearnerOptions(instance=f"learner-{number}", snapshot_interval_ms=0, dates_by_contexts=True),
+            LearnerOptions(instance=f"learner-{number}", snapshot_interval_ms=0),
             lambda: pipeline.clock.now_ms,
         )
         for number in range(2, processes + 1)

@@ -102,16 +102,16 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     due_every = 2 * events // (SNAPSHOTS + 1)
     count, done = 0, 0
     while done < 2 * events:
-        due = done >= due_every * (count + 1) and snapshots.writer is None and count < SNAPSHOTS
-        snapshots._options = replace(options.snapshots, interval_ms=interval_ms if due else 0)
+        due = done >= due_every * (count + 1) and snapshots._writer is None and count < SNAPSHOTS
+        snapshots.options = replace(options.snapshots, interval_ms=interval_ms if due else 0)
         if due:
             running.snapshots.taken_ms = 0
             count += 1
-        carries = due or snapshots.writer is not None
+        carries = due or snapshots._writer is not None
         making.seconds = committing.seconds = 0.0
         before, started_s = done, time.perf_counter()
         program.step(100)
-        done = running.contexts_offset + running.feedback_offset
+        done = running.contexts.offset + running.feedback.offset
         steps.append(Step(done - before, time.perf_counter() - started_s, making.seconds, committing.seconds, carries))
     consumers.learner.commit = commit_module.commit  # type: ignore[attr-defined]
     steps = steps[5:]  # the first ones compile and fetch

@@ -1,7 +1,8 @@
 """How long an audit takes, and how much memory: python benchmarks/verify.py [EVENTS].
 
 The topics are not held anywhere: their records are made when they are read, as a pipeline of one partition would have
-written them that decides 1,000 events a step and hears of each one step later. A fiftieth of the decisions expires.
+written them that decides 1,000 events a step and hears of each one step later. A fiftieth of the decisions expires. In
+the end only ticks let time pass.
 """
 
 import resource
@@ -22,6 +23,7 @@ from stream.wire import codec
 from stream.wire.events import Decision, Example, Features, Feedback, Outcome, Prediction
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers, Record, TopicPartition
+from stream.wire.ticks import tick_headers
 from stream.wire.topics import Topics
 
 TOPICS = Topics.with_prefix("bench.")
@@ -56,7 +58,8 @@ class MadeTopics:
             return self.steps + self.window_steps + 2
         matched = (self.steps - 1) * len(self.fed)
         return {
-            TOPICS.contexts: self.events, TOPICS.predictions: self.events, TOPICS.feedback: matched,
+            TOPICS.contexts: self.events, TOPICS.predictions: self.events,
+            TOPICS.feedback: self.feedback_end(self.steps + self.window_steps + 1),
             TOPICS.examples: matched + self.expired(self.steps + self.window_steps),
         }.get(topic, 0)  # fmt: skip
 
@@ -64,6 +67,11 @@ class MadeTopics:
         """How many decisions have expired up to a step."""
         of_last = len(self.fed) if step > self.steps + self.window_steps - 1 else 0
         return max(0, min(self.steps, step - self.window_steps)) * (PER_STEP - len(self.fed)) + of_last
+
+    def feedback_end(self, step: int) -> int:
+        """Where a step has ended in the feedback: behind the tick of the one before it, and the bits of that."""
+        told = min(step, self.steps) - 1
+        return told * (len(self.fed) + 1) + (step > self.steps) * (1 + step - self.steps)
 
     def records(self, topic: str) -> Iterator[Record]:
         made = {TOPICS.journal: self._journal, TOPICS.contexts: self._contexts, TOPICS.feedback: self._feedback,
@@ -78,51 +86,53 @@ class MadeTopics:
     def _predictions(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
         decision = Decision(8, 8, 0.9, SCORES)
         for n in range(self.events):
-            prediction = Prediction(f"event-{n:09}", decision, self._ms(n), 0)
+            prediction = Prediction(f"event-{n:09}", decision, 0)
             headers = codec.step_headers(n // PER_STEP + 1)
             yield self._ms(n), b"event-%09d" % n, codec.encode_prediction(prediction, n), headers
 
     def _fed_in(self, step: int) -> range:
         return range((step - 1) * PER_STEP, step * PER_STEP)
 
-    def _feedback(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
-        for step in range(1, self.steps):
-            for n in self._fed_in(step):
+    def _feedback(self) -> Iterator[tuple[int, bytes | None, bytes | None, Headers]]:
+        for step in range(1, self.steps + 1):
+            yield step * STEP_MS, None, None, tick_headers(step)
+            for n in self._fed_in(step) if step < self.steps else ():
                 if n % LOST:
                     value = codec.encode_feedback(Feedback(f"event-{n:09}", n % 2))
                     yield self._ms(n) + STEP_MS, b"event-%09d" % n, value, codec.HEADERS
+        for step in range(self.steps + 1, self.steps + self.window_steps + 2):
+            yield step * STEP_MS, None, None, tick_headers(step)
 
     def _examples(self) -> Iterator[tuple[int, bytes, bytes, Headers]]:
-        offset = 0
         for step in range(1, self.steps + self.window_steps + 1):
             headers, now_ms = codec.step_headers(step), step * STEP_MS
-            if 1 < step <= self.steps:
-                for n in self._fed_in(step - 1):
-                    if n % LOST:
-                        example = Example(f"event-{n:09}", Outcome.MATCHED, 8, 0.9, n % 2, STEP_MS, now_ms)
-                        yield now_ms, b"event-%09d" % n, codec.encode_example(example, offset), headers
-                        offset += 1
             if step > self.window_steps:
                 for n in self._fed_in(step - self.window_steps):
                     if n % LOST == 0 or step == self.steps + self.window_steps:
-                        example = Example(f"event-{n:09}", Outcome.EXPIRED, 8, 0.9, None, None, now_ms + STEP_MS)
+                        example = Example(f"event-{n:09}", Outcome.EXPIRED, 8, 0.9, None, None, now_ms)
                         yield now_ms, b"event-%09d" % n, codec.encode_example(example, None), headers
+            if 1 < step <= self.steps:
+                offset = self.feedback_end(step - 1)
+                for n in self._fed_in(step - 1):
+                    if n % LOST:
+                        offset += 1
+                        example = Example(f"event-{n:09}", Outcome.MATCHED, 8, 0.9, n % 2, STEP_MS, now_ms)
+                        yield now_ms, b"event-%09d" % n, codec.encode_example(example, offset), headers
 
     def _journal(self) -> Iterator[tuple[int, None, bytes, Headers]]:
         yield 0, None, encode_entry(Opening(SETTINGS)), journal.HEADERS
-        contexts = feedback = 0
+        contexts = feedback_end = 0
         for step in range(1, self.steps + self.window_steps + 2):
-            before = contexts, feedback
-            contexts = min(self.events, step * PER_STEP)
-            feedback = max(0, min(self.steps, step) - 1) * len(self.fed)
+            before = contexts, feedback_end
+            contexts, feedback_end = min(self.events, step * PER_STEP), self.feedback_end(step)
+            matched = (min(self.steps, step) - 1) * len(self.fed)
             expired = self.expired(step)
             ledger = Ledger(
-                contexts=contexts, decided=contexts, feedback=feedback, matched=feedback, expired=expired,
-                pending=contexts - feedback - expired,
+                contexts=contexts, decided=contexts, feedback=matched, matched=matched, expired=expired,
+                pending=contexts - matched - expired,
             )  # fmt: skip
-            now_ms = step * STEP_MS
-            entry = JournalStep(step, (before[0], contexts), (before[1], feedback), now_ms, now_ms, feedback, ledger)
-            yield now_ms, None, encode_entry(entry), journal.HEADERS
+            entry = JournalStep(step, (before[0], contexts), (before[1], feedback_end), matched, ledger)
+            yield step * STEP_MS, None, encode_entry(entry), journal.HEADERS
 
     @staticmethod
     def _ms(n: int) -> int:

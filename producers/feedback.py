@@ -62,7 +62,8 @@ class FeedbackProgram:
         now_ms: Callable[[], int],
         *,
         heard: Callable[[int], None] = lambda append_ms: None,
-        observe: Callable[[Answer, Known], None] = lambda answer, known: None,
+        observe: Callable[[Answer, Known, int], None] = lambda answer, known, decided_ms: None,
+        decided_ms: Callable[[Answer, Record], int] = lambda answer, record: record.append_ms,
         announce: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Join the group.
@@ -76,7 +77,8 @@ class FeedbackProgram:
             options: see FeedbackOptions.
             now_ms: the broker's time, as far as this process can tell.
             heard: told every append time that comes by, so that the caller can tell the broker's time.
-            observe: told every prediction and what is known of its outcome.
+            observe: receives every prediction, what is known of its outcome, and the time of the decision.
+            decided_ms: the time of a decision, from which delays count; by default its prediction's append time.
             announce: told what people should know.
         """
         self._broker = broker
@@ -87,6 +89,7 @@ class FeedbackProgram:
         self._now_ms = now_ms
         self._heard = heard
         self._observe = observe
+        self._decided_ms = decided_ms
         self._announce = announce
         self._sequence = 0
         self._untimed = 0  # outcomes of a log without their times
@@ -185,7 +188,8 @@ class FeedbackProgram:
         except (MalformedError, UnknownEventError) as error:
             self._refuse(record, str(error))
             return
-        self._observe(answer, known)
+        decided_ms = self._decided_ms(answer, record)
+        self._observe(answer, known, decided_ms)
         reward = known.bit(answer.action)
         logged_ms = None if known.delay_ms is None else int(known.delay_ms / self._options.speed)
         delays_ms = self._plan(event_id, known.label, logged_ms)
@@ -205,7 +209,7 @@ class FeedbackProgram:
         self._unsent[partition][offset] = len(delays_ms)
         for delay_ms in delays_ms:
             self._sequence += 1
-            due_ms = answer.decided_at_ms + delay_ms
+            due_ms = decided_ms + delay_ms
             heapq.heappush(self._due, make(_Due, (due_ms, self._sequence, partition, offset, key, value)))
 
     def _send_due(self, now_ms: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.recovery import Parked
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synsep
 from producers.feedback import FeedbackOptions, FeedbackProgram
@@ -27,6 +28,7 @@ from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Record, TopicPartition
+from stream.wire.ticks import tick_headers
 from stream.wire.topics import Topics
 
 TOPICS = Topics.with_prefix("test.")
@@ -71,6 +73,12 @@ class Inputs:
         self, event_id: str, reward: float, append_ms: int, label: int | None = None, action: int | None = None
     ) -> Record:
         return self.add(TOPICS.feedback, append_ms, feedback_value(event_id, reward, label, action))
+
+    def tick(self, step: int, append_ms: int) -> Record:
+        """The tick of a step; of step 0, which there is none of: it only moves stream time."""
+        record = self.add(TOPICS.feedback, append_ms, None)
+        self.records[-1] = record._replace(headers=tick_headers(step))
+        return self.records[-1]
 
     def of(self, topic: str) -> deque[Record]:
         return deque(record for record in self.records if record.topic == topic)
@@ -151,6 +159,7 @@ class Pipeline:
         settings: TaskSettings | None = None,
         given: Given = None,
         change_settings: bool = False,
+        parked: Parked | None = None,
         **options: Any,
     ) -> LearnerProgram:
         return LearnerProgram(
@@ -162,6 +171,7 @@ class Pipeline:
             crash_point=crash_point,
             given=given,
             change_settings=change_settings,
+            parked=parked,
         )
 
     def replay(self, dataset: Dataset, events: int, rate: float = 1_000.0, start: int = 0) -> ReplayProgram:

@@ -6,6 +6,7 @@ What is in the topics is read by a plain client, which knows nothing of Onebit.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,8 +19,10 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from stream.brokers import local_kafka
 from stream.brokers.connecting import ADAPTERS
 from stream.brokers.kafka_python.broker import KafkaBroker
+from stream.brokers.local_kafka import HOST, LocalKafka
 from stream.brokers.port import BrokerError
 from stream.recovery.journal_reading import JournalFollower
 from stream.testing.processes import WAIT_S, Program, Programs, wait_for
@@ -30,6 +33,13 @@ from stream.wire.topics import Topics
 CLIENTS = tuple(os.environ.get("ONEBIT_TEST_CLIENTS", ",".join(reversed(ADAPTERS))).split(","))
 """The clients of the tests on a real Kafka beyond the contract. Tests that take the fixture `client` are run with each,
 all others with the first: so CLIENTS=kafka-python makes all of them by that one."""
+
+
+def free_port() -> int:
+    """Return a port that is free on this machine."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def freeze(pid: int) -> None:
@@ -43,6 +53,15 @@ def freeze(pid: int) -> None:
         return False
 
     wait_for(stands_still, f"process {pid} stands still")
+
+
+def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
+    """Kill a broker, and start it again on its disk."""
+    running = local_kafka.status(kafka.home)
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
+    time.sleep(down_s)
+    local_kafka.start(int(kafka.bootstrap.rpartition(":")[2]), kafka.home, timeout_s=180)
 
 
 class Pipeline:

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
 HOLDING = ("tests/wire", "tests/joining", "tests/golden", "tests/contract")
-"""They tell what is read, decided, learned and written, on stored topics of older versions, too; none of them puts
+"""They tell what is read, decided, learned and written; none of them puts
 something else in the place of a method, which what is compiled does not let them do."""
 
 pytestmark = pytest.mark.timeout(900)  # a compiler's work

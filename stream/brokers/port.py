@@ -72,6 +72,7 @@ class Producer(Protocol):
 
         Raises:
             BrokerUnavailableError: not all were acknowledged in time; they may or may not have been written.
+            TopicSettingsError: an acknowledged record has no append time.
         """
 
     def close(self) -> None:
@@ -96,8 +97,12 @@ class TransactionalProducer(Protocol):
     def flush(self) -> Mapping[TopicPartition, int]:
         """Wait until all queued records are in the log, where the transaction shows as an open one.
 
-        Returns the latest append time of each partition that was written to since the transaction began, or since the
-        last flush of it.
+        Returns the latest append time of each partition written to since `begin` or the last flush. Every partition
+        written to is in the mapping.
+
+        Raises:
+            BrokerUnavailableError: not all were acknowledged in time; abort the transaction.
+            TopicSettingsError: an acknowledged record has no append time; abort the transaction.
         """
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Consumer") -> None:
@@ -114,6 +119,7 @@ class TransactionalProducer(Protocol):
         Raises:
             FencedError: another producer has taken over; nothing of the transaction will be visible.
             BrokerUnavailableError: the outcome is unknown; what was written must be read to find out.
+            TopicSettingsError: an acknowledged record has no append time; nothing was committed.
         """
 
     def abort(self) -> None:

@@ -53,6 +53,14 @@ def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, To
             )
 
 
+def without_append_time(topic: str, partition: int) -> TopicSettingsError:
+    """The error for a record that was acknowledged without its append time."""
+    return TopicSettingsError(
+        f"topic {topic}: expected message.timestamp.type LogAppendTime; a record written to partition {partition} was "
+        "acknowledged without an append time. Set message.timestamp.type to LogAppendTime with kafka-configs"
+    )
+
+
 def no_longer_kept(tp: TopicPartition, offset: int, group: str, first: int) -> str:
     """What a member is told that would have to read on before the first record that is kept."""
     return (

@@ -4,7 +4,7 @@ import time
 from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from consumers.learner import LearnerOptions, LearnerProgram
@@ -67,9 +67,9 @@ class Judge:
     def __post_init__(self) -> None:
         self.labels = [0] * self.n_classes
 
-    def observe(self, answer: Answer, known: Known) -> None:
+    def observe(self, answer: Answer, known: Known, decided_ms: int) -> None:
         """Take in one answer and what is known of its outcome; where that is nothing, it is not judged."""
-        self.decided_ms.append(answer.decided_at_ms)
+        self.decided_ms.append(decided_ms)
         self.explored.append(answer.action != answer.greedy)
         bit = known.bit(answer.action)
         greedy_bit = bit if answer.greedy == answer.action else known.bit(answer.greedy)
@@ -133,6 +133,7 @@ class _Watched:
 def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
     """Make topics and programs, and compile the learner, so that a run measures the run."""
     task = task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset))
+    task = replace(task, dated_by="context")
     compile_kernels(task)
     topics = topics_of(settings)
     clock = VirtualClock()
@@ -147,7 +148,7 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
     options = FeedbackOptions(with_label=with_label, speed=feedback_speed(settings))
     plan = feedback_plan(settings, dataset)
     records_max = cost.records_max(task, cost.nnz_of(dataset), LearnerOptions().records_max)
-    learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=records_max, dates_by_contexts=True)
+    learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=records_max)
     return EmbeddedPipeline(
         settings=settings,
         task=task,
@@ -155,7 +156,17 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
         broker=broker,
         replay=ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
         feedback=FeedbackProgram(
-            broker, topics, dataset.known_of, plan, options, now_ms, observe=judge.observe, announce=announce
+            broker,
+            topics,
+            dataset.known_of,
+            plan,
+            options,
+            now_ms,
+            observe=judge.observe,
+            decided_ms=lambda answer, record: broker.append_ms_at(
+                TopicPartition(topics.contexts, record.partition), answer.context_offset
+            ),
+            announce=announce,
         ),
         learner=LearnerProgram(broker, topics, task, learner_options, now_ms),
         judge=judge,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from consumers.recovering import RecoveryStoppedError
+from consumers.recovery import Parked, RecoveryStoppedError
 from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
@@ -70,8 +70,10 @@ def learn(
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
     estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
     counts = LearnerCounts()  # likewise
+    parked = Parked()  # likewise: tasks resume if their journals have not moved on
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
+        nonlocal parked
         asked_to_stop = watched.beats(stop)
 
         def pulse() -> None:
@@ -101,7 +103,7 @@ def learn(
 
         program = LearnerProgram(
             broker, topics, task, _options(settings, task, nnz), boot_ms, announce,
-            stop=asked_to_stop, given=given, change_settings=change_settings, committed=committed,
+            stop=asked_to_stop, given=given, change_settings=change_settings, committed=committed, parked=parked,
         )  # fmt: skip
         announce_start(Program.LEARN, settings, partitions)
         announce(
@@ -137,10 +139,11 @@ def learn(
                 watched.show(learner_unready(program), lambda: counts.samples(program))
                 show()
             with suppress(BrokerError):  # nothing depends on it
-                program.tell_replica()
+                program.report_replica()
             status()
         finally:
             ready_file.show(ready=False)
+            parked = program.park()
             program.close()
 
     try:
@@ -163,7 +166,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
 
 
 def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: int) -> bool:
-    """Whether a new pipeline would share a model by default, and lacks its log: an earlier version made the topics.
+    """Whether a new pipeline would share a model by default, and lacks its log.
 
     The broker is not asked where nothing depends on it: a learner need not be allowed what it does not need.
     """
@@ -180,7 +183,7 @@ def whose_model(model: Sharing, topics: Topics, partitions: int, *, has_no_log: 
 
 
 def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
-    """Where every partition stands, how often the learner was right, and whether its broker is slow."""
+    """The state of every partition, and how often the learner was right."""
     lines = [
         f"partition {partition}: {ledger_line(running.join.ledger())}, {running.updates:,} updates"
         + (f", {running.alarms:,} drift alarms" if running.alarms else "")
@@ -190,11 +193,6 @@ def status_lines(program: LearnerProgram, tally: Tally) -> list[str]:
         lines.append(model_line(program.replica.version, program.model_hold))
     if tally.reward_rate is not None:
         lines.append(f"reward 1 for {percent(tally.reward_rate)} of the decisions matched since this program started")
-    if program.outdated:
-        lines.append(
-            f"{program.outdated:,} decisions are dated too long before their predictions, and wait for less than their "
-            "window: the broker, or the learner, is slow; a longer --window allows for more"
-        )
     return lines
 
 

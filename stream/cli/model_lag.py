@@ -1,7 +1,6 @@
 """What a running learner says of a shared model: its version, and what holds its log up."""
 
-from consumers.following import ENDED_BY, held_up
-from consumers.model_lag import Hold
+from consumers.shared_model import ENDED_BY, Hold, held_up
 from stream.durations import format_duration
 
 TOLD_MS = 5_000

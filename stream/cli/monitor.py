@@ -26,6 +26,7 @@ from stream.recovery.journal_reading import JournalFollower
 from stream.recovery.settings_reading import settings_in_force
 from stream.telemetry.metrics import MONITOR
 from stream.wire.records import Record, TopicPartition
+from stream.wire.ticks import is_tick
 from stream.wire.topics import Topics
 
 LOOK_S = 0.3
@@ -80,6 +81,7 @@ def monitor(
     site = Site(
         {path: Page(*file) for path, file in page_files().items()},
         lambda: pictures[0].as_json() if pictures else _NOTHING,
+        settings.allow_host,
     )
     with watched(settings, MONITOR, site) as watch:
         announce(f"monitor of {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; Ctrl-C stops it")
@@ -214,7 +216,7 @@ def _look(broker: Broker, picture: Picture, topics: Topics, partitions: int, end
             follower.read(0)
             picture.hears(broker.ends(tps), follower.steps)
             for tp, start in picture.doubtful():
-                if next(iter(read_partition(broker, tp, start=start)), None) is None:
+                if all(map(is_tick, read_partition(broker, tp, start=start))):
                     picture.hears_nothing_stands(tp, start)
     finally:
         follower.close()

@@ -242,8 +242,8 @@ def _judge(broker: Broker, topics: Topics, settings: Settings, dataset: Dataset)
         ]
     judged.sort(key=lambda entry: entry[:3])
     judge = Judge(dataset.n_classes)
-    for _, _, _, answer in judged:
-        judge.observe(answer, dataset.known_of(answer.id))
+    for append_ms, _, _, answer in judged:
+        judge.observe(answer, dataset.known_of(answer.id), append_ms)
     last_ms = max(
         record.append_ms
         for partition in range(settings.partitions)

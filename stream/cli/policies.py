@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
 from stream.learners import create, registered
 from stream.monitoring.policies import ALWAYS, Known, Named, Policies
-from stream.verifying.model_files import FILE_FORMAT_SHARED, read_model
 from stream.verifying.model_files import Model as Saved
+from stream.verifying.model_files import read_model
 from stream.wire.named_features import FeatureEncoder, from_plain
 from stream.wire.topics import Topics
 
@@ -159,6 +159,6 @@ def _known_to(model: Saved, topics: Topics) -> Known | None:
     position = model.meta.get("position", {})
     if f"{position.get('topics')}contexts" != topics.contexts:
         return None
-    if model.meta["format"] == FILE_FORMAT_SHARED:
+    if "version" in position:
         return Known(None, position["version"])
     return Known(position["partition"], position["journal"])

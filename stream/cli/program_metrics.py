@@ -30,12 +30,12 @@ class LearnerCounts:
         for partition, task in sorted(program.tasks.items()):
             yield from ledger_samples(partition, task.join.ledger(), task.updates, task.alarms)
             oldest = next(iter(task.join.pending.values()), None)
-            waited_ms = 0 if oldest is None else max(0, program.broker_ms - oldest.decided_at_ms)
+            decided_ms = None if oldest is None else oldest.time.ms
+            waited_ms = 0 if decided_ms is None else max(0, program.broker_ms - decided_ms)
             yield metrics.OLDEST_PENDING.at(waited_ms / 1_000, str(partition))
         for tp, records in sorted(program.lag().items()):
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
         yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)
-        yield metrics.OUTDATED.at(program.outdated)
         yield from self._rewards.samples()
         yield self._latencies.sample()
 

@@ -342,14 +342,14 @@ class Settings(BaseSettings):
         Setting(Panel.JOIN, _LEARN, "How long a settled id is remembered, so that duplicates and late bits are known."),
     ] = 3_600_000
     pending_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Beyond so many decisions that wait, the oldest expires.")
-    ] = 1_000_000
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of pending decisions; beyond it the oldest expires.")
+    ] = 150_000
     orphans_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Beyond so much feedback that waits, the oldest is dropped.")
-    ] = 100_000
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of waiting feedback; beyond it the oldest is dropped.")
+    ] = 50_000
     retained_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Beyond so many settled ids, the oldest is forgotten.")
-    ] = 5_000_000
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of remembered ids; beyond it the oldest is forgotten.")
+    ] = 1_000_000
     instance: Annotated[
         str,
         Field(pattern=r"^[A-Za-z0-9._-]{1,100}$"),
@@ -547,10 +547,19 @@ class Settings(BaseSettings):
         Setting(
             Panel.WATCHING,
             _WATCHED | _MONITOR,
-            "The address of this machine at which it does so; 0.0.0.0: at all of them.",
+            "Interface to bind; 0.0.0.0 for all.",
             "ADDRESS",
         ),
     ] = "127.0.0.1"
+    allow_host: Annotated[
+        Names,
+        Setting(
+            Panel.WATCHING,
+            _MONITOR,
+            "Host name in the address of the monitor's page, beyond localhost and --metrics-host; repeat it for more.",
+            "NAME",
+        ),
+    ] = []
 
     @classmethod
     def settings_customise_sources(

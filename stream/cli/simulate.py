@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.recovery import Parked
 from stream.cli.console import announce, every, out
 from stream.cli.exits import ExitCode
 from stream.cli.settings import SettingsError
@@ -47,8 +48,9 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
         snapshot_bytes_max=setup.snapshot_bytes_max,
         snapshot_chunk_bytes=setup.snapshot_chunk_bytes,
     )
+    parked = setup.parked if isinstance(setup.parked, Parked) else None
     return LearnerProgram(
-        setup.broker, setup.topics, setup.task, options, setup.now_ms, setup.announce, setup.crash_point
+        setup.broker, setup.topics, setup.task, options, setup.now_ms, setup.announce, setup.crash_point, parked=parked
     )
 
 
@@ -96,10 +98,10 @@ def simulate(
 ) -> None:
     """Run learners through drawn faults, and check after each run that nothing was lost, doubled or learned wrongly.
 
-    Crashes at any step, zombies, rebalances, outages, commits of unknown outcome, duplicated, reordered, lost and
-    poisonous records: all drawn from the seed, over the embedded broker, in virtual time. The same seed is the same
-    run. Exit code 1 when a seed fails; it is then cut down, and the command that replays it is printed. Ctrl-C ends it
-    early: what came of the seeds until then is shown, and nothing is cut down.
+    Crashes at any step, zombies, rebalances, outages, replication that lags, commits of unknown outcome, duplicated,
+    reordered, lost and poisonous records: all drawn from the seed, over the embedded broker, in virtual time. The same
+    seed is the same run. Exit code 1 when a seed fails; it is then cut down, and the command that replays it is
+    printed. Ctrl-C ends it early: what came of the seeds until then is shown, and nothing is cut down.
     """
     runs = Runs(events, model)
     if show_trace or only is not None:

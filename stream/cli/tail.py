@@ -4,6 +4,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import filterfalse, islice
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from stream.brokers.browsing import follow as follow_topics
 from stream.brokers.browsing import offset_at, read_in_order
 from stream.brokers.port import Broker
+from stream.brokers.reading import read_partition
 from stream.cli.connection import connected
 from stream.cli.console import examples
 from stream.cli.flags import Json, with_settings
@@ -20,6 +22,7 @@ from stream.durations import DurationError, parse_duration
 from stream.near_names import close_matches
 from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name
 from stream.wire.records import Record, TopicPartition
+from stream.wire.ticks import is_tick
 from stream.wire.topics import Topics
 
 LAST = 10
@@ -62,25 +65,25 @@ def tail(
     """Show records, a line each: append time, topic/partition@offset, event id, content.
 
     Topics are shown together, in the order of the broker's append time. Only committed records are read. With --id all
-    partitions are looked through, since a record may stand in a wrong one.
+    partitions are read, since a record may be in a wrong one. Ticks, by which the learner marks time in the feedback
+    topic, are left out.
     """
+
+    def is_shown(record: Record) -> bool:
+        return not is_tick(record) and (event_id is None or event_id_of(record) == event_id)
+
     with connected(settings) as (broker, topics, partitions):
         tps = _partitions_of(topic, topics, partitions)
         starts = _starts(broker, tps, since, None if event_id is not None else last)
-        found: Iterable[Record] = (
-            record
-            for record in _noting(read_in_order(broker, starts), starts)
-            if event_id is None or event_id_of(record) == event_id
-        )
+        found: Iterable[Record] = filter(is_shown, _noting(read_in_order(broker, starts), starts))
         if event_id is None and since is None:
             found = deque(found, maxlen=last)
         for record in found:
             _show(record, topics, json=json)
         if follow:
             for records in follow_topics(broker, starts):
-                for record in records:
-                    if event_id is None or event_id_of(record) == event_id:
-                        _show(record, topics, json=json)
+                for record in filter(is_shown, records):
+                    _show(record, topics, json=json)
 
 
 def _partitions_of(topic: str | None, topics: Topics, partitions: int) -> list[TopicPartition]:
@@ -103,9 +106,19 @@ def _starts(
     beginnings = broker.beginnings(tps)
     if last is None:
         return beginnings
-    # A transaction has at least one record and one marker in a partition that it writes to.
     ends = broker.ends(tps)
-    return {tp: max(beginnings[tp], ends[tp].stable - 2 * last - 2) for tp in tps}
+    return {tp: _start_of_last(broker, tp, beginnings[tp], ends[tp].stable, last) for tp in tps}
+
+
+def _start_of_last(broker: Broker, tp: TopicPartition, beginning: int, end: int, last: int) -> int:
+    """An offset behind which the newest `last` records of a partition are, where it has as many."""
+    reach = 2 * last + 2  # a transaction has at least one record and one marker in a partition that it writes to
+    while (start := end - reach) > beginning:
+        is_enough = islice(filterfalse(is_tick, read_partition(broker, tp, start=start)), last - 1, None)
+        if last == 0 or next(is_enough, None) is not None:
+            return start
+        reach *= 4  # there are ticks, or more markers
+    return beginning
 
 
 def _since_ms(since: str) -> int:

@@ -30,11 +30,12 @@ class Tally:
 
     def add(self, commits: Sequence[Commit]) -> None:
         """Take in what a transaction has published."""
-        for _, _, step, effects, *_ in commits:
+        for commit in commits:
+            effects = commit.effects
             matched = [example for example, _ in effects.examples if example.outcome is Outcome.MATCHED]
             self._matched += len(matched)
             self._rewards += sum(example.reward == 1 for example in matched)
-            self._records += sum(stop - start for start, stop in (step.contexts, step.feedback))
+            self._records += commit.records
             self._dead += len(effects.dead_letters)
             if effects.dead_letters:
                 self._last_dead = effects.dead_letters[-1]

@@ -12,6 +12,7 @@ from stream.joining.placement import count_misplaced
 from stream.joining.plain_rows import read_indices, read_numbers
 from stream.joining.play import Play, Reward
 from stream.learners import FromLogs, Learner, ParameterError, check_parameters, create, registered
+from stream.learners.base import KernelLearner
 from stream.wire.codec import LogReading
 from stream.wire.events import Features
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_plain
@@ -19,6 +20,7 @@ from stream.wire.named_features import FeatureEncoder, NamedFeaturesError, from_
 OnExpiry = Literal["drop", "negative"]
 LatePolicy = Literal["ignore", "correct"]
 Sharing = Literal["own", "shared"]
+DatedBy = Literal["tick", "context"]
 
 
 class Unsuitable(Enum):
@@ -73,6 +75,7 @@ class TaskSettings:
     features: Mapping[str, Any] | None = None  # which index each named feature has, as `to_plain` writes it
     class_names: tuple[str, ...] | None = None  # class k is called class_names[k]; None: by its number alone
     model: Sharing = "own"  # whose model it is that the task decides on: its own, or that of all tasks
+    dated_by: DatedBy = "tick"  # in virtual time by the context: a learner that polls seldom is taken to poll always
 
     def resolved(self) -> "TaskSettings":
         """The same with all the learner's parameters: those that are not given at their defaults of today.
@@ -84,6 +87,17 @@ class TaskSettings:
             self.learner, self.parameters, correctable=self.late == "correct", any_right=self.reward == "any"
         )
         return replace(self, parameters=parameters)
+
+    def make_shareable_learner(self) -> KernelLearner:
+        """A fresh learner for a model that tasks share.
+
+        Raises:
+            ParameterError: a learner that has no kernels, or what `make_learner` refuses.
+        """
+        learner = self.make_learner()
+        if not isinstance(learner, KernelLearner):
+            raise ParameterError(f"model shared: expected a learner with kernels; got {self.learner}")
+        return learner
 
     def make_learner(self) -> Learner:
         """A fresh learner; settings that it cannot work with are refused.

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 
 from stream.learners.base import Cost, FromLogs, KernelLearner, Learner, Parameter, ParameterError, State
-from stream.learners.registry import absent_parameters, check_parameters, create, registered
+from stream.learners.registry import check_parameters, create, registered
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -20,7 +20,6 @@ __all__ = [
     "Parameter",
     "ParameterError",
     "State",
-    "absent_parameters",
     "check_parameters",
     "create",
     "registered",

@@ -80,7 +80,6 @@ class Parameter:
     low_open: bool = False  # the lower end itself is excluded
     high_open: bool = False  # the upper end itself is excluded
     choices: tuple[str, ...] = ()
-    absent: float | int | str | None = None  # its value in a journal or model of before it was there; None: the default
     correctable: float | int | str | None = None  # its default where updates must be taken back exactly; None: the same
     any_right: float | int | str | None = None  # what it must be where several classes may be right; None: any value
 
@@ -378,7 +377,6 @@ MARGIN = Parameter(
     "feedback",
     "whose scores a late bit is held against: the model's when the bit comes, or the decision's",
     choices=("feedback", "decision"),
-    absent="decision",
 )
 """With no delay the two are the same to the bit."""
 

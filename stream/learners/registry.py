@@ -58,14 +58,6 @@ def check_parameters(
     return checked
 
 
-def absent_parameters(name: str) -> dict[str, float | int | str]:
-    """What the parameters of a learner are where a journal or a model does not name them.
-
-    A parameter came with some version; what was written before means what that version's predecessor did.
-    """
-    return {p.name: p.default if p.absent is None else p.absent for p in _REGISTRY[name].parameters}
-
-
 def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Learner:
     """Make a learner by name.
 

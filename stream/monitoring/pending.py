@@ -39,7 +39,7 @@ class Settled(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    decided_at_ms: int
+    append_ms: int  # of the prediction
     weights: tuple[float, ...]
 
 
@@ -65,14 +65,11 @@ class PendingDecisions:
         self._newest_ms = 0  # append time of the last prediction
         self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bit, that are to be counted
 
-    def decide(
-        self, number: int, decided_at_ms: int, weights: Callable[[], tuple[float, ...]], append_ms: int
-    ) -> Settled | None:
+    def decide(self, number: int, weights: Callable[[], tuple[float, ...]], append_ms: int) -> Settled | None:
         """Take in a decision; with its bit, if that has been read.
 
         Args:
             number: the hash of its id.
-            decided_at_ms: when it was made.
             weights: of each policy π(a|x)/μ(a|x), NaN where it is not known; asked for where the sample has it.
             append_ms: of its prediction.
         """
@@ -85,7 +82,7 @@ class PendingDecisions:
         self._newest_ms = append_ms
         if not self._takes(number):
             return None
-        self._decided[number] = _Pending(decided_at_ms, weights())
+        self._decided[number] = _Pending(append_ms, weights())
         found = self._settled(number)
         self._advance()
         self._bound()
@@ -115,7 +112,7 @@ class PendingDecisions:
     @property
     def oldest_ms(self) -> int | None:
         """When the oldest decision was made that waits; None: none does."""
-        return next((pending.decided_at_ms for pending in self._decided.values()), None)
+        return next((pending.append_ms for pending in self._decided.values()), None)
 
     def _takes(self, number: int) -> bool:
         return in_sample(number, self.level)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from stream.brokers.clocks import EstimatedClock
 from stream.brokers.port import Ends
 from stream.estimating.judge import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
@@ -77,7 +78,7 @@ class Picture:
         self._answered_ms = self._stepped_ms = now_ms()
         self._steps = 0
         self._moments: deque[_Moment] = deque()
-        self._dated: dict[int, tuple[int, int]] = {}  # of each task's last step: its number, and when it was heard of
+        self._clock = EstimatedClock(now_ms)  # the broker's time, by the records that were taken in
         self._level = 0  # one decision in 2**level is looked at
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
         self._read_out: dict[TopicPartition, tuple[int, int]] = {}  # offsets between which there is no record
@@ -100,6 +101,8 @@ class Picture:
         )  # outside of the lock: it may take long
         with self._lock:
             self._reads = True
+            if records:
+                self._clock.heard(max(record.append_ms for record in records))
             changed = {
                 record.partition
                 for record in records
@@ -138,9 +141,6 @@ class Picture:
         with self._lock:
             self._ends, self._last = ends, dict(last)
             self._answered_ms = self._now_ms()
-            for partition, step in last.items():
-                if self._dated.get(partition, (0, 0))[0] != step.number:
-                    self._dated[partition] = step.number, self._answered_ms
             self._look()
             self._pace()
 
@@ -308,8 +308,7 @@ class Picture:
         state = self._states.get(partition)
         if state is None or state.pending.oldest_ms is None:
             return None
-        broker_ms = max(step.now_ms + self._now_ms() - self._dated[number][1] for number, step in self._last.items())
-        return max(0, broker_ms - state.pending.oldest_ms) / 1_000
+        return max(0, self._clock.now_ms() - state.pending.oldest_ms) / 1_000
 
     def _estimates(self) -> list[dict[str, Any]]:
         found = []

@@ -132,7 +132,7 @@ def _row(prediction: Prediction, x: Features) -> Chunk:
         offsets=np.array([0, x.indices.size]),
         indices=x.indices,
         values=x.values,
-        decided_at_ms=np.array([prediction.decided_at_ms]),
+        decided_at_ms=np.zeros(1, np.int64),
         actions=np.array([prediction.decision.action]),
         propensities=np.array([prediction.decision.propensity]),
         keys=np.zeros(1, np.uint64),

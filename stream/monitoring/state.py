@@ -24,7 +24,7 @@ from stream.wire.events import Outcome
 from stream.wire.records import Record
 from stream.wire.topics import Topics
 
-FORMAT = 3
+FORMAT = 1
 
 LETTERS_MAX = 10
 """The last dead letters of each partition that are kept to be shown."""
@@ -94,7 +94,7 @@ class PartitionState:
         self.latencies.answer(context_offset, record.append_ms)
         context = contexts.get((record.partition, context_offset))
         weights = partial(self._policies.weights, record, prediction, context)
-        self._weigh(self.pending.decide(number, prediction.decided_at_ms, weights, record.append_ms))
+        self._weigh(self.pending.decide(number, weights, record.append_ms))
 
     def _take_example(self, record: Record, number: int) -> None:
         example = decode_example(record)[0]

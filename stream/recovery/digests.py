@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from stream.joining.task import Task
-from stream.recovery.snapshot import take
-from stream.recovery.snapshot_format import Position, encode_state
+from stream.recovery.snapshot_state import Position, encode_state, take
 
 
 def state_digest(states: Iterable[Mapping[str, Any]]) -> str:

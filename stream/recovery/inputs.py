@@ -4,9 +4,8 @@ from collections import deque
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_towards
-from stream.joining.task import Reading, merge
+from stream.joining.task import merge
 from stream.recovery.journal import JournalStep, UnrecoverableError
-from stream.wire.codec import FEEDBACK_RULES_1
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -23,10 +22,7 @@ class Inputs:
         """The records of the next step, in the order in which it applied them."""
         contexts = self._contexts.up_to(step.contexts[1])
         feedback = self._feedback.up_to(step.feedback[1])
-        records_max = len(contexts) + len(feedback)
-        return merge(
-            contexts, feedback, contexts_ended=lambda: True, feedback_ended=lambda: True, records_max=records_max
-        )
+        return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
 
     def close(self) -> None:
         """Release the connections."""
@@ -54,21 +50,21 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
         )
 
 
-def check_partitions(written: Reading | None, now: Reading, place: str) -> None:
+def check_partitions(written: int | None, now: int, place: str) -> None:
     """Refuse a task whose topics have another number of partitions than when it made its last step.
 
     Args:
-        written: how its last step read its records; None: it has made none. The first rules did not keep the number.
-        now: how the next one would.
+        written: the number at its last step; None: it has made none.
+        now: the number at the next one.
         place: its journal, for the message.
 
     Raises:
         UnrecoverableError: the number is another one.
     """
-    if written is None or written.rules == FEEDBACK_RULES_1 or written.partitions == now.partitions:
+    if written is None or written == now:
         return
     raise UnrecoverableError(
-        f"{place}: the topics' number of partitions was {written.partitions} at its last step and is {now.partitions} "
+        f"{place}: the topics' number of partitions was {written} at its last step and is {now} "
         "now, so that an event's feedback would belong to another task than its context: begin anew with topics of "
         "another prefix"
     )

@@ -10,22 +10,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
 from stream.joining.task_settings import TaskSettings
 from stream.learners import State
 from stream.recovery.journal import JournalError
-from stream.recovery.snapshot_chunks import CHUNK_BYTES, ChunkWriter, Generation, Stored, chunks_of
-from stream.recovery.snapshot_format import Pulse, SnapshotError, learner_part, learner_sections
+from stream.recovery.snapshot_chunks import CHUNK_BYTES, MODEL_KEYS, ChunkWriter, Generation, Stored, chunks_of
+from stream.recovery.snapshot_reading import read_snapshots
+from stream.recovery.snapshot_state import Pulse, SnapshotError, learner_part, learner_sections
 from stream.recovery.stored_settings import MODEL_SETTINGS, stored_settings
 from stream.sharing.replica import Place, Replica
-from stream.wire.records import TopicPartition, place_of
 from stream.wire.sections import Section, SectionReader, encode_section
 from stream.wire.topics import Topics
 
 PARTITION = 0
 """Who has the task of this partition writes the snapshots of the model."""
-
-_KEYS = "0/model"
 
 
 class ModelSnapshot(NamedTuple):
@@ -67,31 +64,23 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
 def model_writer(snapshot: ModelSnapshot, slot: str, chunks_before: int, chunk_bytes: int = CHUNK_BYTES) -> ChunkWriter:
     """What writes a snapshot into a slot, over so many chunks of an earlier one."""
     parts = (part for section in _sections(snapshot) for part in encode_section(section))
-    return ChunkWriter(chunks_of(snapshot.version, parts, chunk_bytes), _KEYS, slot, chunks_before)
+    return ChunkWriter(chunks_of(snapshot.version, parts, chunk_bytes), MODEL_KEYS, slot, chunks_before)
 
 
 def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> Stored:
     """Find the newest whole snapshot of the shared model; the pulse is called after each record.
 
     Raises:
-        JournalError: one was written by a later version.
+        SnapshotError: one is of another format.
     """
-    stored, prefix = Stored(), f"{_KEYS}/".encode()
-    for record in read_partition(broker, TopicPartition(topics.snapshots, PARTITION)):
-        if record.key is not None and record.key.startswith(prefix):
-            try:
-                stored.add(b"0/" + record.key[len(prefix) :], record.value)
-            except SnapshotError as error:
-                raise JournalError(f"{place_of(record)}: {error}") from error
-        pulse()
-    return stored
+    return read_snapshots(broker, topics, PARTITION, pulse=pulse, keys=MODEL_KEYS)
 
 
 def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
     """The name of the model that was imported for all tasks, see `Generation.whole`; None: they begin with nothing.
 
     Raises:
-        JournalError: one was written by a later version.
+        SnapshotError: one is of another format.
     """
     imported = read_model_snapshots(broker, topics, pulse).imported
     return None if imported is None else imported.whole
@@ -101,7 +90,7 @@ def decode_model(generation: Generation) -> ModelSnapshot:
     """The snapshot in a whole generation.
 
     Raises:
-        JournalError: it cannot be read.
+        SnapshotError: it cannot be read.
     """
     reader = SectionReader(generation.payloads)
     try:
@@ -112,8 +101,8 @@ def decode_model(generation: Generation) -> ModelSnapshot:
         places = {partition: Place(*place) for partition, *place in values["places"]}
         numbers = values["version"], values["updates"], values["offset"]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise JournalError(
-            f"the snapshot of the shared model at version {generation.number} cannot be read: {error!r}"
+        raise SnapshotError(
+            f"{generation.place}: the shared model at version {generation.number} cannot be read: {error!r}"
         ) from error
     return ModelSnapshot(values["settings"], *numbers, places, learner)
 

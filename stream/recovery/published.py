@@ -1,126 +1,76 @@
-"""The decisions of a task on a shared model, read back from its predictions."""
+"""The decisions of a task on a shared model, read back from its predictions, step by step."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 
 from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
+from stream.brokers.reading import read_towards
 from stream.recovery.commit import predictions_digest
-from stream.recovery.journal import JournalStep, LogStep, UnrecoverableError
+from stream.recovery.journal import JournalStep, UnrecoverableError
 from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.events import Decision
-from stream.wire.records import Foreign, Record, TopicPartition
+from stream.wire.records import Foreign, Record, TopicPartition, place_of
 from stream.wire.topics import Topics
-
-COMPARED_MAX = 10_000_000
-"""Predictions that are compared, at most, to tell those of steps from others: 5 to 20 s of work."""
-
-BETWEEN_MAX = 8
-"""So many records of other programs may stand between the first and the last prediction of a step."""
-
-
-class Search:
-    """Looks for the predictions of steps among what other programs have written under the steps' numbers.
-
-    Where nobody has, there is nothing to look for. Else what is done is bounded: who may write there could write any
-    number of records.
-    """
-
-    def __init__(self) -> None:
-        """Compare nothing yet."""
-        self._left = COMPARED_MAX
-        self.is_given_up = False  # whether there was more to compare
-
-    def ending(self, found: Sequence[Record], count: int, sha256: str) -> Sequence[Record] | None:
-        """The predictions of a step, if the last of them is the last record; None: it is not, or that is not known.
-
-        Args:
-            found: the records under the step's number, one more than at the call before.
-            count: how many predictions the step made, by its journal.
-            sha256: their digest, likewise.
-        """
-        for candidate in _that_end(found, count):
-            if len(found) > count:
-                self.is_given_up = self.is_given_up or self._left < count
-                if self.is_given_up:
-                    return None
-                self._left -= count
-            if predictions_digest(record.value or b"" for record in candidate) == sha256:
-                return candidate
-        return None
-
-
-def _that_end(found: Sequence[Record], count: int) -> Iterator[Sequence[Record]]:
-    """What the predictions of a step may be that end with the last record: all in a row, or a beginning and an end."""
-    others = len(found) - count
-    if others < 0:
-        return
-    yield found[others:]
-    if 0 < others <= BETWEEN_MAX:
-        yield from ([*found[:first], *found[first + others :]] for first in range(1, count))
-
-
-def without(ours: Sequence[Record], found: Sequence[Record]) -> list[Record]:
-    """The records that are not the step's own."""
-    offsets = {record.offset for record in ours}
-    return [record for record in found if record.offset not in offsets]
 
 
 class Published:
-    """The predictions of a task from some offset on, by the step that published them.
+    """The predictions of a task from an offset on, in the order of its steps.
 
-    What a journal says of a step, how many and their digest, tells them from what other programs have written there
-    under the step's number; of those some may stand before, behind, or in a row between them.
+    Records without a step's number are not the task's, and are skipped. A record that another program wrote under a
+    step's own number makes the step's digest differ: then recovery refuses.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, start: int) -> None:
-        """Read all of them."""
-        self._place = f"{topics.predictions}/{partition}"
+        """Begin at an offset that is not after the first prediction that will be asked for."""
+        self._tp = tp = TopicPartition(topics.predictions, partition)
         self._journal = f"{topics.journal}/{partition}"
-        self._by_step: dict[int, list[Record]] = defaultdict(list)
-        self.foreign = Foreign()  # what other programs have written under the numbers of the steps asked for
-        self._search = Search()
-        tp = TopicPartition(topics.predictions, partition)
-        for record in read_partition(broker, tp, start=max(start, broker.beginnings([tp])[tp])):
-            number = step_of(record)
-            if number is not None:
-                self._by_step[number].append(record)
+        self._end = broker.ends([tp])[tp].stable
+        self._reader = broker.reader([tp])
+        self._reader.seek(tp, max(start, broker.beginnings([tp])[tp]))
+        self._ahead: deque[Record] = deque()
+        self.foreign = Foreign()
 
     def decisions(self, step: JournalStep) -> list[tuple[str, Decision]]:
-        """The decisions of a step in their order, with their event ids; each step is asked for once, in order.
+        """The decisions of the next step, with their event ids.
 
         Raises:
-            UnrecoverableError: they are not there any more.
+            UnrecoverableError: they are not there, or are not those that the journal names.
         """
-        found = self._by_step.pop(step.number, [])
-        expected = step.log
-        if expected is None:
-            raise UnrecoverableError(
-                f"step {step.number} of {self._journal}: expected what it says of the log of a shared model; got "
-                "nothing: another program has written it"
-            )
-        ours = self._ours(found, expected)
-        if ours is None:
-            why = "none are these: the topic was cut or made anew; set its retention.ms to -1"
-            if self._search.is_given_up:
-                why = "these were not found within a bounded search: see who else writes there"
-            raise UnrecoverableError(
-                f"step {step.number} of {self._journal}: expected its {expected.predictions} predictions in "
-                f"{self._place}, with the digest {expected.sha256[:16]}; got {len(found)} records under its number, of "
-                f"which {why}"
-            )
-        for record in without(ours, found):
-            self.foreign = self.foreign.and_also(record)
+        if step.log is None:
+            raise UnrecoverableError(f"{self._journal}: step {step.number} has no place in a model's log")
+        found: list[Record] = []
+        while len(found) < step.log.predictions and (record := self._next()) is not None:
+            number = step_of(record)
+            if number is None:
+                self.foreign = self.foreign.and_also(record)
+            elif number < step.number:
+                continue  # of a step before the snapshot
+            elif number == step.number:
+                found.append(record)
+            else:
+                self._ahead.appendleft(record)
+                break
+        if predictions_digest(record.value or b"" for record in found) != step.log.sha256:
+            raise self._wrong(step, found)
         try:
-            made = [decode_prediction(record)[0] for record in ours]
+            return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
         except MalformedError as error:
-            raise UnrecoverableError(
-                f"step {step.number} of {self._journal}: a prediction of it in {self._place} cannot be read back: "
-                f"{error}"
-            ) from error
-        return [(prediction.id, prediction.decision) for prediction in made]
+            raise self._wrong(step, found) from error
 
-    def _ours(self, found: Sequence[Record], expected: LogStep) -> Sequence[Record] | None:
-        ends = range(expected.predictions, len(found) + 1)
-        searched = (self._search.ending(found[:end], expected.predictions, expected.sha256) for end in ends)
-        return next((ours for ours in searched if ours is not None), None)
+    def close(self) -> None:
+        """Release the connection."""
+        self._reader.close()
+
+    def _next(self) -> Record | None:
+        if not self._ahead and self._reader.position(self._tp) < self._end:
+            self._ahead.extend(read_towards(self._reader, self._tp, self._end))
+        return self._ahead.popleft() if self._ahead else None
+
+    def _wrong(self, step: JournalStep, found: Sequence[Record]) -> UnrecoverableError:
+        expected = 0 if step.log is None else step.log.predictions
+        where = f"; the first is at {place_of(found[0])}" if found else ""
+        return UnrecoverableError(
+            f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number}, as "
+            f"{self._journal} has their digest; got {len(found)}{where}: they were deleted, or another program writes "
+            "under the step's number"
+        )

@@ -1,10 +1,10 @@
 """Recovery: a task as its last commit, or any step before, left it, from snapshots, journal and inputs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from stream.brokers.port import Broker
-from stream.joining.task import Effects, Reading, Task
+from stream.joining.task import Effects, Task
 from stream.joining.task_settings import TaskSettings
 from stream.recovery.inputs import Inputs, check_kept
 from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange, UnrecoverableError
@@ -13,11 +13,10 @@ from stream.recovery.model_snapshot import PARTITION, imported_model
 from stream.recovery.published import Published
 from stream.recovery.resolve import Given, resolve
 from stream.recovery.settings_reading import settings_by_name, settings_in_force
-from stream.recovery.snapshot import restore
 from stream.recovery.snapshot_chunks import Generation, Stored
-from stream.recovery.snapshot_format import Pulse, Snapshot, SnapshotError
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
-from stream.recovery.stored_settings import ABSENT, by_name, task_settings
+from stream.recovery.snapshot_state import Pulse, restore
+from stream.recovery.stored_settings import by_name, task_settings
 from stream.sharing.view import Recall, RecallError
 from stream.wire.ledger import Ledger
 from stream.wire.records import Foreign, Record, TopicPartition
@@ -37,10 +36,10 @@ class Recovered(NamedTuple):
     imported: str | None  # the model that it began with
     settings: TaskSettings  # those of its next step; the task itself still has those of its last one
     settings_from: int = 0  # the first step under the settings of its last one; 0: they are the opening's
-    reading: Reading | None = None  # how the journal's last step read its records; None: it has none
+    last_step: JournalStep | None = None  # of the journal; None: it has none
     wrote: int = 0  # its last step that wrote to the log of a shared model; 0: none did
-    foreign: Foreign = Foreign()  # what stands in the part of the journal that was read, and is not Onebit's
-    foreign_predictions: Foreign = Foreign()  # under the numbers of steps whose predictions were read back
+    foreign: Foreign = Foreign()  # records of other programs in the part of the journal that was read
+    foreign_predictions: Foreign = Foreign()  # likewise, in the predictions that were read back
 
 
 class Progress(NamedTuple):
@@ -53,6 +52,8 @@ class Progress(NamedTuple):
 
 
 Report = Callable[[Progress], None]
+Recovery = Generator[Progress, None, Recovered]
+"""A recovery that goes on, by a step of the journal, whenever its next progress is asked for."""
 
 
 def recover(
@@ -64,16 +65,39 @@ def recover(
     *,
     given: Given = None,
     change_settings: bool = False,
-    pulse: Pulse = lambda: None,
 ) -> Recovered:
-    """Bring a task to its last commit, from where it can go on; write nothing.
+    """Bring a task to its last commit at once; see `recovery`."""
+    steps = recovery(broker, topics, partition, settings, given=given, change_settings=change_settings)
+    return _finish(steps, progress)
+
+
+def _finish(steps: Recovery, progress: Report) -> Recovered:
+    """Run a recovery to its end."""
+    while True:
+        try:
+            progress(next(steps))
+        except StopIteration as end:
+            recovered: Recovered = end.value
+            return recovered
+
+
+def recovery(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    settings: TaskSettings,
+    *,
+    given: Given = None,
+    change_settings: bool = False,
+    pulse: Pulse = lambda: None,
+) -> Recovery:
+    """Bring a task to its last commit, from where it can go on, step by step; write nothing.
 
     Args:
         broker: where the topics are.
         topics: the topics.
         partition: the task.
         settings: what the user wants; see `resolve` for what comes of it.
-        progress: is told after each step how far it has come.
         given: which of the settings the user gave; None: all. The others are the task's own, if it has begun.
         change_settings: whether given ones that differ hold from the next step on.
         pulse: is called again and again before the first step, while snapshots are read.
@@ -84,11 +108,11 @@ def recover(
     """
     place = f"{topics.journal}/{partition}"
     begun = settings_in_force(broker, topics, partition, pulse)
-    if begun and not begun.keys() >= ABSENT.keys():  # a model has only those that it depends on
+    if begun and "seed" not in begun:  # a model has only those that it depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
     # First, so that nobody waits for a long recovery to hear that the settings are refused.
     settings = resolve(begun, settings, given, change=change_settings, place=place)
-    recovered = _rebuild(broker, topics, partition, settings, progress, pulse=pulse)
+    recovered = yield from _rebuild(broker, topics, partition, settings, pulse=pulse)
     if recovered.number > 0:
         now = by_name(recovered.task.settings)
         settings = resolve(now, settings, given, change=change_settings, place=place)
@@ -130,7 +154,7 @@ def rebuild(
         topics: the topics.
         partition: the task.
         settings: the settings that it must have after that step; None for whichever it has.
-        progress: is told after each step how far it has come.
+        progress: receives the progress after each step.
         until: the number of the step after which to stop; None for the last.
         snapshots: False to begin with the journal's first step.
         observe: is told what each step that is applied again would publish.
@@ -140,9 +164,8 @@ def rebuild(
     Raises:
         JournalError: it has other settings, has made no step, or records that are needed are gone.
     """
-    recovered = _rebuild(
-        broker, topics, partition, settings, progress, until, snapshots=snapshots, observe=observe, decides=decides
-    )
+    steps = _rebuild(broker, topics, partition, settings, until, snapshots=snapshots, observe=observe, decides=decides)
+    recovered = _finish(steps, progress)
     if settings is not None:
         resolve(by_name(recovered.task.settings), settings, place=f"{topics.journal}/{partition}")
     return recovered
@@ -153,14 +176,13 @@ def _rebuild(
     topics: Topics,
     partition: int,
     settings: TaskSettings | None,  # for a task that has made no step
-    progress: Report,
     until: int | None = None,
     *,
     snapshots: bool = True,
     observe: Observer = lambda number, effects: None,
     decides: Decides | None = None,
     pulse: Pulse = lambda: None,
-) -> Recovered:
+) -> Recovery:
     journal = TopicPartition(topics.journal, partition)
     stored = read_snapshots(broker, topics, partition, until if snapshots else 0, pulse)
     last = last_step(broker, journal)
@@ -170,9 +192,9 @@ def _rebuild(
         start = _from_opening(broker, topics, stored, journal, pulse)
     else:
         return _untouched(broker, topics, partition, stored, settings, pulse)
-    recovered = _apply_again(broker, topics, partition, start, last, until, progress, observe, decides)
+    recovered = yield from _apply_again(broker, topics, partition, start, last, until, observe, decides)
     wrote = 0 if last is None or last.log is None else last.log.wrote(last.number)
-    return recovered._replace(reading=None if last is None else last.reading, wrote=wrote)
+    return recovered._replace(last_step=last, wrote=wrote)
 
 
 class _Start(NamedTuple):
@@ -181,13 +203,6 @@ class _Start(NamedTuple):
     recovered: Recovered
     journal_offset: int
     predictions_offset: int = 0  # those of later steps stand here or later
-
-
-def _restored(found: Snapshot, settings: TaskSettings, topics: Topics, journal: TopicPartition) -> Task:
-    try:
-        return restore(found, settings, topics.contexts)
-    except SnapshotError as error:
-        raise JournalError(f"{topics.snapshots}/{journal.partition}: {error}") from error
 
 
 def _from_snapshot(
@@ -200,7 +215,7 @@ def _from_snapshot(
     pulse: Pulse,
 ) -> _Start:
     place = f"the snapshot in {topics.snapshots}/{journal.partition}, generation {newest.number},"
-    found = decode_snapshot(topics, journal.partition, newest, pulse)
+    found = decode_snapshot(newest, pulse)
     settings = task_settings(settings_by_name(found, place))
     at = found.position
     # A journal of which all records were deleted has no last step either. That is refused later, with the step that is
@@ -211,7 +226,7 @@ def _from_snapshot(
             f"{place} was taken after step {at.number} of {journal.topic}/{journal.partition}, which holds "
             f"{'no step' if last is None else f'steps up to {last.number}'}: the topic was made anew since"
         )
-    task = _restored(found, settings, topics, journal)
+    task = restore(found, settings, topics.contexts, newest.place)
     recovered = Recovered(
         task, at.number, at.contexts_offset, at.feedback_offset, stored, at.taken_ms, found.ledger, None, settings,
         at.settings_from,
@@ -261,10 +276,10 @@ def _imported(
             f"{journal.topic}/{journal.partition} was begun with the imported model {wanted[:16]}; "
             f"{topics.snapshots}/{journal.partition} does not hold it any more"
         )
-    found = decode_snapshot(topics, journal.partition, stored.imported, pulse)
+    found = decode_snapshot(stored.imported, pulse)
     place = f"the model imported into {topics.snapshots}/{journal.partition}"
     resolve(settings_by_name(found, place), settings, place=place)
-    return _restored(found, settings, topics, journal)
+    return restore(found, settings, topics.contexts, stored.imported.place)
 
 
 def _untouched(
@@ -318,10 +333,9 @@ def _apply_again(
     start: _Start,
     last: JournalStep | None,
     until: int | None,
-    progress: Report,
     observe: Observer,
     decides: Decides | None,
-) -> Recovered:
+) -> Recovery:
     """Apply what the journal holds after the start, up to some step."""
     recovered, journal_offset, predictions_offset = start
     journal = TopicPartition(topics.journal, partition)
@@ -345,15 +359,15 @@ def _apply_again(
             _check_settings_from(step, settings_from, journal)
             if inputs is None:
                 inputs = Inputs(broker, topics, partition, step, last or step)
-                progress(Progress(recovered.number, first, final, 0))
+                yield Progress(recovered.number, first, final, 0)
             batch = inputs.of(step)
             if decides is not None:
                 decides(task, step)
-            elif isinstance(task.view, Recall):
+            elif isinstance(task.model, Recall):
                 published = published or Published(broker, topics, partition, predictions_offset)
-                task.view.expect(step.updates, published.decisions(step))
+                task.model.expect(step.updates, published.decisions(step))
             effects = _step_again(task, step, batch, journal)
-            observe(step.number, _without_drift(effects) if task.alarms and not step.alarms else effects)
+            observe(step.number, effects)
             _check_same(task, step, journal)
             records += len(batch)
             recovered = recovered._replace(
@@ -363,17 +377,19 @@ def _apply_again(
                 settings=task.settings,
                 settings_from=settings_from,
             )
-            progress(Progress(step.number, first, final, records))
+            yield Progress(step.number, first, final, records)
     finally:
         if inputs is not None:
             inputs.close()
+        if published is not None:
+            published.close()
     read_back = Foreign() if published is None else published.foreign
     return recovered._replace(foreign=foreign, foreign_predictions=read_back)
 
 
 def _step_again(task: Task, step: JournalStep, batch: Sequence[Record], journal: TopicPartition) -> Effects:
     try:
-        return task.step(batch, step.now_ms, step.feedback_end_ms, step.reading)
+        return task.step(batch, step.number, step.partitions)
     except RecallError as error:
         raise UnrecoverableError(
             f"step {step.number} of {journal.topic}/{journal.partition}: {error}: the inputs have changed since they "
@@ -447,15 +463,9 @@ def _check_settings_from(step: JournalStep, settings_from: int, journal: TopicPa
         )
 
 
-def _without_drift(effects: Effects) -> Effects:
-    """The effects of a step that an earlier version made, which told alarms neither in journal nor in examples."""
-    untold = [(example._replace(drift=None), offset) for example, offset in effects.examples]
-    return effects._replace(examples=untold)
-
-
 def _check_same(task: Task, last: JournalStep, journal: TopicPartition) -> None:
     """A step that is applied again must leave the task where the journal says that it stood."""
-    if last.alarms not in (0, task.alarms):
+    if last.alarms != task.alarms:
         raise UnrecoverableError(
             f"step {last.number} of {journal.topic}/{journal.partition}: expected {last.alarms} drift alarms; got "
             f"{task.alarms}: the inputs have changed since they were applied"

@@ -5,15 +5,13 @@ from typing import Any, NamedTuple
 
 from stream.joining.task_settings import TaskSettings
 from stream.recovery.journal import JournalError
-from stream.recovery.stored_settings import PARAMETER, by_name, task_settings
+from stream.recovery.stored_settings import JOIN_SETTINGS, PARAMETER, by_name, task_settings
 
 Given = Collection[str] | None
 """The names of the settings that the user gave, parameters as `parameters.NAME`; None: all of them."""
 
-CHANGEABLE = frozenset(
-    ("window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max", "retained_max", "on_expiry", "late")
-)
-"""What may change in a running pipeline: how long is waited, for how many, and what is assumed in the end.
+CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
+"""The settings that may change in a running pipeline: windows, limits and policies.
 
 The others decide what the model is made of: one that was trained under two of them could be explained by neither.
 """

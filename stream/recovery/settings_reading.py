@@ -6,26 +6,23 @@ from stream.brokers.port import Broker
 from stream.recovery.journal import JournalError, JournalStep
 from stream.recovery.journal_reading import last_step, settings_entry
 from stream.recovery.model_snapshot import PARTITION, ModelSnapshot, decode_model, read_model_snapshots
-from stream.recovery.snapshot_format import Pulse, Snapshot
 from stream.recovery.snapshot_reading import decode_snapshot, read_snapshots
-from stream.recovery.stored_settings import UnknownSettingError, by_name, named
+from stream.recovery.snapshot_state import Pulse, Snapshot
+from stream.recovery.stored_settings import by_name, named
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 
 def settings_by_name(snapshot: Snapshot | ModelSnapshot, place: str) -> dict[str, Any]:
-    """The settings in a snapshot, by name.
+    """The settings in a snapshot, by name; an imported model is a task's own unless it is shared.
 
     Raises:
-        JournalError: it has some that this version does not know.
+        JournalError: they cannot be read.
     """
     try:
-        return named(snapshot.settings)
-    except UnknownSettingError as error:
-        raise JournalError(
-            f"{place} has the setting {error}, which this version of Onebit does not know: go on with the version "
-            "that wrote it, or a later one"
-        ) from error
+        return {"model": "own", **named(snapshot.settings)}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise JournalError(f"{place} has settings that cannot be read: {error!r}") from error
 
 
 def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def _of_snapshots(
     generation = stored.imported if last is None else stored.newest
     if generation is None:
         return {}
-    snapshot = decode_snapshot(topics, partition, generation, pulse)
+    snapshot = decode_snapshot(generation, pulse)
     if last is not None and snapshot.position.settings_from != last.settings_from:
         return {}
     return settings_by_name(snapshot, f"{topics.snapshots}/{partition}, generation {generation.number},")

@@ -7,21 +7,23 @@ the slot `import` for good. A generation's number is that of the journal step af
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
-    head    {"format": 3, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
+    head    {"format": 1, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
             {"count": 4, "whole": sha256 over the chunks' sha256 (32 bytes each, in order)}
 
-The payloads of a generation, one after the other, are the state: see `stream.recovery.snapshot_format`. A generation
+The payloads of a generation, one after the other, are the state: see `stream.recovery.snapshot_state`. A generation
 whose last chunk is not there, or of which a chunk is missing or does not have its checksum, is *torn*: it is as if it
 had never been written.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
 
-from stream.recovery.snapshot_format import FORMAT, Pulse, Snapshot, SnapshotError, decode_state, encode_state
+from stream.recovery.snapshot_state import FORMAT, Snapshot, SnapshotError, encode_state
+from stream.wire.records import Record, place_of
 from stream.wire.sections import headed
 
 CHUNK_BYTES = 500_000
@@ -29,6 +31,9 @@ CHUNK_BYTES = 500_000
 
 ROTATING_SLOTS = ("a", "b")
 IMPORT_SLOT = "import"
+
+MODEL_KEYS = "0/model"
+"""What the keys of snapshots of a shared model begin with."""
 
 
 class Message(NamedTuple):
@@ -73,7 +78,8 @@ class Writer(ChunkWriter):
         self, snapshot: Snapshot, partition: int, slot: str, chunks_before: int = 0, chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         """Write a snapshot over what a slot holds, `chunks_before` chunks of an earlier generation."""
-        super().__init__(encode(snapshot, chunk_bytes), str(partition), slot, chunks_before)
+        chunks = chunks_of(snapshot.position.number, encode_state(snapshot), chunk_bytes)
+        super().__init__(chunks, str(partition), slot, chunks_before)
         self.position = snapshot.position
         self.ledger = snapshot.ledger
 
@@ -86,11 +92,6 @@ def other_slot(slot: str) -> str:
 def message_key(place: str, slot: str, index: int) -> bytes:
     """The key of a chunk's record; the place is the task's partition, or that of a shared model."""
     return f"{place}/{slot}/{index}".encode()
-
-
-def encode(snapshot: Snapshot, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The chunks of a snapshot of a task, each made when it is asked for."""
-    return chunks_of(snapshot.position.number, encode_state(snapshot), chunk_bytes)
 
 
 def chunks_of(number: int, parts: Iterable[bytes | memoryview], chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -144,11 +145,7 @@ _HEAD_TYPES = (int, int, int, str, int | None, str | None)
 
 
 def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
-    """Head and payload of a chunk; None when it is not one, or not as it was written.
-
-    Raises:
-        SnapshotError: it is of a later format.
-    """
+    """Head and payload of a chunk; None when it is not one, or not as it was written."""
     try:
         fields, start = _head_at(memoryview(chunk), 0)
         head = ChunkHead(
@@ -159,11 +156,6 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
         return None
     if not all(map(isinstance, head, _HEAD_TYPES)):
         return None
-    if head.format > FORMAT:
-        raise SnapshotError(
-            f"generation {head.generation} is of format {head.format}; this version of Onebit reads up to {FORMAT}: "
-            "start the later version that wrote it"
-        )
     payload = memoryview(chunk)[start:]
     return (head, payload) if sha256(payload).hexdigest() == head.digest else None
 
@@ -181,45 +173,57 @@ class Generation(NamedTuple):
 
     number: int
     slot: str
-    format: int
+    place: str  # of its first record
     payloads: list[memoryview]
     whole: str = ""  # SHA-256 over the chunks' checksums: a name for what is in it
 
 
 class Stored:
-    """What the snapshots topic of a task holds: fed with its records in order, it keeps the newest whole generation."""
+    """The snapshots of a task, or of a shared model, in a topic: the newest whole generation among its records."""
 
-    def __init__(self, number_max: int | None = None) -> None:
-        """Look for the newest generation, or for the newest up to a number."""
+    def __init__(self, keys: str, number_max: int | None = None) -> None:
+        """Look for the newest generation, or for the newest up to a number.
+
+        Args:
+            keys: what keys begin with: the task's partition, or MODEL_KEYS.
+            number_max: of a generation; None: the newest one is looked for.
+        """
+        self._keys_prefix = keys
         self.newest: Generation | None = None
         self.imported: Generation | None = None
         self._number_max = number_max
         self._keys: dict[str, set[int]] = {}
         self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # and the digests of its chunks
 
-    def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in the next record; what is no chunk is passed over.
+    def add(self, record: Record) -> None:
+        """Take in the next record; what is no chunk of these snapshots is passed over.
 
         Raises:
-            SnapshotError: it is of a later format.
+            SnapshotError: it is of another format.
         """
         try:
-            _, slot, index = (key or b"").decode().split("/")
+            keys, slot, index = (record.key or b"").decode().rsplit("/", 2)
             key_index = int(index)
         except ValueError:
             return
-        if value is None:
+        if keys != self._keys_prefix:
+            return
+        if record.value is None:
             self._keys.get(slot, set()).discard(key_index)
             return
-        decoded = decode_chunk(value)
+        decoded = decode_chunk(record.value)
         if decoded is None or decoded[0].position != key_index:
             self._begun.pop(slot, None)
             return
         self._keys.setdefault(slot, set()).add(key_index)
         head, payload = decoded
+        if head.format != FORMAT:
+            raise SnapshotError(
+                f"{place_of(record)}: generation {head.generation}: expected format {FORMAT}; got {head.format}"
+            )
         begun = self._begun.get(slot)
         if head.position == 0:
-            begun = self._begun[slot] = Generation(head.generation, slot, head.format, []), []
+            begun = self._begun[slot] = Generation(head.generation, slot, place_of(record), []), []
         elif begun is None or (begun[0].number, len(begun[1])) != (head.generation, head.position):
             self._begun.pop(slot, None)
             return
@@ -242,18 +246,13 @@ class Stored:
             self.newest = generation
 
     def chunks_in(self, slot: str) -> int:
-        """How many chunks of a slot must be written over or taken away."""
-        return max(self._keys.get(slot, ()), default=-1) + 1
+        """How many chunks of a slot must be written over or taken away.
+
+        They follow on each other. A key far behind them is another program's, and would be an endless number of chunks.
+        """
+        found = self._keys.get(slot, set())
+        return next(index for index in itertools.count() if index not in found)
 
     def next_slot(self) -> str:
         """Where the next generation goes: not where the newest whole one stands."""
         return ROTATING_SLOTS[0] if self.newest is None else other_slot(self.newest.slot)
-
-
-def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
-    """The snapshot in a whole generation; its payloads are let go as they are read, with a pulse in between.
-
-    Raises:
-        SnapshotError: the checksums are right, and yet it cannot be read.
-    """
-    return decode_state(generation.payloads, generation.format, f"generation {generation.number}", pulse)

@@ -1,41 +1,49 @@
-"""What the snapshots topic of a task holds."""
+"""What the snapshots topic holds."""
 
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
-from stream.recovery.journal import JournalError
-from stream.recovery.snapshot_chunks import Generation, Stored, decode
-from stream.recovery.snapshot_format import Pulse, Snapshot, SnapshotError
-from stream.wire.records import TopicPartition, place_of
+from stream.recovery.snapshot_chunks import Generation, Stored
+from stream.recovery.snapshot_state import Pulse, Snapshot, SnapshotError, decode_state
+from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 
 def read_snapshots(
-    broker: Broker, topics: Topics, partition: int, number_max: int | None = None, pulse: Pulse = lambda: None
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    number_max: int | None = None,
+    pulse: Pulse = lambda: None,
+    *,
+    keys: str | None = None,
 ) -> Stored:
-    """Find the newest whole snapshot of a task, or the newest that was taken up to a step; and an imported model.
+    """Find the newest whole snapshot, or the newest that was taken up to a step; and an imported model.
 
-    The pulse is called after each record.
+    Args:
+        broker: where the topics are.
+        topics: the topics.
+        partition: of the snapshots topic.
+        number_max: the step; None: the newest one is looked for.
+        pulse: is called after each record.
+        keys: what keys begin with; None: those of the partition's task.
 
     Raises:
-        JournalError: one was written by a later version.
+        SnapshotError: one is of another format.
     """
-    stored = Stored(number_max)
+    stored = Stored(str(partition) if keys is None else keys, number_max)
     for record in read_partition(broker, TopicPartition(topics.snapshots, partition)):
-        try:
-            stored.add(record.key, record.value)
-        except SnapshotError as error:
-            raise JournalError(f"{place_of(record)}: {error}") from error
+        stored.add(record)
         pulse()
     return stored
 
 
-def decode_snapshot(topics: Topics, partition: int, generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
+def decode_snapshot(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
     """The snapshot in a generation, whose payloads are let go as they are read, with a pulse in between.
 
     Raises:
-        JournalError: it cannot be read.
+        SnapshotError: it cannot be read.
     """
     try:
-        return decode(generation, pulse)
-    except SnapshotError as error:
-        raise JournalError(f"{topics.snapshots}/{partition}: {error}") from error
+        return decode_state(generation.payloads, pulse)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise SnapshotError(f"{generation.place}: generation {generation.number} cannot be read: {error!r}") from error

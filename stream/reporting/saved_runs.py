@@ -57,15 +57,10 @@ def read_runs(path: Path) -> list[RunReport]:
     try:
         fields = orjson.loads(text if found is None else gzip.decompress(base64.urlsafe_b64decode(found[1])))
     except (orjson.JSONDecodeError, binascii.Error, OSError, EOFError) as error:
-        raise SavedRunsError(
-            f"{path}: expected the page of a run, or its JSON; no run is in it. Pages of version 0.1.0 hold none: make "
-            "the run again, by the command that stands in the page"
-        ) from error
+        raise SavedRunsError(f"{path}: expected the page of a run, or its JSON; no run is in it") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         got = fields.get("format") if isinstance(fields, dict) else None
-        raise SavedRunsError(
-            f"{path}: expected runs of format {FORMAT}; got {got!r}: take the later version of Onebit that wrote it"
-        )
+        raise SavedRunsError(f"{path}: expected runs of format {FORMAT}; got {got!r}")
     try:
         return [_loaded(run) for run in fields["runs"]]
     except (KeyError, TypeError, ValueError) as error:

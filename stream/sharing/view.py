@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stream.learners.base import Extent, KernelLearner
 from stream.sharing.replica import Replica
 from stream.wire.codec import MalformedError
-from stream.wire.events import Decision, Features
+from stream.wire.events import Decision, Drift, Features
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
@@ -78,7 +78,9 @@ def room_error(learner: KernelLearner, x: Features) -> MalformedError | None:
 
 
 class View:
-    """A shared model as one task decides on it, and what the task has for its log."""
+    """The Model of a task that shares one: the replica, and what the task has for its log."""
+
+    alarms = 0  # the log has them
 
     def __init__(self, replica: Replica, partition: int) -> None:
         """See nothing but the log: all that the task has decided must be in it, and be read."""
@@ -87,13 +89,9 @@ class View:
         self._observes = bool(replica.learner.observed)
         self._own: deque[tuple[Features, Decision]] = deque()  # decisions from number `_first` on
         self._first = replica.place_of(partition).decided
+        self.version = replica.version  # at the last step
         self._overlay = Overlay(replica.learner)
         self._entries: list[Entry] = []  # of the step that is being made
-
-    @property
-    def version(self) -> int:
-        """Of the model: how many entries of the log it has taken in."""
-        return self._replica.version
 
     @property
     def learner(self) -> KernelLearner:
@@ -108,14 +106,28 @@ class View:
         """
         self._forget_those_in_the_log()
         self._entries = []
+        self.version = self._replica.version
         self._replica.is_overlaid = True
+        decided = len(self._own)
         try:
             for x, decision in self._own:
                 self._overlay.observe(x, decision)
             yield self._entries
+        except BaseException:
+            while len(self._own) > decided:
+                self._own.pop()
+            raise
         finally:
             self._overlay.take_off()
             self._replica.is_overlaid = False
+
+    def refusal(self, x: Features) -> MalformedError | None:
+        """See Model: what becomes of a context must fit a record of the log."""
+        return room_error(self.learner, x)
+
+    def decide(self, event_id: str, x: Features, u: float) -> Decision:
+        """See Model."""
+        return self.learner.predict(x, u)
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Take note of a decision of the step, here at once, and for all by the log."""
@@ -124,10 +136,11 @@ class View:
             self._own.append((x, decision))
             self._entries.append(Entry(DECIDED, x, decision))
 
-    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> None:
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
         """Have the log teach what became of a decision."""
         known = NO_LABEL if label is None else label
         self._entries.append(Entry(SETTLED, x, decision, reward, NO_BIT, v, known))
+        return None  # the log tells whether it set off a detector
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
         """Have the log replace an assumed bit by the real one."""
@@ -157,10 +170,12 @@ class View:
 
 
 class Recall:
-    """What stands in for the view of a task whose steps are applied again: the decisions are those that were published.
+    """The Model of a task on a shared one whose steps are applied again: its decisions are those that were published.
 
     So a task is recovered without the model that it decided on, and what it had for the log is there already.
     """
+
+    alarms = 0  # the log has them
 
     def __init__(self, learner: KernelLearner) -> None:
         """Recall nothing yet; of the learner only its kind matters."""
@@ -187,8 +202,12 @@ class Recall:
         if self._decisions:
             raise RecallError(f"{self._decisions[0][0]!r} was decided, and is not any more")
 
-    def decision(self, event_id: str) -> Decision:
-        """The decision of an event.
+    def refusal(self, x: Features) -> MalformedError | None:
+        """See Model."""
+        return room_error(self.learner, x)
+
+    def decide(self, event_id: str, x: Features, u: float) -> Decision:
+        """The decision that was published for an event; u is not used.
 
         Raises:
             RecallError: there was none.
@@ -200,7 +219,7 @@ class Recall:
     def observe(self, x: Features, decision: Decision) -> None:
         """The log has it."""
 
-    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> None:
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
         """The log has it."""
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:

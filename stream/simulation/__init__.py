@@ -8,10 +8,9 @@ faults.py         what goes wrong with which of their calls
 timers.py         what falls due by itself
 tracing.py        what happened
 world.py          runs a schedule with all of these
-oracle.py         what must have become of every record, from what was sent and from times alone
-checks.py         what must hold after every run, with
-dates.py            when decisions are dated, and
-faultless.py        what a run has in common with the one without faults
-shared_model.py     what a model that all tasks share must be
+oracle.py         the expected outcome of every record, from what was sent and append times alone
+checks.py         the checks after every run, with
+faultless.py        the comparison with the run without faults
+shared_model.py     the checks of a shared model
 campaign.py       seeds by the thousand: coverage, shrinking, processes
 """

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from stream.joining.join import TRANSITIONS, Input, State
+from stream.joining.join_table import TRANSITIONS, Input, State
 from stream.joining.task_settings import Sharing
 from stream.recovery.commit import COMMIT_STEPS
 from stream.simulation.checks import check
-from stream.simulation.dates import OUTDATED
 from stream.simulation.faultless import equal_faultless
 from stream.simulation.processes import MakeLearner, UnexpectedError
 from stream.simulation.schedule import (
@@ -26,7 +25,7 @@ from stream.simulation.schedule import (
     Schedule,
     draw_schedule,
 )
-from stream.simulation.tracing import BEHIND_ITS_LOG, FOREIGN_IN_LOG, GIVEN_UP_FOR_ITS_DATES, OPEN_IN_LOG, Happened
+from stream.simulation.tracing import BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Happened
 from stream.simulation.world import World
 
 
@@ -93,7 +92,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
         "held up by a transaction", "stale member gives up its step", "transaction time-out",
         "foreign record in the journal",
-        GIVEN_UP_FOR_ITS_DATES, OUTDATED, CLOCK_STANDS, *OVERFLOWS,
+        WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     if shares:
         others += [BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG]

@@ -1,7 +1,7 @@
-"""What must hold after every run of the simulation, whatever failed in it.
+"""The checks after every run of the simulation.
 
-Each check returns what is wrong, in words. They read the topics, and know from the world what was sent and which
-transactions were committed; they ask the learners only for their final state.
+Each check returns what is wrong, in words. The checks read the topics, and the world gives them what was sent and which
+transactions were committed; of the learners they use only the final state.
 """
 
 from math import nan
@@ -14,7 +14,6 @@ from stream.randomness.draws import Purpose, uniform
 from stream.recovery.digests import state_digest, task_digest
 from stream.recovery.journal import JournalStep, decode_step
 from stream.recovery.recover import rebuild, recover
-from stream.simulation.dates import dated_after_the_start, dated_before_the_append
 from stream.simulation.faulty_broker import Fate
 from stream.simulation.oracle import Correction, ExpectedDeadLetter, ExpectedExample, Oracle
 from stream.simulation.outside import TOPICS, label_of
@@ -56,16 +55,18 @@ class _Partition:
         self.predictions = [codec.decode_prediction(record) for record in records(TOPICS.predictions)]
         self.examples = [codec.decode_example(record) for record in records(TOPICS.examples)]
         self.dead_letters = [decode_dead_letter(record) for record in records(TOPICS.dead_letter)]
-        self.steps: list[tuple[JournalStep, int]] = []  # with their append times
-        for record in records(TOPICS.journal):
-            entry = decode_step(record)
-            if isinstance(entry, JournalStep):
-                self.steps.append((entry, record.append_ms))
+        entries = map(decode_step, records(TOPICS.journal))
+        self.steps = [entry for entry in entries if isinstance(entry, JournalStep)]
         self.decided: dict[int, Prediction] = {offset: prediction for prediction, offset in self.predictions}
+        self.ticks = {_tick_step(record): record for record in self.feedback if not self.is_sent(record)}
         self._inputs = {
             TOPICS.contexts: {record.offset: record for record in self.contexts},
             TOPICS.feedback: {record.offset: record for record in self.feedback},
         }
+
+    def is_sent(self, record: Record) -> bool:
+        """Whether a record of the feedback topic is of the world outside; else it is a tick."""
+        return (record.topic, self.number, record.offset) in self.world.outside.sent
 
     def applied_by(self, step: JournalStep) -> list[Record]:
         """The records of a step in their order."""
@@ -76,8 +77,13 @@ class _Partition:
         return sorted(records, key=lambda record: (record.append_ms, record.topic != TOPICS.contexts, record.offset))
 
 
+def _tick_step(record: Record) -> int:
+    """The step that a tick names."""
+    return int(dict(record.headers)["onebit-tick"])
+
+
 def check(world: World) -> Checked:
-    """All that must hold for one run by itself."""
+    """Check a run by itself."""
     wrong: list[str] = []
     oracles: list[Oracle] = []
     tasks = world.tasks()
@@ -91,7 +97,7 @@ def check(world: World) -> Checked:
         oracle, disagreements = _ask_oracle(partition, pupil)
         oracles.append(oracle)
         found += disagreements
-        found += _times(partition)
+        found += _ticks(partition)
         found += _offsets(partition)
         if world.schedule.task.join.retain_ms == NEVER_MS and not oracle.counts["overflow of retained"]:
             found += _each_decided_once(partition)
@@ -102,14 +108,10 @@ def check(world: World) -> Checked:
         wrong += [f"partition {number}: {what}" for what in found]
         if isinstance(pupil, Scribe):
             contexts = {record.offset: record for record in partition.contexts}
-            steps = [step for step, _ in partition.steps]
-            written.append(Written(steps, partition.predictions, contexts, pupil.entries))
+            written.append(Written(partition.steps, partition.predictions, contexts, pupil.entries))
     if written:
         wrong += check_shared_model(world, written)
     wrong += _nothing_aborted_is_visible(world)
-    wrong += dated_after_the_start(world)
-    wrong += dated_before_the_append(world)
-    wrong += world.processes.given_up_for_nothing
     return Checked(wrong, oracles)
 
 
@@ -137,16 +139,13 @@ def _ask_oracle(partition: _Partition, pupil: "_Pupil | Scribe") -> tuple[Oracle
     oracle = Oracle(task.join, 0 if task.on_expiry == "negative" else None)
     wrong: list[str] = []
     latest_ms = 0
-    in_order = (
-        partition.world.trace.fired[Kind.FOREIGN_BEGIN] == 0
-    )  # what such a transaction holds shows after later records
-    for step, _ in partition.steps:
+    in_order = not (_LATE_TO_SHOW & partition.world.trace.fired.keys() or partition.world.schedule.old_lags)
+    for step in partition.steps:
         for record in partition.applied_by(step):
             if in_order and record.append_ms < latest_ms:
                 wrong.append(f"step {step.number} applies {record.topic} offset {record.offset} after a later record")
             latest_ms = record.append_ms
-            wrong += _ask_about(partition, oracle, pupil, record)
-        oracle.time(step.feedback_end_ms)
+            wrong += _ask_about(partition, oracle, pupil, step, record)
         pupil.learn(oracle)
         updates, alarms = pupil.counts(step)
         if (oracle.ledger(), updates, alarms) != (step.ledger, step.updates, step.alarms):
@@ -174,8 +173,14 @@ def _ask_oracle(partition: _Partition, pupil: "_Pupil | Scribe") -> tuple[Oracle
     return oracle, wrong
 
 
-def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil | Scribe", record: Record) -> list[str]:
+def _ask_about(
+    partition: _Partition, oracle: Oracle, pupil: "_Pupil | Scribe", step: JournalStep, record: Record
+) -> list[str]:
     is_context = record.topic == TOPICS.contexts
+    if not is_context and not partition.is_sent(record):
+        oracle.tick(_tick_step(record), record.append_ms)
+        pupil.learn(oracle)
+        return []
     event_id, bit, action, logged = partition.world.outside.sent[record.topic, partition.number, record.offset]
     task = partition.world.schedule.task
     if not is_context:
@@ -185,7 +190,7 @@ def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil | Scribe", 
         oracle.poison(contexts=is_context, offset=record.offset)
     elif is_context:
         prediction = partition.decided.get(record.offset)
-        decides = None if prediction is None else (prediction.decided_at_ms, prediction.decision.action)
+        decides = None if prediction is None else (step.number, prediction.decision.action)
         aside = decides is not None and _is_aside(task, event_id, decides[1], logged)
         fault = oracle.context(event_id, decides, aside=aside)
         if fault is not None:
@@ -200,6 +205,9 @@ def _ask_about(partition: _Partition, oracle: Oracle, pupil: "_Pupil | Scribe", 
         pupil.learn(oracle)
     return []
 
+
+_LATE_TO_SHOW = frozenset((Kind.FOREIGN_BEGIN, Kind.HOLD))
+"""Keep records from being read in the order of their append times."""
 
 WEIGHING = ("banditron", "soba-diag")
 """Of the learners here, those that weigh a bit by the propensity."""
@@ -297,29 +305,33 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
     return [f"expected {len(expected)} {what}s; got {len(got)}"]
 
 
-def _times(partition: _Partition) -> list[str]:
-    """The times that steps and decisions claim are those of the broker, and records are applied in their order."""
+def _ticks(partition: _Partition) -> list[str]:
+    """A step has one tick if it decides, at most one if not, in its own transaction; and at the end nothing waits."""
     wrong: list[str] = []
-    append_ms_of = {record.offset: record.append_ms for record in partition.contexts}
-    written_ms_of: dict[int, int] = {}
-    for step, append_ms in partition.steps:
-        if max(step.now_ms, step.feedback_end_ms) > append_ms:
-            wrong.append(f"step {step.number} of {append_ms} ms claims a later time, {step.now_ms} ms")
-        unread = [r for r in partition.feedback if r.offset >= step.feedback[1] and r.append_ms < step.feedback_end_ms]
-        if unread:
-            wrong.append(
-                f"step {step.number} takes feedback for read up to {step.feedback_end_ms} ms; offset "
-                f"{unread[0].offset} of {unread[0].append_ms} ms is not applied"
-            )
-        written_ms_of |= dict.fromkeys(range(*step.contexts), append_ms)
-    for offset, prediction in partition.decided.items():
-        if offset not in append_ms_of or offset not in written_ms_of:
-            wrong.append(f"prediction of {prediction.id} for context offset {offset}, which was not applied")
-        elif not append_ms_of[offset] <= prediction.decided_at_ms <= written_ms_of[offset]:
-            wrong.append(
-                f"{prediction.id} was decided at {prediction.decided_at_ms} ms; its context came at "
-                f"{append_ms_of[offset]} ms and its prediction at {written_ms_of[offset]} ms"
-            )
+    world, number = partition.world, partition.number
+    transactions = {
+        place: transaction
+        for transaction in world.processes.transactions.all
+        if transaction.fate is Fate.COMMITTED
+        for place in transaction.records
+    }
+    predicted = {
+        codec.step_of(record): (TopicPartition(TOPICS.predictions, number), record.offset)
+        for record in read_partition(world.broker, TopicPartition(TOPICS.predictions, number))
+        if (TopicPartition(TOPICS.predictions, number), record.offset) not in world.outside.foreign_outputs
+    }
+    for step, place in predicted.items():
+        tick = partition.ticks.get(step or 0)
+        if tick is None:
+            wrong.append(f"step {step} decides, and has no tick")
+        elif transactions.get((TopicPartition(TOPICS.feedback, number), tick.offset)) is not transactions.get(place):
+            wrong.append(f"the tick of step {step} is not in the transaction of its predictions")
+    count = sum(not partition.is_sent(record) for record in partition.feedback)
+    if count != len(partition.ticks) or not set(partition.ticks) <= {step.number for step in partition.steps}:
+        wrong.append(f"{count} ticks of {len(partition.ticks)} steps, up to step {max(partition.ticks)}")
+    last = partition.steps[-1].ledger if partition.steps else Ledger()
+    if last.pending or last.orphans_waiting:
+        wrong.append(f"at the end {last.pending} decisions and {last.orphans_waiting} feedback wait")
     return wrong
 
 
@@ -327,7 +339,7 @@ def _offsets(partition: _Partition) -> list[str]:
     """The group's committed offsets are where the journal ends."""
     if not partition.steps:
         return []
-    last = partition.steps[-1][0]
+    last = partition.steps[-1]
     tps = [TopicPartition(topic, partition.number) for topic in (TOPICS.contexts, TOPICS.feedback)]
     committed = partition.world.broker.committed(GROUP, tps)
     expected = dict(zip(tps, (last.contexts[1], last.feedback[1]), strict=True))
@@ -341,35 +353,41 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 
 
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
-    """Of the feedback that came after its context, the first settles the decision if it came within the window.
+    """The first feedback after a context settles the decision if it was appended within the window of the tick.
 
-    What names another action than the decided one is left out.
-
-    This asks nobody in what order and when things were read: two append times and the time of the decision.
+    Feedback that names another action than the decided one does not count. Three append times and the log's order
+    decide, whatever was read when.
     """
-    window_ms = partition.world.schedule.task.join.window_ms
+    world = partition.world
+    window_ms = world.schedule.task.join.window_ms
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
-    waited = partition.world.trace.fired[Kind.FOREIGN_CONTEXT] > 0
+    contexts_are_late = world.schedule.old_lags or bool(
+        {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
+    )  # then feedback may be read before a context that was appended before it
     action_of = {prediction.id: prediction.decision.action for prediction in partition.decided.values()}
     of_id: dict[str, list[Record]] = {}
-    for record in partition.feedback:
-        event_id, _, action, _ = partition.world.outside.sent[record.topic, partition.number, record.offset]
+    for record in filter(partition.is_sent, partition.feedback):
+        event_id, _, action, _ = world.outside.sent[record.topic, partition.number, record.offset]
         if event_id is not None and action in (None, action_of.get(event_id)):
             of_id.setdefault(event_id, []).append(record)
     settled = {example.id: (example.outcome, offset) for example, offset in partition.examples}
+    step_of = {offset: step.number for step in partition.steps for offset in range(*step.contexts)}
     wrong: list[str] = []
     for offset, prediction in partition.decided.items():
+        tick = partition.ticks.get(step_of.get(offset, 0))
+        if tick is None or offset not in came_ms:
+            wrong.append(f"prediction of {prediction.id} for context offset {offset}: no step with a tick applied it")
+            continue
         answers = of_id.get(prediction.id, [])
-        logged = partition.world.outside.sent[TOPICS.contexts, partition.number, offset].logged
-        if _is_aside(partition.world.schedule.task, prediction.id, prediction.decision.action, logged):
+        logged = world.outside.sent[TOPICS.contexts, partition.number, offset].logged
+        if _is_aside(world.schedule.task, prediction.id, prediction.decision.action, logged):
             if settled.get(prediction.id, (None, None))[0] is not Outcome.UNMATCHED:
                 wrong.append(f"{prediction.id}: expected unmatched, by its log; got {settled.get(prediction.id)}")
             continue
-        # A context that stood in, or behind, a transaction of another producer came when that had ended.
-        shown_ms = prediction.decided_at_ms if waited else came_ms.get(offset, 0)
+        shown_ms = tick.append_ms if contexts_are_late else came_ms[offset]
         if any(record.append_ms <= shown_ms for record in answers):
-            continue  # it may have come before its context, and how long it then waits is the orphans' affair
-        in_time = bool(answers) and answers[0].append_ms <= prediction.decided_at_ms + window_ms
+            continue  # it may have been read before its context; the orphans' limits decide how long it waits
+        in_time = bool(answers) and answers[0].append_ms <= tick.append_ms + window_ms
         expected = (Outcome.MATCHED, answers[0].offset) if in_time else (Outcome.EXPIRED, None)
         if settled.get(prediction.id) != expected:
             wrong.append(f"{prediction.id}: expected {expected} by its times; got {settled.get(prediction.id)}")
@@ -414,15 +432,16 @@ def state_of(task: Task) -> dict[str, object]:
     return {
         "model": state_digest([task.learner.state()]),
         "updates": task.updates,
-        "latest decision": task.decided_at_ms,
+        "newest date": join.dated_ms,
+        "undated": sorted(task.undated),
         "ledger": join.ledger(),
         "overflows": join.overflows(),
-        "watermark": join.watermark_ms,
-        "pending": [(event_id, pending.decided_at_ms) for event_id, pending in join.pending.items()],
+        "stream time": join.stream_ms,
+        "pending": [(event_id, repr(pending.time)) for event_id, pending in join.pending.items()],
         "orphans": [(event_id, orphan.feedback, orphan.kept_at_ms) for event_id, orphan in join.orphans.items()],
         "retained": [
-            (event_id, retained.outcome, retained.reward, retained.settled_at_ms, retained.pending is None)
-            for event_id, retained in join.retained.items()
+            (event_id, retained.outcome, retained.reward, settled_ms, retained.pending is None)
+            for (event_id, retained), settled_ms in zip(join.retained.items(), join.settled_ms(), strict=True)
         ],
     }
 
@@ -435,9 +454,11 @@ def _nothing_aborted_is_visible(world: World) -> list[str]:
         if transaction.fate is Fate.COMMITTED:
             for tp, offset in transaction.records:
                 written.setdefault(tp, []).append(offset)
-    tps = [TopicPartition(topic, partition) for topic in OUTPUTS for partition in range(world.schedule.partitions)]
+    topics = (*OUTPUTS, TOPICS.feedback)
+    tps = [TopicPartition(topic, partition) for topic in topics for partition in range(world.schedule.partitions)]
     for tp in [*tps, LOG] if _shares(world) else tps:
-        visible = [record.offset for record in read_partition(world.broker, tp)]
+        offsets = [record.offset for record in read_partition(world.broker, tp)]
+        visible = [offset for offset in offsets if (*tp, offset) not in world.outside.sent]
         expected = sorted(written.get(tp, []) + [offset for at, offset in world.outside.foreign_outputs if at == tp])
         if visible != expected:
             odd = sorted(set(visible) ^ set(expected))

@@ -1,25 +1,19 @@
-"""What a run must have in common with the run of the same events without faults.
+"""The comparison of a run with the run of the same events without faults.
 
-**Equal to the faultless run, bit for bit.** A run whose faults take no virtual time publishes the same predictions,
-examples and dead letters, byte for byte and in the same order, and ends with the same model and join in every
-partition, as the run of the same events without faults in one process. This is promised under four conditions, without
-which the runs may rightly differ, because a learner that is started anew knows less, or more, about the time:
+A run whose faults take no virtual time publishes the same predictions, examples and dead letters, byte for byte and in
+the same order, and ends with the same model and join in every partition, as the run without faults in one process.
+Four conditions apply:
 
-1. a learner polls at every moment at which something is appended or due (else the one that recovers dates its decisions
-   by the time that it has just learned, and the other by the append time of the contexts);
-2. `idle_ms` is 1: time-outs are noticed in the millisecond in which they fall due (else they are noticed when a learner
-   next asks for the time, and a learner asks at its start);
-3. `retain_ms` is longer than the run, for the same reason: a context does not move the watermark, so how early a
-   settled id is found forgotten depends on when the time was last asked for;
-4. no other producer holds a transaction open on contexts, which are decided when it ends, or on feedback, which stops
-   the watermark until then.
+1. A learner polls at every moment at which something is appended or due: else a decision's tick has another time.
+2. `idle_ms` is 1, and deadlines pass in milliseconds in which nothing else happens (see `schedule`): else a learner
+   that has just started notices them later than one that ran.
+3. `retain_ms` is longer than the run: ids are forgotten by stream time, which moves with every tick.
+4. No other producer holds a transaction open on contexts or feedback.
 
-Of runs with a shared model it is not promised: what a task decides on depends on how far the log was read, and so on
-where each step ends.
+Runs with a shared model are not compared: a decision depends on how far the log was read.
 
-One field is left out: `settled_at_ms`, and with it the times in the list of settled ids. It is the watermark, and for a
-decision that was settled when a context came (its feedback had waited, or it had to make room) the watermark is as
-late as the time was last asked for.
+Left out are stream times and offsets of feedback. Both depend on the number of ticks: one per step, and faults change
+which records form a step.
 """
 
 import re
@@ -55,15 +49,16 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
 
 def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """Without the watermark, and the times at which ids were settled, which are watermarks."""
+    """Without stream times, and without what ticks alone change: the last ones may settle nothing and wait."""
     retained = state["retained"]
     assert isinstance(retained, list)
     without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]
-    return {name: value for name, value in state.items() if name != "watermark"} | {"retained": without}
+    left_out = ("stream time", "newest date", "undated")
+    return {name: value for name, value in state.items() if name not in left_out} | {"retained": without}
 
 
 def _lasting_values(records: Iterable[Record]) -> list[tuple[bytes | None, bytes | None]]:
-    return [(record.key, _SETTLED_AT.sub(b"", record.value or b"")) for record in records]
+    return [(record.key, _LEFT_OUT.sub(b"", record.value or b"")) for record in records]
 
 
-_SETTLED_AT = re.compile(rb'"settled_at_ms":[0-9]+,')
+_LEFT_OUT = re.compile(rb'"(settled_at_ms|feedback_offset)":[0-9]+,?')

@@ -6,13 +6,14 @@ A process that is paused in the middle of a call is a call that, before it retur
 from collections.abc import Callable
 
 from stream.brokers.clocks import VirtualClock
+from stream.brokers.embedded import EmbeddedBroker
 from stream.brokers.port import BrokerUnavailableError, FencedError
-from stream.simulation.faulty_broker import SENDS_MODEL, CrashError, FaultyTransactionalProducer, Verdict
-from stream.simulation.outside import TOPICS
+from stream.simulation.faulty_broker import REPLICATE, SENDS_MODEL, CrashError, FaultyTransactionalProducer, Verdict
+from stream.simulation.outside import PREFIX, TOPICS
 from stream.simulation.processes import Process, Processes
 from stream.simulation.schedule import IN_COMMIT, Item, Kind, Schedule
 from stream.simulation.timers import Timers
-from stream.simulation.tracing import OPEN_IN_LOG, Trace
+from stream.simulation.tracing import OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Trace
 from stream.wire.records import TopicPartition
 
 
@@ -23,7 +24,7 @@ class Faults:
         self,
         schedule: Schedule,
         processes: Processes,
-        clock: VirtualClock,
+        broker: EmbeddedBroker,
         timers: Timers,
         trace: Trace,
         run_until: Callable[[int], None],
@@ -33,20 +34,22 @@ class Faults:
         Args:
             schedule: of the run.
             processes: which they befall.
-            clock: the run's.
+            broker: the broker itself.
             timers: the run's.
             trace: takes note of them.
             run_until: lets the world go on until a time, from within a call of a process that stands still.
         """
         self._schedule = schedule
         self._processes = processes
-        self._clock = clock
+        self._broker = broker
+        self._clock: VirtualClock = broker.clock
         self._timers = timers
         self._trace = trace
         self._run_until = run_until
         self._armed: dict[str, list[Item]] = {}
         self._slow_until_ms = 0
         self._call_ms = 0  # what an operation takes until then
+        self._held: dict[TopicPartition, int] = {}  # partitions that are not replicated, and until when
 
     def do(self, item: Item) -> None:
         """Let a fault happen, or arm it."""
@@ -61,8 +64,24 @@ class Faults:
         elif item.kind is Kind.SLOW:
             self._trace.fire(item, "broker")
             self._slow_until_ms, self._call_ms = self._clock.now_ms + item.for_ms, item.number
+        elif item.kind is Kind.HOLD:
+            self._hold(item)
         elif process is not None:
             self._do_to(process, item)
+
+    def _hold(self, item: Item) -> None:
+        """Stop the replication of a partition for a while."""
+        name = PREFIX + item.call
+        tp = TopicPartition(name, 0 if name == TOPICS.updates else item.number % self._schedule.partitions)
+        if tp not in self._held:
+            self._trace.fire(item, f"{tp.topic}/{tp.partition}")
+            self._held[tp] = self._clock.now_ms + item.for_ms
+            self._broker.hold(tp)
+            self._timers.after(item.for_ms, lambda: self._release(tp))
+
+    def _release(self, tp: TopicPartition) -> None:
+        if self._held.pop(tp, None) is not None:
+            self._broker.release(tp)
 
     def end(self) -> None:
         """From now on nothing fails."""
@@ -71,6 +90,8 @@ class Faults:
         self._processes.outage_until_ms = 0
         self._processes.wake_all()
         self._processes.end_lags()
+        for tp in list(self._held):
+            self._release(tp)
 
     def consult(self, process: Process, call: str) -> Verdict:
         """What goes wrong with an operation of a process."""
@@ -81,6 +102,11 @@ class Faults:
             self._run_until(self._clock.now_ms + self._call_ms)
             if process.dead:
                 raise CrashError
+        if call == REPLICATE and self._held:
+            self._trace.fired[WAITS_FOR_FOLLOWERS] += 1
+            until_ms = min(self._clock.now_ms + self._schedule.replication_timeout_ms, max(self._held.values()))
+            self._pause(process, until_ms - self._clock.now_ms)
+            return Verdict.PROCEEDS
         verdict = self._meet(process, call)
         self._refuse_in_outage(call)  # it may have begun while the process stood still
         return verdict
@@ -178,16 +204,16 @@ class Faults:
             self._processes.join()
         else:
             raise CrashError
-        self._pause(process, item)
+        self._pause(process, item.for_ms)
         return Verdict.PROCEEDS
 
-    def _pause(self, process: Process, item: Item) -> None:
+    def _pause(self, process: Process, for_ms: int) -> None:
         """Let the world go on while a process stands still in a call."""
         if process.broker is not None and process.broker.is_open_in(TOPICS.updates):
             self._trace.fired[OPEN_IN_LOG] += 1
-        if item.for_ms:
+        if for_ms:
             self._processes.leave_behind(process)
-            self._run_until(self._clock.now_ms + item.for_ms)
+            self._run_until(self._clock.now_ms + for_ms)
         else:
             self._processes.poll_all()
         self._trace.note(process.name, "wakes up")

@@ -41,12 +41,8 @@ class Transaction:
 
     transactional_id: str
     process: str
-    since_ms: int  # when that process was started
     fate: Fate = Fate.OPEN
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # with their offsets
-    given_up: bool = False  # by its client, for the dates of its decisions
-    append_ms: int = -1  # the latest append time among its records, as its client was told by the commit
-    ended_ms: int = -1  # when its client was told so
 
 
 @dataclass(slots=True)
@@ -56,9 +52,9 @@ class Transactions:
     all: list[Transaction] = field(default_factory=list)
     open: dict[str, Transaction] = field(default_factory=dict)
 
-    def begin(self, transactional_id: str, process: str, since_ms: int) -> Transaction:
+    def begin(self, transactional_id: str, process: str) -> Transaction:
         """Note that one was opened."""
-        transaction = Transaction(transactional_id, process, since_ms)
+        transaction = Transaction(transactional_id, process)
         self.all.append(transaction)
         self.open[transactional_id] = transaction
         return transaction
@@ -95,6 +91,7 @@ class FaultyBroker:
         lingers: bool = False,
         poll_max: int = 1_000_000,
         dry_every: int = 0,
+        old_lags: bool = False,
     ) -> None:
         """Connect.
 
@@ -108,6 +105,7 @@ class FaultyBroker:
             lingers: whether records are queued until they are flushed; else they are sent at once.
             poll_max: a poll gives at most so many records, however many are there.
             dry_every: every so many polls give none; 0: no poll does.
+            old_lags: whether lags are those of the last poll that fetched, as those of Kafka's clients are.
         """
         self.broker = broker
         self.process = process
@@ -118,13 +116,12 @@ class FaultyBroker:
         self.lingers = lingers
         self.poll_max = poll_max
         self.dry_every = dry_every
-        self.since_ms = broker.clock.now_ms
+        self.old_lags = old_lags
         self.polls = 0
         self.may_be_dry = True  # what polls and polls at one moment must get everything in the end
         self.moved = 0  # polls that got on, be it past records that are not visible
         self.member: EmbeddedConsumer | None = None  # its membership of the group
         self.transaction: Transaction | None = None  # the last one that was begun here
-        self.known: Transaction | None = None  # the last one that the client knows to be committed
         self._old_ends: dict[TopicPartition, tuple[Ends, int]] = {}  # what is told instead, and how often still
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
@@ -190,6 +187,10 @@ class FaultyBroker:
             return False
         return any(tp.topic == topic for tp, _ in transaction.records)
 
+    def is_ahead_of_followers(self, transaction: Transaction) -> bool:
+        """Whether a record of a transaction is beyond the high watermark of its partition."""
+        return any(self.broker.ends([tp])[tp].high_watermark <= offset for tp, offset in transaction.records)
+
     def _end_told(self, tp: TopicPartition, end: Ends) -> Ends:
         old, times = self._old_ends.get(tp, (end, 0))
         if times > 1:
@@ -218,6 +219,7 @@ class FaultyBroker:
 
 
 SENDS_MODEL = "send snapshot of the model"
+REPLICATE = "replicate"
 
 
 def _name_of_send(topic: str, key: bytes | None) -> str:
@@ -245,7 +247,7 @@ class FaultyTransactionalProducer:
         """See TransactionalProducer."""
         self._broker.consult("begin")
         self._inner.begin()
-        self._transaction = self._broker.transactions.begin(self._id, self._broker.process, self._broker.since_ms)
+        self._transaction = self._broker.transactions.begin(self._id, self._broker.process)
         self._broker.transaction = self._transaction
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
@@ -258,17 +260,22 @@ class FaultyTransactionalProducer:
     def _drain(self, count: int) -> None:
         transaction = self._transaction
         for tp, key, value, headers in self._queue[:count]:
-            offset = self._broker.broker.ends((tp,))[tp].high_watermark
+            offset = self._broker.broker.log_end(tp)
             self._inner.send(tp.topic, tp.partition, key, value, headers)
             if transaction is not None:
                 transaction.records.append((tp, offset))
         del self._queue[:count]
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        """See TransactionalProducer; a crash may come when half of the records are in the log."""
+        """See TransactionalProducer; a crash may come when half of the records are in the log.
+
+        It waits for the followers as long as the schedule lets it.
+        """
         self._drain(len(self._queue) // 2)
         self._broker.consult("flush")
         self._drain(len(self._queue))
+        if self._transaction is not None and self._broker.is_ahead_of_followers(self._transaction):
+            self._broker.consult(REPLICATE)
         return self._inner.flush()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
@@ -282,12 +289,7 @@ class FaultyTransactionalProducer:
         verdict = self._broker.consult("commit")
         self._drain(len(self._queue))
         if verdict is Verdict.PROCEEDS:
-            known = self._transaction
-            append_ms = self.finish()
-            if known is not None:
-                known.append_ms, known.ended_ms = append_ms, self._broker.broker.clock.now_ms
-                self._broker.known = known
-            return append_ms
+            return self.finish()
         if verdict is Verdict.ANSWER_IS_LOST:
             self.finish()
         elif verdict is Verdict.HANGS:
@@ -336,11 +338,17 @@ class FaultyConsumer:
         self.inner = inner
         # Nothing of this goes over the network.
         self.position = inner.position
-        self.lag = inner.lag
         self.seek = inner.seek
         self.pause = inner.pause
         self.resume = inner.resume
         self.assignment = inner.assignment
+        self._fetched: dict[TopicPartition, int] = {}  # where partitions ended at the last poll that fetched
+
+    def lag(self, tp: TopicPartition) -> int:
+        """See Consumer."""
+        if not self._broker.old_lags:
+            return self.inner.lag(tp)
+        return max(0, self._fetched.get(tp, 0) - self.inner.position(tp))
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
@@ -354,6 +362,8 @@ class FaultyConsumer:
         before = self._positions()
         records = self.inner.poll(timeout_ms, records_max)
         self._broker.moved += is_dry or self._positions() != before
+        if not is_dry:
+            self._fetched = {tp: position + self.inner.lag(tp) for tp, position in self._positions().items()}
         return records
 
     def _positions(self) -> dict[TopicPartition, int]:
@@ -373,6 +383,7 @@ class FaultyConsumer:
         self.inner.check_place()
 
     def close(self) -> None:
-        """See Consumer."""
-        self._broker.consult("close")
+        """See Consumer; a reader leaves no group, and is also closed when a dead process's recovery is collected."""
+        if self._call != "read":
+            self._broker.consult("close")
         self.inner.close()

@@ -1,15 +1,15 @@
-"""What must have become of every record: from what was sent, append times and the times of the decisions alone.
+"""The expected outcome of every record, from what was sent and append times alone.
 
-Plain lists, searched from end to end, and nothing shared with the join but the names of its states. The oracle is told
-the records in the order in which the journal says they were applied; whether that order, and the times in it, are
-right is checked elsewhere (`checks.py`).
+Plain lists, searched from end to end, and nothing shared with the join but the names of its states. The oracle gets
+the records in the order in which the journal says they were applied; `checks.py` checks that order.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.joining.join import Input, JoinSettings, State
+from stream.joining.join import JoinSettings
+from stream.joining.join_table import Input, State
 from stream.wire.ledger import Ledger
 
 
@@ -42,8 +42,9 @@ class ExpectedDeadLetter(NamedTuple):
 @dataclass(slots=True)
 class _Decision:
     id: str
-    decided_at_ms: int
+    step: int
     action: int
+    decided_ms: int | None = None  # None: the tick of its step was not applied yet
     matched: bool = False
     reward: int | None = None
     settled_at_ms: int = -1
@@ -89,7 +90,7 @@ class Oracle:
         self.dead_letters.append(ExpectedDeadLetter(contexts, offset, "malformed"))
 
     def context(self, event_id: str, decided: tuple[int, int] | None, *, aside: bool = False) -> str | None:
-        """A context came, and was decided at this time by this action, or not at all; what is wrong with that.
+        """A context came, and was decided in this step by this action, or not at all; what is wrong with that.
 
         Aside: the log cannot tell the bit of this action.
         """
@@ -164,12 +165,20 @@ class Oracle:
             self.counts["feedback_duplicates"] += 1
             self.counts["conflicts"] += first != bit
 
+    def tick(self, step: int, append_ms: int) -> None:
+        """The tick of a step came: its decisions were made at the tick's append time."""
+        self.time(append_ms)
+        for decision in self.pending:
+            if decision.step == step:
+                decision.decided_ms = append_ms
+
     def time(self, now_ms: int) -> None:
-        """All feedback up to this time has come."""
+        """A record of the feedback partition came with this append time."""
         if now_ms <= self.time_ms:
             return
         self.time_ms = now_ms
-        for decision in [d for d in self.pending if now_ms > d.decided_at_ms + self.limits.window_ms]:
+        dated = [(d, d.decided_ms) for d in self.pending if d.decided_ms is not None]
+        for decision in [d for d, decided_ms in dated if now_ms > decided_ms + self.limits.window_ms]:
             self.rows[State.PENDING, Input.DEADLINE] += 1
             self.pending.remove(decision)
             self._expire(decision)
@@ -196,7 +205,7 @@ class Oracle:
 
     def _match(self, decision: _Decision, bit: int, append_ms: int, offset: int) -> None:
         self.counts["matched"] += 1
-        delay_ms = append_ms - decision.decided_at_ms
+        delay_ms = 0 if decision.decided_ms is None else append_ms - decision.decided_ms
         self._settle(ExpectedExample(decision.id, "matched", bit, delay_ms, self.time_ms, offset))
         decision.matched, decision.reward = True, bit
         self._keep(decision)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stream.brokers.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
 from stream.brokers.partitioner import partition_for
-from stream.brokers.port import Producer, TransactionalProducer
+from stream.brokers.port import BrokerUnavailableError, Producer, TransactionalProducer
 from stream.brokers.reading import read_partition
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
@@ -104,7 +104,7 @@ class Outside:
             self._send_output(item)
         elif kind in (Kind.FOREIGN_COMMIT, Kind.FOREIGN_ABORT):
             self._end_foreign(item.number, commits=kind is Kind.FOREIGN_COMMIT)
-        elif kind not in (Kind.FEEDBACK_LOST, Kind.TICK):
+        elif kind not in (Kind.FEEDBACK_LOST, Kind.TIME):
             self._send_feedback(item)
         self._trace.fired[kind] += 1
 
@@ -156,7 +156,7 @@ class Outside:
         in_journal = tp.topic == TOPICS.journal
         if foreign is None or (in_journal and next(read_partition(self._broker, tp), None) is None):
             return  # a learner that finds nothing but others' records in its journal does not begin
-        foreign.outputs.append((tp, self._end_of(tp)))
+        foreign.outputs.append((tp, self._broker.log_end(tp)))
         values = FOREIGN_STEPS if in_journal else FOREIGN_OUTPUTS
         value, headers = values[item.member % len(values)]
         foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
@@ -164,16 +164,20 @@ class Outside:
         self._trace.fired[FOREIGN_IN_LOG] += in_log
 
     def _note_sent(self, topic: str, partition: int, sent: Sent) -> None:
-        self.sent[topic, partition, self._end_of(TopicPartition(topic, partition))] = sent
-
-    def _end_of(self, tp: TopicPartition) -> int:
-        return self._broker.ends((tp,))[tp].high_watermark
+        self.sent[topic, partition, self._broker.log_end(TopicPartition(topic, partition))] = sent
 
     def _end_foreign(self, number: int, *, commits: bool) -> None:
         foreign = self._foreign.pop(number, None)
         if foreign is not None:
-            if commits:
-                foreign.producer.commit()
+            if commits and self._commits(foreign.producer):
                 self.foreign_outputs |= set(foreign.outputs)
             else:
                 foreign.producer.abort()
+
+    @staticmethod
+    def _commits(producer: TransactionalProducer) -> bool:
+        try:
+            producer.commit()
+        except BrokerUnavailableError:
+            return False  # what it wrote is not replicated
+        return True

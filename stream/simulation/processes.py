@@ -26,7 +26,7 @@ from stream.simulation.faulty_broker import (
 from stream.simulation.outside import TOPICS
 from stream.simulation.schedule import Schedule
 from stream.simulation.timers import Timers
-from stream.simulation.tracing import GIVEN_UP_FOR_ITS_DATES, Trace
+from stream.simulation.tracing import Trace
 from stream.wire.topics import Topics
 
 GROUP = "learners"
@@ -52,6 +52,9 @@ class Learner(Protocol):
     def read_log(self) -> None:
         """Read the log of a shared model to its end."""
 
+    def park(self) -> object:
+        """What the next program of the process may go on with."""
+
     def close(self) -> None:
         """Leave in order."""
 
@@ -72,6 +75,7 @@ class LearnerSetup(NamedTuple):
     now_ms: Callable[[], int]
     announce: Callable[[str], None]
     crash_point: CrashPoint
+    parked: object  # what the program before left in the process; None: there was none
 
 
 MakeLearner = Callable[[LearnerSetup], Learner]
@@ -85,11 +89,11 @@ class Process:
     broker: FaultyBroker | None = None
     program: Learner | None = None
     busy: bool = False  # in a call
-    called_ms: int = 0  # since when
     dead: bool = False
     zombie: bool = False  # a newer process has its name
     away_ms: int = 0  # how long until it is started again, if it dies now
     asleep_until_ms: int = 0
+    parked: object = None  # see LearnerSetup
 
 
 class SeenModel(NamedTuple):
@@ -140,7 +144,6 @@ class Processes:
     ) -> None:
         self.transactions = Transactions()
         self.outage_until_ms = 0  # until then nobody gets an answer of the broker, and nobody is started
-        self.given_up_for_nothing: list[str] = []  # steps that were given up for dates that could have been right
         self.models: set[SeenModel] = set()  # all states of a shared model that processes decided on
         self._schedule = schedule
         self._make_learner = make_learner
@@ -205,7 +208,6 @@ class Processes:
         broker = process.broker
         assert broker is not None
         process.busy = True
-        process.called_ms = self._clock.now_ms
         moved = broker.moved
         try:
             done = call()
@@ -220,8 +222,10 @@ class Processes:
             self._end(process)
         except BrokerError as error:
             self._trace.note(process.name, f"closes, and is to start anew: {error}")
+            if process.program is not None:
+                process.parked = process.program.park()
             self.close(process)
-            self._restart(process, 0)
+            self._restart(process, 0, process.parked)
         except JournalError as error:
             raise UnexpectedError(
                 f"{process.name} at {self._clock.now_ms} ms: {type(error).__name__}: {error}"
@@ -241,29 +245,6 @@ class Processes:
         replica = None if process.program is None else process.program.replica
         if replica is not None:
             self.models.add(SeenModel(process.name, replica.version, state_digest([replica.learner.state()])))
-
-    def _announced(self, process: Process, message: str) -> None:
-        counted = self._trace.announced(process.name, message)
-        if counted == GIVEN_UP_FOR_ITS_DATES:
-            broker = process.broker
-            assert broker is not None
-            if broker.transaction is not None:
-                broker.transaction.given_up = True
-            if not self._may_be_given_up(process, broker.known):
-                self.given_up_for_nothing.append(
-                    f"{process.name} gave a step up at {self._clock.now_ms} ms, begun at {process.called_ms} ms: it "
-                    "should have asked for the time before"
-                )
-
-    def _may_be_given_up(self, process: Process, known: Transaction | None) -> bool:
-        """Whether time has passed in the step itself, or in the commit that told the time.
-
-        Else what the process knew was too old when it began the step, and it could know that.
-        """
-        if known is None:
-            return False
-        knew_it_well = process.called_ms - known.append_ms <= self._schedule.tolerance_ms
-        return knew_it_well or known.ended_ms > known.append_ms
 
     # ------------------------------------------------------------------------------------- how they come and go
 
@@ -330,12 +311,12 @@ class Processes:
         if member is not None:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
-    def _start(self, name: str) -> None:
+    def _start(self, name: str, parked: object = None) -> None:
         """Start a process; what its start runs into ends it, and it is tried again."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
             raise UnexpectedError(f"{name} is started again and again, and ends each time")
-        process = Process(name)
+        process = Process(name, parked=parked)
         self._all.append(process)
         process.broker = FaultyBroker(
             self._broker,
@@ -347,6 +328,7 @@ class Processes:
             lingers=self._schedule.lingers,
             poll_max=self._schedule.poll_max,
             dry_every=self._schedule.dry_every,
+            old_lags=self._schedule.old_lags,
         )
         setup = self._setup(process, process.broker)
         self._trace.note(name, "starts")
@@ -371,8 +353,9 @@ class Processes:
             snapshot_bytes_max=schedule.snapshot_bytes_max,
             snapshot_chunk_bytes=schedule.snapshot_chunk_bytes,
             now_ms=lambda: self._clock.now_ms,
-            announce=lambda message: self._announced(process, message),
+            announce=lambda message: self._trace.announced(process.name, message),
             crash_point=lambda number: self.strikes.commit_step(process, number),
+            parked=process.parked,
         )
 
     def _end(self, process: Process) -> None:
@@ -387,18 +370,21 @@ class Processes:
         if process in self._all:
             self._all.remove(process)
 
-    def _restart(self, process: Process, away_ms: int) -> None:
-        """Start a process of this name again, at once or after a while; when the broker is away, after that."""
+    def _restart(self, process: Process, away_ms: int, parked: object = None) -> None:
+        """Start a process of this name again, at once or after a while; when the broker is away, after that.
+
+        With what was parked it is the same process, with a new program.
+        """
         name = process.name
         away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)
         if away_ms > 0:
-            self._timers.after(away_ms, lambda: self._start_once(name))
+            self._timers.after(away_ms, lambda: self._start_once(name, parked))
         else:
-            self._start_once(name)
+            self._start_once(name, parked)
 
-    def _start_once(self, name: str) -> None:
+    def _start_once(self, name: str, parked: object) -> None:
         if all(process.name != name for process in self.live()):
-            self._start(name)
+            self._start(name, parked)
 
     def _time_out(self, transaction: Transaction) -> None:
         """End a transaction as the broker does: its producer is fenced."""

@@ -40,7 +40,7 @@ class Kind(StrEnum):
     FOREIGN_OUTPUT = "another producer writes to a topic of the learners"
     FOREIGN_COMMIT = "another producer commits"
     FOREIGN_ABORT = "another producer aborts"
-    TICK = "time passes"
+    TIME = "time passes"
     # Faults.
     CRASH = "crash between steps"
     CRASH_IN_COMMIT = "crash after commit step"
@@ -62,12 +62,13 @@ class Kind(StrEnum):
     SLEEP = "learner does not poll"
     SLOW = "broker slow for a while"
     PAUSE = "learner stands still before a call of the broker"
+    HOLD = "replication stops for a while"
     # Faults that a shared model can meet.
     LAG = "learner is told an old end of the log"
     MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
 
 
-ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TICK))
+ENVIRONMENT = frozenset(kind for kind in Kind if list(Kind).index(kind) <= list(Kind).index(Kind.TIME))
 TIMELESS_FAULTS = (
     Kind.CRASH, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_COMMIT, Kind.CRASH_IN_CALL,
     Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.ZOMBIE, Kind.ZOMBIE_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT,
@@ -76,6 +77,7 @@ TIMELESS_FAULTS = (
 )  # fmt: skip
 TIMED_FAULTS = (
     *TIMELESS_FAULTS, Kind.OUTAGE, Kind.COMMIT_HANGS, Kind.SLEEP, Kind.SLEEP, Kind.SLOW, Kind.SLOW, Kind.PAUSE,
+    Kind.HOLD, Kind.HOLD, Kind.HOLD,
 )  # fmt: skip
 SHARED_FAULTS = (
     Kind.LAG, Kind.LAG, Kind.MOVE_IN_SNAPSHOT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.CRASH_IN_COMMIT,
@@ -96,6 +98,12 @@ LAG_MAX = 40
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter", "journal")
 """The learners' topics that others may be let write to; who writes to the snapshots breaks the pipeline."""
 
+HELD_TOPICS = (
+    "feedback", "feedback", "feedback", "feedback", "contexts", "contexts", "predictions", "examples", "dead-letter",
+    "journal", "snapshots",
+)  # fmt: skip
+"""Topics of which a partition's followers may stop, and with them its high watermark."""
+
 
 class Item(NamedTuple):
     """One thing that happens."""
@@ -105,8 +113,8 @@ class Item(NamedTuple):
     id: str = ""
     bit: int = 0
     member: int = 0
-    number: int = 0  # the commit step, the poison, the transaction, or which call, or how slow
-    call: str = ""  # of the broker; or the topic that is written to
+    number: int = 0  # the commit step, the poison, the transaction, which call, how slow, or the partition
+    call: str = ""  # of the broker; or the topic that is written to, or not replicated
     for_ms: int = 0  # how long the fault lasts, or the process is away
     polls: bool = True  # whether the learners poll before the next thing happens
     action: int | None = None  # the class that feedback says it judges; None: it does not say
@@ -142,6 +150,7 @@ class Schedule(NamedTuple):
     records_max: int  # of one transaction
     poll_max: int  # records that one poll gives at most
     dry_every: int  # every so many polls give nothing, although something is there; 0: none
+    old_lags: bool  # lags are those of the last poll that fetched
     idle_ms: int
     snapshot_interval_ms: int  # 0: none
     snapshot_bytes_max: int  # of a snapshot in one transaction
@@ -149,13 +158,9 @@ class Schedule(NamedTuple):
     lingers: bool  # records are sent when they are flushed, not before
     transaction_timeout_ms: int
     session_timeout_ms: int
+    replication_timeout_ms: int  # how long a learner waits for followers
     clock_stands: bool
     items: tuple[Item, ...]
-
-    @property
-    def tolerance_ms(self) -> int:
-        """How long before the append time of its prediction a decision may be dated."""
-        return max(1, min(self.idle_ms, self.task.join.window_ms // 10))
 
     def only(self, indices: Sequence[int]) -> "Schedule":
         """The same run with some of its items."""
@@ -227,6 +232,9 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
+    if timeless:  # deadlines, which are even, pass in odd milliseconds, in which nothing happens
+        items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
+        task = replace(task, join=_doubled(limits))
     if clock_stands:
         items = [item._replace(at_ms=START_MS) for item in items]
     drawn = Schedule(
@@ -246,10 +254,16 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         lingers=luck.chance(50),
         transaction_timeout_ms=luck.choice((20, 60, 200)),
         session_timeout_ms=luck.choice((10, 30, 200)),  # the longest is longer than any pause
+        old_lags=not timeless and luck.chance(30),
+        replication_timeout_ms=luck.choice((5, 30, 200)),
         clock_stands=clock_stands,
         items=tuple(items),
     )
     return drawn if model == "own" else _of_several(Luck(~seed ^ _SHARED_DICE), drawn)
+
+
+def _doubled(limits: JoinSettings) -> JoinSettings:
+    return replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
@@ -280,7 +294,7 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
         now_ms += luck.between(0, gap_max_ms)
         event_id, bit = f"e{event}", luck.below(2)
         if luck.chance(noise):
-            kind = luck.choice((Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON, Kind.FEEDBACK_STRAY, Kind.TICK))
+            kind = luck.choice((Kind.CONTEXT_POISON, Kind.FEEDBACK_POISON, Kind.FEEDBACK_STRAY, Kind.TIME))
             add(now_ms, kind, f"s{event % 3}" if kind is Kind.FEEDBACK_STRAY else "", bit, number=luck.below(100))
         early = luck.chance(noise)
         if early:
@@ -351,6 +365,8 @@ def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
     """What befalls the log of a shared model: faults, and what another producer writes to it, which nobody should."""
     faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
     items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
+    if not timeless and luck.chance(30):
+        items.append(_draw_fault(luck, Kind.HOLD, end_ms, timeless=False)._replace(call=_LOG_TOPIC))
     for number in range(_FOREIGN_TO_LOG, _FOREIGN_TO_LOG + luck.choice((0, 0, 1, 2))):
         first_ms = luck.between(START_MS, end_ms)
         last_ms = first_ms + luck.choice((0, 10, 60))
@@ -430,8 +446,10 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
         number = luck.between(1, 4)
     elif kind is Kind.LAG:
         number = luck.between(1, LAG_MAX)
+    elif kind is Kind.HOLD:
+        number, call = luck.below(3), luck.choice(HELD_TOPICS)
     takes_ms = luck.choice((0, 5, 20, 80))
-    if kind in (Kind.OUTAGE, Kind.SLEEP):
+    if kind in (Kind.OUTAGE, Kind.SLEEP, Kind.HOLD):
         takes_ms = max(takes_ms, 5)
     elif kind is Kind.SLOW:
         takes_ms = luck.choice((100, 200, 400))

@@ -19,7 +19,7 @@ class Happened(NamedTuple):
     what: str
 
 
-GIVEN_UP_FOR_ITS_DATES = "step given up for its dates"
+WAITS_FOR_FOLLOWERS = "learner waits for followers"
 
 BEHIND_ITS_LOG = "task waits until its log can be read"
 FOREIGN_IN_LOG = "foreign record in the log"
@@ -29,7 +29,6 @@ _TELLING = {
     "waits for a transaction": "held up by a transaction",
     "waits until": BEHIND_ITS_LOG,
     "group has moved on": "stale member gives up its step",
-    "it is made again": GIVEN_UP_FOR_ITS_DATES,
 }
 """What is counted when a learner announces it, by a part of its message."""
 
@@ -56,13 +55,12 @@ class Trace:
         self.fired[label] += 1
         self.note(who, f"FAULT {item.text()}")
 
-    def announced(self, who: str, message: str) -> str | None:
-        """A learner tells people something; the name by which that is counted, if it is."""
+    def announced(self, who: str, message: str) -> None:
+        """A learner announces something."""
         counted = next((name for part, name in _TELLING.items() if part in message), None)
         if counted is not None:
             self.fired[counted] += 1
         self.note(who, message)
-        return counted
 
     def committed(self, transaction: Transaction) -> None:
         """A client knows that its transaction is committed."""

@@ -31,7 +31,7 @@ class World:
         self.outside = Outside(self.broker, schedule.partitions, self.trace)
         self._timers = Timers(self.clock)
         self.processes = Processes(schedule, make_learner, self.broker, self._timers, self.trace)
-        self._faults = Faults(schedule, self.processes, self.clock, self._timers, self.trace, self._run_until)
+        self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)
         self.processes.strikes = self._faults
         self._todo = deque(schedule.items)
 

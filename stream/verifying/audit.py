@@ -9,7 +9,7 @@ every offset of the inputs that the journal says were applied:
 Topics are read record by record, and judged id by id (`evidence`, `lives`), so that memory does not grow with them.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,9 +30,10 @@ from stream.verifying.step_predictions import StepPredictions
 from stream.wire import codec
 from stream.wire.codec import MalformedError
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, decode_dead_letter
-from stream.wire.events import Example, Logged
+from stream.wire.events import Example, Feedback, Logged
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition, place_of
+from stream.wire.ticks import is_tick, tick_step
 from stream.wire.topics import Topics
 
 
@@ -108,7 +109,7 @@ def audit_partition(
     return finding._replace(gone=_gone(broker, topics, partition, books))  # it may have been deleted while it was read
 
 
-_NO_STEP = JournalStep(0, (0, 0), (0, 0), 0, -1, 0, Ledger())
+_NO_STEP = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
 
 
 @dataclass(slots=True)
@@ -118,7 +119,6 @@ class _Books:
     settings: SettingsByStep | None = None  # None: nothing has begun
     last: JournalStep = _NO_STEP
     begun_at: tuple[int, int] | None = None  # the offsets at which the first step began; None: there is none
-    feedback_end_ms: int = -1  # the latest time at which all feedback had been applied
     alarms: dict[int, tuple[int, int]] = field(default_factory=dict)  # drift alarms of a step: at least, at most
     told_alarms: Counter[int] = field(default_factory=Counter)  # examples that tell of one, by step
     evidence: Evidence = field(default_factory=Evidence)
@@ -160,7 +160,7 @@ def _read_journal(broker: Broker, tp: TopicPartition, books: _Books) -> None:
 
     for record, entry in read_journal(broker, tp, open_ms=OPEN_MS, pass_over=pass_over):
         if isinstance(entry, Opening):
-            books.settings = SettingsByStep(entry.settings)
+            books.settings = SettingsByStep(entry.settings, books.evidence.stream_ms)
             books.made = StepPredictions() if entry.settings.model == "shared" else None
         elif books.settings is None:
             raise JournalError(
@@ -176,7 +176,7 @@ def _take_change(books: _Books, settings: SettingsByStep, change: SettingsChange
     last = books.last
     if change.number != last.number + 1:
         books.fault(f"{place}: settings from step {change.number} on do not follow on step {last.number}")
-    if wrong := settings.change(change, last.feedback[1], books.feedback_end_ms):
+    if wrong := settings.change(change):
         books.fault(f"{place}: {wrong}")
 
 
@@ -192,16 +192,15 @@ def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place
         )
     if step.alarms > last.alarms:
         raised = step.alarms - last.alarms
-        # The first count may hold those of an imported model, or of a version that did not tell them.
-        books.alarms[step.number] = (raised if last.alarms else 0, raised)
-    elif 0 < step.alarms < last.alarms:
+        # The first count may hold those of an imported model.
+        books.alarms[step.number] = (raised if last.number else 0, raised)
+    elif step.alarms < last.alarms:
         books.fault(f"{place}: step {step.number} counts {step.alarms} drift alarms, after {last.alarms} before it")
     books.begun_at = books.begun_at or (step.contexts[0], step.feedback[0])
     books.last = step
     if books.made is not None:
         books.made.add(step)
-    books.evidence.add_step(step.contexts[1], step.feedback[1], step.reading)
-    books.feedback_end_ms = max(books.feedback_end_ms, step.feedback_end_ms)
+    books.evidence.add_step(step.contexts[1], step.feedback[1])
 
 
 @dataclass(slots=True)
@@ -214,7 +213,7 @@ class _Audit:
     books: _Books
     progress: Progress
     latest_step: int = 0  # of those that have published
-    watermark_ms: int = -1  # up to which all feedback was applied
+    ticks_behind: set[int] = field(default_factory=set)  # steps whose ticks are not applied yet
     misplaced: list[int] = field(default_factory=lambda: [0, 0])  # records of each input
     behind: list[int] = field(default_factory=lambda: [0, 0])  # records of each input that are not applied yet
 
@@ -223,7 +222,8 @@ class _Audit:
         published = sum(1 for _ in self._published(self.topics.predictions))
         if published:
             self.books.fault(f"{published} predictions, and no journal")
-        self.behind = [sum(1 for _ in self._records(topic)) for topic in (self.topics.contexts, self.topics.feedback)]
+        for of_input, topic in enumerate((self.topics.contexts, self.topics.feedback)):
+            deque(self._applied(of_input, topic, 0), maxlen=0)
         return self._finding(Ledger())
 
     def find(self, settings: SettingsByStep) -> Finding:
@@ -231,12 +231,16 @@ class _Audit:
         topics, evidence, latest = self.topics, self.books.evidence, settings.latest
         evidence.add_predictions(self._predictions())
         evidence.add_contexts(self._contexts(latest))
-        evidence.add_feedback(self._feedback(settings))
+        evidence.add_feedback(self._feedback(latest))
+        if latest.dated_by == "context":
+            evidence.date_by_contexts()
+        else:
+            self._check_ticks()
         evidence.add_examples(self._examples())
         evidence.add_dead_letters(self._dead_letters())
         self._check_journal_is_whole()
         self._check_alarms()
-        judge = Judge(evidence, settings, max(self.watermark_ms, self.books.feedback_end_ms), self.books.fault)
+        judge = Judge(evidence, settings, self.books.last.number, self.books.fault)
         self.progress("judging each event id")
         if evidence.examples > settings.retained_max:
             evidence.index_settlements()
@@ -286,18 +290,18 @@ class _Audit:
             if self.books.settings is None or step <= self.books.last.number:
                 yield record, step
 
-    def _predictions(self) -> Iterator[tuple[PredictionSeen, int]]:
+    def _predictions(self) -> Iterator[PredictionSeen]:
         for record, step in self._made(self.topics.predictions):
             try:
                 prediction, context_offset = codec.decode_prediction(record)
             except MalformedError as error:
                 self._cannot_read("prediction", record, step, error)
                 continue
-            event_id, (action, _, propensity, *_), decided_at_ms, _, target, *_ = prediction
-            seen = PredictionSeen(
-                event_id, record.offset, context_offset, action, propensity, decided_at_ms, record.append_ms, target
-            )
-            yield seen, step
+            action, _, propensity, *_ = prediction.decision
+            yield PredictionSeen(
+                prediction.id, record.offset, step, context_offset, action, propensity, record.append_ms,
+                prediction.target,
+            )  # fmt: skip
 
     def _made(self, topic: str) -> Iterator[tuple[Record, int]]:
         """Of the published predictions those that steps made, where the journal tells which."""
@@ -307,12 +311,7 @@ class _Audit:
         return books.made.tell_apart(
             self._published(topic),
             lambda record: books.is_foreign(place_of(record), "no step has made it, by the journal"),
-            lambda step, are_many: books.fault(
-                f"the predictions of step {step} were not found in {topic}, in a bounded search among what other "
-                "programs have written there under the numbers of steps: see who does"
-                if are_many
-                else f"step {step} has made other predictions, by its journal, than stand in {topic}"
-            ),
+            lambda step: books.fault(f"step {step} has made other predictions, by its journal, than stand in {topic}"),
         )
 
     def _contexts(self, settings: TaskSettings) -> Iterator[tuple[int, int, str | None, Logged | None]]:
@@ -330,26 +329,23 @@ class _Audit:
             self._look_at_place(record, CONTEXTS, event_id)
             yield record.offset, record.append_ms, event_id, logged
 
-    def _feedback(self, settings: SettingsByStep) -> Iterator[tuple[int, int, str | None, int | None, int | None]]:
-        n_classes, needs_label = settings.latest.n_classes, registered()[settings.latest.learner].needs_label
+    def _feedback(self, settings: TaskSettings) -> Iterator[tuple[int, int, Feedback | int | None]]:
+        n_classes, needs_label = settings.n_classes, registered()[settings.learner].needs_label
         for record in self._applied(FEEDBACK, self.topics.feedback, self.books.last.feedback[1]):
-            self.watermark_ms = max(self.watermark_ms, record.append_ms)
-            settings.heard(record)
-            place = self.books.evidence.place(FEEDBACK, record.offset, record.append_ms)
-            rules = self.books.evidence.reading_of(place.step).rules
-            try:
-                event = codec.decode_feedback(record, n_classes, needs_label=needs_label, rules=rules)
-            except MalformedError:
-                self._look_at_place(record, FEEDBACK, None)
-                yield record.offset, record.append_ms, None, None, None
+            event: Feedback | int | None
+            if is_tick(record):
+                event = tick_step(record) or 0
             else:
-                self._look_at_place(record, FEEDBACK, event.id)
-                yield record.offset, record.append_ms, event.id, event.reward, event.action
+                try:
+                    event = codec.decode_feedback(record, n_classes, needs_label=needs_label)
+                except MalformedError:
+                    event = None
+                self._look_at_place(record, FEEDBACK, None if event is None else event.id)
+            yield record.offset, record.append_ms, event
 
     def _look_at_place(self, record: Record, of_input: int, event_id: str | None) -> None:
         """Count a record whose key, or id where it has none, belongs to another partition."""
-        evidence = self.books.evidence
-        partitions = evidence.reading_of(evidence.place(of_input, record.offset, record.append_ms).step).partitions
+        partitions = self.books.last.partitions
         key = record.key if record.key is not None or event_id is None else event_id.encode()
         if partitions > 1 and key is not None and partition_for(key, partitions) != self.partition:
             self.misplaced[of_input] += 1
@@ -358,6 +354,8 @@ class _Audit:
         for record in self._records(topic):
             if record.offset < end:
                 yield record
+            elif of_input == FEEDBACK and is_tick(record):
+                self.ticks_behind.add(tick_step(record) or 0)
             else:
                 self.behind[of_input] += 1
 
@@ -405,6 +403,14 @@ class _Audit:
             self.books.fault(
                 f"step {self.latest_step} has published, and the journal ends with step {again.last.number}"
             )
+
+    def _check_ticks(self) -> None:
+        """See that each step with decisions has a tick, up to the last that is found: without one none expires."""
+        evidence = self.books.evidence
+        newest = max(evidence.latest_dated, *self.ticks_behind, 0)
+        for step in evidence.undated():
+            if step < newest and step not in self.ticks_behind:
+                self.books.fault(f"step {step} has decided, and {self.topics.feedback} has no tick of it")
 
     def _check_alarms(self) -> None:
         """See that as many examples tell of a drift alarm as their step has counted."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.joining.task_settings import TaskSettings
 from stream.randomness.draws import Purpose, uniform
 from stream.verifying.evidence import (
     CONTEXTS,
@@ -25,24 +24,46 @@ from stream.verifying.evidence import (
     PredictionSeen,
 )
 from stream.verifying.settings_by_step import SettingsByStep
-from stream.wire.codec import FEEDBACK_RULES_1
 from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import Logged, Outcome
 
 
+class _Expiry(NamedTuple):
+    """When a decision expires unless feedback comes or room is needed."""
+
+    place: Place  # what was applied up to here came before
+    stream_ms: int
+    deadline_ms: int
+
+    @property
+    def settled(self) -> tuple[int, int]:
+        """The step, and the stream time, of the example that tells so."""
+        return self.place.step, self.stream_ms
+
+
 class _Settled(NamedTuple):
-    """An example and the decision that it settles."""
+    """An example, and when its decision would have expired; None: not yet."""
 
     example: ExampleSeen
-    decided_at_ms: int
-    deadline_ms: int  # by the window of the step that settled it
+    prediction: PredictionSeen | None  # None: it is missing
+    expiry: _Expiry | None
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """Step and stream time of the settlement."""
+        return self.example.step, self.example.settled_at_ms
+
+    @property
+    def is_too_soon(self) -> bool:
+        """Whether the settlement was before the expiry."""
+        return self.expiry is None or self.when < self.expiry.settled
 
 
 class _Orphan(NamedTuple):
     """Feedback that waited for its context."""
 
     decisions: int  # of its id, before it came
-    append_ms: int
+    stream_ms: int  # when it came
     reward: int
     ended_in: int | None  # the step that wrote its dead letter
 
@@ -53,7 +74,7 @@ class Judge:
 
     evidence: Evidence
     settings: SettingsByStep
-    watermark_ms: int  # up to which all feedback has been applied in the end
+    last_step: int
     fault: Callable[[str], None]
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -83,7 +104,7 @@ class Judge:
                 self.fault(f"{place} has a dead letter, and can be read")
             if (answer := answers.pop(context.offset, None)) is not None:
                 self._check_played(context, answer)
-                decided_as.append(self.evidence.place(CONTEXTS, context.offset, context.append_ms))
+                decided_as.append(context.place)
             elif decided_as:
                 self.counts["context_duplicates"] += 1
             elif other := self.evidence.predicted_for(context.offset):
@@ -135,12 +156,13 @@ class Judge:
         settled = []
         for number, example in enumerate(life.examples):
             place = f"example at offset {example.offset}"
-            action, propensity, decided_at_ms, is_aside = example.action, example.propensity, 0, False
+            action, propensity, prediction = example.action, example.propensity, None
             if number >= len(life.predictions):
                 self.fault(f"{place} settles {life.id!r} once more than it has predictions, {len(life.predictions)}")
             else:
-                _, _, context_offset, action, propensity, decided_at_ms, *_ = life.predictions[number]
-                is_aside = context_offset in aside
+                prediction = life.predictions[number]
+                action, propensity = prediction.action, prediction.propensity
+            is_aside = prediction is not None and prediction.context_offset in aside
             if (example.action, example.propensity) != (action, propensity):
                 self.fault(
                     f"{place}: action {example.action} with propensity {example.propensity} is not that of the "
@@ -149,37 +171,67 @@ class Judge:
             if (example.outcome is Outcome.UNMATCHED) is not is_aside:
                 what = "cannot" if is_aside else "can"
                 self.fault(f"{place}: {life.id!r} is {example.outcome}, and the log {what} tell its bit")
-            settings = self.settings.at(example.step)
-            settled.append(_Settled(example, decided_at_ms, decided_at_ms + settings.join.window_ms))
+            first_ms, last_ms = self.evidence.stream_ms(example.step - 1), self.evidence.stream_ms(example.step)
+            if not first_ms <= example.settled_at_ms <= last_ms:
+                self.fault(
+                    f"{place}: settled at {example.settled_at_ms} ms in step {example.step}, whose stream time is from "
+                    f"{first_ms} to {last_ms} ms"
+                )
+            settled.append(_Settled(example, prediction, self._expiry(prediction)))
             if example.outcome is Outcome.EXPIRED:
-                self._expired(settled[-1], place, settings)
+                self._expired(settled[-1], place)
             elif example.outcome is Outcome.UNMATCHED:
                 self._unmatched(example, place)
             else:
-                self._matched(example, place, settings.join.window_ms)
+                self.counts["matched"] += 1
         return settled
 
-    def _expired(self, settled: _Settled, place: str, settings: TaskSettings) -> None:
+    def _expiry(self, prediction: PredictionSeen | None) -> _Expiry | None:
+        """When a decision expires: as soon as stream time passes its deadline, or at once when settings change."""
+        if prediction is None or prediction.dated is None:
+            return None
+        evidence, spans, dated = self.evidence, self.settings.spans, prediction.dated
+        for number, (first_step, settings) in enumerate(spans):
+            deadline_ms = dated.ms + settings.join.window_ms
+            begun_ms = evidence.stream_ms(first_step - 1)
+            is_before = prediction.step < first_step and dated.offset < evidence.feedback_end(first_step - 1)
+            if is_before and begun_ms > deadline_ms:
+                return _Expiry(Place(first_step, -1, CONTEXTS, -1), begun_ms, deadline_ms)
+            known_ms = max(dated.stream_ms, evidence.stream_ms(prediction.step - 1))
+            found = evidence.advance_after(max(deadline_ms, known_ms))
+            if found is not None:
+                stream_ms, offset = found
+                step = evidence.step_of(FEEDBACK, offset)
+                if number + 1 == len(spans) or step < spans[number + 1].first_step:
+                    return _Expiry(Place(step, stream_ms, FEEDBACK, offset - 1), stream_ms, deadline_ms)
+        return None
+
+    def _expired(self, settled: _Settled, place: str) -> None:
         self.counts["expired"] += 1
-        example, _, deadline_ms = settled
-        # Only to make room does a decision expire before its time: when those made up to this step, and not settled
-        # before this one, are more than may be pending. Which of the step's were made before it, the topics do not say.
-        pending = self.evidence.predictions_up_to(example.step) - example.number + 1
-        if example.settled_at_ms <= deadline_ms and pending <= settings.join.pending_max:
-            self.fault(f"{place}: expired at {example.settled_at_ms} ms, and its deadline is {deadline_ms} ms")
-        assumed = 0 if settings.on_expiry == "negative" else None
+        example, prediction, expiry = settled
+        is_late = expiry is not None and settled.when > expiry.settled and not _is_early(prediction)
+        if is_late or (settled.is_too_soon and not self._makes_room(settled)):
+            due = "it is not due yet" if expiry is None else f"its deadline is {expiry.deadline_ms} ms, passed at "
+            due += "" if expiry is None else f"{expiry.stream_ms} ms in step {expiry.place.step}"
+            self.fault(f"{place}: expired at {example.settled_at_ms} ms in step {example.step}, and {due}")
+        assumed = 0 if self.settings.at(example.step).on_expiry == "negative" else None
         if (example.reward, example.delay_ms, example.feedback_offset) != (assumed, None, None):
             self.fault(f"{place}: expired with reward {example.reward}; expected {assumed} and no feedback")
+
+    def _makes_room(self, settled: _Settled) -> bool:
+        """Whether a decision may have expired before its time, because too many were pending.
+
+        That is when those made up to its step, and not settled before it, are more than may be. Which of the step's
+        were made before it, the topics do not say.
+        """
+        step, limits = settled.example.step, self.settings.at(settled.example.step).join
+        pending = self.evidence.predictions_up_to(step) - settled.example.number + 1
+        return settled.is_too_soon and pending > limits.pending_max
 
     def _unmatched(self, example: ExampleSeen, place: str) -> None:
         self.counts["unmatched"] += 1
         if (example.reward, example.delay_ms) != (None, None):
             self.fault(f"{place}: unmatched with reward {example.reward}; expected none")
-
-    def _matched(self, example: ExampleSeen, place: str, window_ms: int) -> None:
-        self.counts["matched"] += 1
-        if example.delay_ms is None or example.delay_ms > window_ms:
-            self.fault(f"{place}: matched after {example.delay_ms} of {window_ms} ms")
 
     def _feedback(self, life: Life, decided_as: list[Place], settled: list[_Settled]) -> None:
         settled_by: dict[int, tuple[int, _Settled]] = {}  # by feedback offset, with the number of the decision
@@ -194,9 +246,8 @@ class Judge:
         latest: _Orphan | None = None  # the latest feedback of this id that waited for its context
         for feedback in life.feedback:
             self.counts["feedback"] += 1
-            place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
-            decisions = bisect_right(decided_as, place)  # before this feedback
-            waited = _Orphan(decisions, feedback.append_ms, feedback.reward, feedback.dead_in)
+            decisions = bisect_right(decided_as, feedback.place)  # before this feedback
+            waited = _Orphan(decisions, feedback.stream_ms, feedback.reward, feedback.dead_in)
             if feedback.dead_letter == DEAD_LETTER_ORPHAN:
                 self.counts["orphans_dropped"] += 1
                 if decisions and not (
@@ -215,7 +266,7 @@ class Judge:
                 if one.example.outcome is Outcome.UNMATCHED:
                     self._check_passed(one.example, feedback, has_waited=number == decisions)
                 else:
-                    self._check_example(one, feedback)
+                    self._check_example(one, feedback, has_waited=number == decisions)
                 if number == decisions:
                     latest = waited
             elif self._is_orphan(feedback, decisions, settled, latest):
@@ -223,7 +274,7 @@ class Judge:
             if feedback.dead_letter not in (None, DEAD_LETTER_ORPHAN, DEAD_LETTER_MISMATCHED):
                 self.fault(f"feedback at offset {feedback.offset} has a dead letter, and can be read")
         for offset, (_, one) in settled_by.items():
-            self._check_example(one, self.evidence.feedback_at(offset))
+            self._check_example(one, self.evidence.feedback_at(offset), has_waited=True)
 
     def _check_passed(self, example: ExampleSeen, feedback: FeedbackSeen, *, has_waited: bool) -> None:
         """Count feedback that waited for a decision of which the log cannot tell the bit."""
@@ -239,10 +290,9 @@ class Judge:
     ) -> bool:
         """Whether feedback was refused when its context came; it must name another action than the decided one."""
         actions = [prediction.action for prediction in life.predictions]
-        place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
         was_orphan = (
             decisions == 0
-            or (feedback.dead_in or 0) > place.number
+            or (feedback.dead_in or 0) > feedback.place.step
             or decisions > len(actions)
             or feedback.action == actions[decisions - 1]
             or (len(settled) >= decisions and self._is_forgotten(settled[decisions - 1], feedback))
@@ -256,20 +306,32 @@ class Judge:
             )
         return was_orphan
 
-    def _check_example(self, settled: _Settled, feedback: FeedbackSeen | None) -> None:
-        """Whether an example says what the feedback said that it names."""
-        example, decided_at_ms, _ = settled
+    def _check_example(self, settled: _Settled, feedback: FeedbackSeen | None, *, has_waited: bool) -> None:
+        """Whether an example says what the feedback said that it names, and when it came."""
+        example, prediction, expiry = settled
         place = f"example at offset {example.offset}"
         if feedback is None:
             self.fault(
                 f"{place}: {example.id!r} was matched by offset {example.feedback_offset}, which is no applied feedback"
             )
             return
-        expected = (feedback.id, feedback.reward, feedback.append_ms - decided_at_ms)
+        dated = None if prediction is None else prediction.dated
+        is_dated = dated is not None and dated.offset < feedback.offset
+        expected = (feedback.id, feedback.reward, max(0, feedback.append_ms - dated.ms) if dated and is_dated else 0)
         if (example.id, example.reward, example.delay_ms) != expected:
             self.fault(
                 f"{place}: {example.id!r} with reward {example.reward} after {example.delay_ms} ms; its feedback at "
                 f"offset {feedback.offset} is of {expected[0]!r} with {expected[1]} after {expected[2]} ms"
+            )
+        elif not has_waited and settled.when != (feedback.place.step, feedback.stream_ms):
+            self.fault(
+                f"{place}: settled at {example.settled_at_ms} ms in step {example.step}; its feedback at offset "
+                f"{feedback.offset} was applied at {feedback.stream_ms} ms in step {feedback.place.step}"
+            )
+        elif expiry is not None and feedback.place > expiry.place and not _is_early(prediction):
+            self.fault(
+                f"{place}: matched by feedback at offset {feedback.offset}; its deadline, {expiry.deadline_ms} ms, had "
+                f"passed at {expiry.stream_ms} ms"
             )
         if feedback.action not in (None, example.action):
             self.fault(
@@ -280,12 +342,12 @@ class Judge:
     def _is_forgotten(self, settled: _Settled, feedback: FeedbackSeen) -> bool:
         """Whether a settled decision was no longer remembered when a feedback came: for its age, or to make room."""
         example = settled.example
-        place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
-        if self.settings.retain_passed(example.settled_at_ms, place.number, feedback.append_ms):
+        place = feedback.place
+        if self.settings.retain_passed(example.settled_at_ms, place.step, feedback.stream_ms):
             return True
         return any(
             self._made_room(example.number + limit, next_step, place)
-            for limit, next_step in self.settings.retained_limits(place.number)
+            for limit, next_step in self.settings.retained_limits(place.step)
         )
 
     def _made_room(self, for_number: int, next_step: int | None, place: Place) -> bool:
@@ -299,7 +361,7 @@ class Judge:
         if for_number > self.evidence.examples:
             return False
         settled_at = self._settlement_place(for_number)
-        return settled_at < place and (next_step is None or settled_at.number < next_step)
+        return settled_at < place and (next_step is None or settled_at.step < next_step)
 
     def _settlement_place(self, number: int) -> Place:
         """When the decision of an example, given by its number, was settled.
@@ -308,17 +370,17 @@ class Judge:
         One that expired was, when time had passed; or, before its time, when a decision was made that needed its room,
         or when the limits had changed.
         """
-        step, outcome, settled_at_ms, decided_at_ms, context, feedback = self.evidence.settlement(number)
+        step, outcome, settled_at_ms, prediction, context, feedback = self.evidence.settlement(number)
         if feedback is not None:
             return feedback if context is None else max(feedback, context)
         if outcome is Outcome.UNMATCHED and context is not None:
             return context
-        limits = self.settings.at(step).join
-        if settled_at_ms > decided_at_ms + limits.window_ms:
-            return Place(step - 1, settled_at_ms, CONTEXTS, -1)
-        made_room_for = self.evidence.decision_place(number + limits.pending_max)
-        if made_room_for is None or made_room_for.number != step:
-            return Place(step - 1, -1, CONTEXTS, -1)
+        expiry = self._expiry(prediction)
+        if expiry is not None and expiry.settled == (step, settled_at_ms):
+            return expiry.place
+        made_room_for = self.evidence.decision_place(number + self.settings.at(step).join.pending_max)
+        if made_room_for is None or made_room_for.step != step:
+            return Place(step, -1, CONTEXTS, -1)
         return made_room_for
 
     def _is_orphan(
@@ -331,7 +393,7 @@ class Judge:
         elif decisions > len(settled):
             self.fault(f"feedback at offset {feedback.offset} did not settle {feedback.id!r}, which is pending")
         elif decisions:
-            example, _, deadline_ms = settled[decisions - 1]
+            example = settled[decisions - 1].example
             if example.feedback_offset is not None and example.feedback_offset > feedback.offset:
                 self.fault(
                     f"feedback at offset {feedback.offset} did not settle {feedback.id!r}; offset "
@@ -344,7 +406,7 @@ class Judge:
                 self._check_not_refused(feedback, example)
                 if example.outcome is Outcome.EXPIRED:
                     self.counts["late"] += 1
-                    self._check_late(feedback, example, deadline_ms)
+                    self._check_late(feedback, settled[decisions - 1])
                     return False
                 first_bit = example.reward
         if first_bit is not None:
@@ -360,8 +422,7 @@ class Judge:
 
     def _check_not_refused(self, feedback: FeedbackSeen, example: ExampleSeen) -> None:
         """Whether feedback that was not refused names the decided action, where the learner knew that still."""
-        is_known = self.evidence.reading_of(example.step - 1).rules != FEEDBACK_RULES_1
-        if is_known and feedback.action not in (None, example.action):
+        if feedback.action not in (None, example.action):
             self.fault(
                 f"feedback at offset {feedback.offset} is of action {feedback.action}, and was not refused; decided "
                 f"for {feedback.id!r} was {example.action}"
@@ -369,22 +430,31 @@ class Judge:
 
     def _was_dropped(self, orphan: _Orphan, feedback: FeedbackSeen) -> bool:
         """Whether feedback that waited had been dropped when another of its id came."""
-        place = self.evidence.place(FEEDBACK, feedback.offset, feedback.append_ms)
-        if orphan.ended_in is not None and orphan.ended_in < place.number:
+        if orphan.ended_in is not None and orphan.ended_in < feedback.place.step:
             return True
-        return self.settings.orphan_passed(orphan.append_ms, place.number, feedback.append_ms)
+        return self.settings.orphan_passed(orphan.stream_ms, feedback.place.step, feedback.stream_ms)
 
-    def _check_late(self, feedback: FeedbackSeen, example: ExampleSeen, deadline_ms: int) -> None:
-        """Whether feedback that changed nothing had indeed come too late."""
-        if feedback.append_ms <= deadline_ms < example.settled_at_ms:
+    def _check_late(self, feedback: FeedbackSeen, settled: _Settled) -> None:
+        """Whether feedback that changed nothing had indeed come after its decision expired."""
+        example, _, expiry = settled
+        is_before = not self._makes_room(settled) and (expiry is None or feedback.place <= expiry.place)
+        if is_before or feedback.place.step < example.step:
             self.fault(
-                f"feedback at offset {feedback.offset} came in time for {feedback.id!r}, at {feedback.append_ms} ms "
-                f"with the deadline at {deadline_ms} ms; the decision expired all the same"
+                f"feedback at offset {feedback.offset} came in time for {feedback.id!r}, at {feedback.append_ms} ms; "
+                f"the decision expired all the same, at {example.settled_at_ms} ms in step {example.step}"
             )
 
     def _overdue(self, life: Life) -> None:
         """Whether a decision still waits although its deadline has passed."""
         for prediction in life.predictions[len(life.examples) :]:
-            deadline_ms = prediction.decided_at_ms + self.settings.latest.join.window_ms
-            if deadline_ms < self.watermark_ms:
-                self.fault(f"{life.id!r} is pending at {self.watermark_ms} ms; its deadline was {deadline_ms} ms")
+            expiry = self._expiry(prediction)
+            if expiry is not None and not _is_early(prediction):
+                self.fault(
+                    f"{life.id!r} is pending at {self.evidence.stream_ms(self.last_step)} ms; its deadline was "
+                    f"{expiry.deadline_ms} ms"
+                )
+
+
+def _is_early(prediction: PredictionSeen | None) -> bool:
+    """Whether a decision may have waited, beyond its time, for the one before it, which was dated later."""
+    return prediction is not None and prediction.dated is not None and prediction.dated.is_early

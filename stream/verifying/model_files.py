@@ -14,8 +14,6 @@ from stream.learners import State
 from stream.recovery.digests import state_digest
 
 FILE_FORMAT = 1
-FILE_FORMAT_SHARED = 2
-"""Of a model that tasks share, which stands at a version of its log and not after a step."""
 
 STATE_PREFIX = "state."
 
@@ -34,7 +32,7 @@ class Model(NamedTuple):
     def moment(self) -> str:
         """Where in its topics it stood, for people."""
         position = self.meta["position"]
-        if self.meta["format"] == FILE_FORMAT_SHARED:
+        if "version" in position:
             return f"at version {position['version']:,} of the model of all partitions"
         return f"after step {position['journal']:,} of partition {position['partition']}"
 
@@ -70,7 +68,7 @@ def read_model(path: Path) -> Model:
     """Read a model's file.
 
     Raises:
-        ModelError: it is none, of a later format, or not as it was written.
+        ModelError: it is none, of another format, or not as it was written.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -86,11 +84,8 @@ def read_model(path: Path) -> Model:
         _identity(meta)
     except (OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise ModelError(f"{path}: expected a file of `onebit model export`; cannot be read: {error!r}") from error
-    if written_format > FILE_FORMAT_SHARED:
-        raise ModelError(
-            f"{path} is of format {written_format}; this version of Onebit reads up to {FILE_FORMAT_SHARED}: take the "
-            "later version that wrote it"
-        )
+    if written_format != FILE_FORMAT:
+        raise ModelError(f"{path}: expected a model of format {FILE_FORMAT}; got {written_format!r}")
     if state_digest([state]) != digest:
         raise ModelError(f"{path}: the digest of its state is not the one in meta: the file was changed")
     return Model(meta, state)

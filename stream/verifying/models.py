@@ -12,7 +12,7 @@ from stream.brokers.browsing import met_before, offset_at
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
 from stream.joining.join import Overflows
-from stream.learners import ParameterError, absent_parameters, create
+from stream.learners import ParameterError, create
 from stream.recovery.digests import state_digest
 from stream.recovery.journal import JournalError, JournalStep, decode_step, is_foreign
 from stream.recovery.journal_reading import last_step, read_journal
@@ -20,10 +20,10 @@ from stream.recovery.model_snapshot import PARTITION, ModelSnapshot, model_write
 from stream.recovery.recover import Progress, Recovered, rebuild
 from stream.recovery.settings_reading import pipeline_settings, settings_in_force
 from stream.recovery.snapshot_chunks import IMPORT_SLOT, ChunkWriter, Stored, Writer
-from stream.recovery.snapshot_format import Position, Snapshot
 from stream.recovery.snapshot_reading import read_snapshots
-from stream.recovery.stored_settings import task_settings
-from stream.verifying.model_files import FILE_FORMAT, FILE_FORMAT_SHARED, Model, ModelError, _identity
+from stream.recovery.snapshot_state import Position, Snapshot
+from stream.recovery.stored_settings import named, task_settings
+from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, _identity
 from stream.verifying.replicas import replica_at
 from stream.wire import codec
 from stream.wire.ledger import Ledger
@@ -94,7 +94,7 @@ def _model_of(topics: Topics, partition: int, recovered: Recovered) -> Model:
             "journal": recovered.number,
             "contexts": recovered.contexts_offset,
             "feedback": recovered.feedback_offset,
-            "watermark_ms": task.join.watermark_ms,
+            "watermark_ms": task.join.stream_ms,
         },
         "updates": task.updates,
         "ledger": task.join.ledger()._asdict(),
@@ -124,7 +124,7 @@ def _shared_model(
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
     state = replica.learner.state()
     meta = {
-        "format": FILE_FORMAT_SHARED,
+        "format": FILE_FORMAT,
         **_identity(asdict(settings)),
         "settings": asdict(settings),
         "position": {
@@ -188,8 +188,9 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
     position = Position(0, 0, 0, 0, 0)
     nothing: tuple[list[str], list[Any]] = ([], [])
     snapshot = Snapshot(
-        settings, position, model.meta["updates"], 0, 0, Ledger(), Overflows(), model.state, nothing, nothing, nothing
-    )
+        settings, position, model.meta["updates"], 0, (), 0, Ledger(), Overflows(), model.state, nothing, nothing,
+        (*nothing, []),
+    )  # fmt: skip
     _import(broker, topics, [partition], Writer(snapshot, partition, IMPORT_SLOT), transactional_id)
 
 
@@ -202,9 +203,7 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
         ModelError: a learner has begun, another model was imported, or the state does not fit its learner.
     """
     _check_fits(model)
-    identity = _identity(model.meta)
-    identity["parameters"] = absent_parameters(identity["learner"]) | identity["parameters"]  # an old file lacks some
-    snapshot = ModelSnapshot(identity, 0, model.meta["updates"], 0, {}, model.state)
+    snapshot = ModelSnapshot(_identity(model.meta), 0, model.meta["updates"], 0, {}, model.state)
     _import(broker, topics, range(partitions), model_writer(snapshot, IMPORT_SLOT, 0), transactional_id)
 
 
@@ -213,6 +212,7 @@ def _check_fits(model: Model) -> None:
         create(
             model.meta["learner"], model.meta["n_classes"], model.meta["n_features"], **model.meta["parameters"]
         ).load(model.state)
+        named(_identity(model.meta))
     except (ParameterError, ValueError, TypeError) as error:
         raise ModelError(f"the model does not fit its learner: {error}") from error
 

@@ -1,6 +1,5 @@
 """The log of a shared model taken in again beside the steps of one task, whose decisions are made again on it."""
 
-import sys
 from collections import deque
 from collections.abc import Iterator
 
@@ -48,22 +47,22 @@ class LogAgain:
         self._expected: deque[tuple[int, bytes]] = deque()  # steps, and what each had for the log
         self._log_step: LogStep | None = None  # of the step that is made again
         self._elsewhere = ""  # where the steps are made that are made again now; empty: here
-        self._now_ms = 0  # of the step that is made again
         newest = stored.newest if partition == PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
 
-    def made_elsewhere(self, until_ms: int | None = None) -> str:
+    def made_elsewhere(self) -> str:
         """On what the steps that are made again were made, if that is not what this process has; for people.
 
-        Or else, on what snapshots of the model may have been made before; `until_ms`: up to that time, not this step's.
+        Or else, on what snapshots of the model may have been made up to the version that is reached.
         """
         if self._elsewhere:
             return self._elsewhere
         for _, entry in read_journal(self._broker, TopicPartition(self._topics.journal, PARTITION), open_ms=OPEN_MS):
-            if isinstance(entry, JournalStep) and entry.now_ms > (self._now_ms if until_ms is None else until_ms):
+            if not isinstance(entry, JournalStep):
+                continue
+            if entry.updates > self.replica.version:
                 break
-            told = entry.replica if isinstance(entry, JournalStep) else None
-            if told is not None and (elsewhere := _elsewhere(told)):
+            if entry.replica is not None and (elsewhere := _elsewhere(entry.replica)):
                 return f"snapshots of the model may have been {elsewhere}"
         return ""
 
@@ -74,8 +73,8 @@ class LogAgain:
             JournalError: the log does not hold it, or the journal tells that the replica was another one.
             UpdatesError: the log cannot be read on.
         """
-        if task.view is not self._view:
-            task.see(self._view)
+        if task.model is not self._view:
+            task.use_model(self._view)
         for record in self._records_up_to(step.updates):
             self._take(record)
         if self.replica.version != step.updates:
@@ -83,7 +82,7 @@ class LogAgain:
                 f"step {step.number} of partition {self._partition} was decided on version {step.updates}; "
                 f"{self._topics.updates} has no record that ends there, but at {self.replica.version}"
             )
-        self._log_step, self._now_ms = step.log, step.now_ms
+        self._log_step = step.log
         if step.replica is not None:
             self._elsewhere = _elsewhere(step.replica)
             self._compare(step.replica.sha256, f"{step.replica.instance} had at step {step.number}")
@@ -146,21 +145,17 @@ class LogAgain:
         snapshot = self._snapshot
         if snapshot is not None and snapshot.version == self.replica.version:
             self._snapshot = None
-            whose = "is in the newest snapshot of the model"
-            self._compare(state_digest([snapshot.learner]), whose, until_ms=_FOR_EVER)
+            self._compare(state_digest([snapshot.learner]), "is in the newest snapshot of the model")
 
-    def _compare(self, told: str, whose: str, until_ms: int | None = None) -> None:
+    def _compare(self, told: str, whose: str) -> None:
         if (found := state_digest([self.replica.learner.state()])) != told:
             message = (
                 f"the log up to version {self.replica.version:,} gives the model {found[:16]}; the one that {whose} is "
                 f"{told[:16]}"
             )
-            if not (elsewhere := self.made_elsewhere(until_ms)):
+            if not (elsewhere := self.made_elsewhere()):
                 raise JournalError(message)
             self.warning = self.warning or f"{elsewhere}: {message}"
-
-
-_FOR_EVER = sys.maxsize
 
 
 def _elsewhere(told: ReplicaTold) -> str:

@@ -6,8 +6,8 @@ Others under the numbers of its steps are of other programs. With a model of its
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 
+from stream.recovery.commit import predictions_digest
 from stream.recovery.journal import JournalStep
-from stream.recovery.published import Search, without
 from stream.wire.records import Record
 
 _UNTOLD, _FOUND = -1, -2
@@ -33,34 +33,33 @@ class StepPredictions:
         self,
         published: Iterable[tuple[Record, int]],
         is_foreign: Callable[[Record], None],
-        is_missing: Callable[[int, bool], None],
+        is_missing: Callable[[int], None],
     ) -> Iterator[tuple[Record, int]]:
-        """Pass on the records that steps made, each with its step, when those of a step are all read.
+        """Pass on the records that steps made, each with its step.
 
         Args:
             published: records with the numbers of steps of the journal, in the order of their offsets.
-            is_foreign: is told of records that no step made.
-            is_missing: is told of steps whose predictions are not there, or, True, among too many others to be found;
-                what is there in their place is passed on.
+            is_foreign: is told of records that no step made: they name a step that has all of its own already.
+            is_missing: is told of steps whose predictions are not those that the journal names; what is there in
+                their place is passed on.
         """
-        counts, waiting, search = array("q", self._counts), dict[int, list[Record]](), Search()
+        counts, waiting = array("q", self._counts), dict[int, list[Record]]()
         for record, number in published:
             if number >= len(counts) or counts[number] == _UNTOLD:
                 yield record, number
                 continue
-            if counts[number] == _FOUND:
+            if counts[number] in (_FOUND, 0):
                 is_foreign(record)
                 continue
             found = waiting.setdefault(number, [])
             found.append(record)
-            digest = self._digests[_DIGEST_BYTES * number : _DIGEST_BYTES * (number + 1)].hex()
-            ours = search.ending(found, counts[number], digest)
-            if ours is not None:
+            if len(found) == counts[number]:
                 counts[number] = _FOUND
                 del waiting[number]
-                yield from ((each, number) for each in ours)
-                for other in without(ours, found):
-                    is_foreign(other)
+                digest = self._digests[_DIGEST_BYTES * number : _DIGEST_BYTES * (number + 1)].hex()
+                if predictions_digest(each.value or b"" for each in found) != digest:
+                    is_missing(number)
+                yield from ((each, number) for each in found)
         for number, found in waiting.items():
-            is_missing(number, search.is_given_up and len(found) > counts[number])
+            is_missing(number)
             yield from ((each, number) for each in found)

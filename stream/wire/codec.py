@@ -1,8 +1,7 @@
-"""Bytes to events and back: the only owner of the wire format and of its versions.
+"""Bytes to events and back: the only owner of the wire format.
 
-Values are JSON. Every field is checked; unknown fields are tolerated, so that a later version may add some. The
-version stands in a record header; a record without that header is taken as version 1, so that a plain producer can
-write contexts and feedback.
+Values are JSON. Every field is checked; unknown fields are ignored. The version is in a record header; a
+record without that header is of version 1, so that a plain producer can write contexts and feedback.
 """
 
 import math
@@ -54,7 +53,7 @@ def step_headers(step: int) -> Headers:
 
 
 def step_of(record: Record) -> int | None:
-    """The step of its task that published a record; 0 when a version without such headers did, None when none did."""
+    """The step of its task that published a record; 0 when another program of Onebit did, None when none did."""
     headers: dict[str, bytes | None] = dict(record.headers)
     if _STEP_HEADER_NAME not in headers:
         return 0 if VERSION_HEADER[0] in headers else None
@@ -293,7 +292,6 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
         "propensity": decision.propensity,  # orjson writes NaN as null
         "scores": decision.scores,
         "model_version": prediction.model_version,
-        "decided_at_ms": prediction.decided_at_ms,
         "context_offset": context_offset,
     }
     if prediction.target is not None:
@@ -324,14 +322,14 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
         propensity,
         _finite(scores, "scores"),
     )
-    decided_at_ms, model_version = _integer(fields, "decided_at_ms"), _integer(fields, "model_version")
+    model_version = _integer(fields, "model_version")
     class_name = fields.get("class")
     if class_name is not None and type(class_name) is not str:
         raise MalformedError(f"class: expected what the action is called; got {_shown(class_name)}")
     logged = _finite(fields["logged"], "logged") if type(fields.get("logged")) is list else None
     if logged is not None:
         decision = decision._replace(logged=logged)
-    prediction = Prediction(event_id, decision, decided_at_ms, model_version, target, class_name, logged)
+    prediction = Prediction(event_id, decision, model_version, target, class_name, logged)
     return prediction, _integer(fields, "context_offset")
 
 
@@ -366,24 +364,17 @@ def encode_feedback(feedback: Feedback) -> bytes:
     return orjson.dumps(fields)
 
 
-FEEDBACK_RULES_1 = 1
-"""A reward is written 0 or 1, and an action is one of the unknown fields: what Onebit 0.1 did."""
+def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False) -> Feedback:
+    """Read a feedback for a learner of n_classes classes.
 
-FEEDBACK_RULES = 2
-"""The present rules. A reward may also be written as another number or a truth value that means 0 or 1: 1.0, 1e0, true.
-An action that is given, and not null, is read. Labels and actions are whole numbers and written so."""
-
-
-def decode_feedback(
-    record: Record, n_classes: int, *, needs_label: bool = False, rules: int = FEEDBACK_RULES
-) -> Feedback:
-    """Read a feedback for a learner of n_classes classes, by the present rules or by those of a step long ago.
+    A reward may be written as 0 or 1, as another number of that value (1.0, 1e0), or as a truth value. Labels and
+    actions are whole numbers and written so; an action of null is none.
 
     Raises:
         MalformedError: not a feedback, or without the label that a full-information learner needs.
     """
     value = _value(record)
-    typed = read_feedback(value) if rules == FEEDBACK_RULES else None
+    typed = read_feedback(value)
     if typed is not None:
         label = None if typed.label is UNSET else typed.label
         fits = not needs_label if label is None else label < n_classes
@@ -391,13 +382,13 @@ def decode_feedback(
             return make(Feedback, (_checked_id(typed.id, record), typed.reward, label, typed.action))
     fields = _fields(value)
     event_id = _checked_id(fields.get("id"), record)
-    reward = _integer(fields, "reward", 2) if rules == FEEDBACK_RULES_1 else _reward(fields)
+    reward = _reward(fields)
     label = action = None
     if "label" in fields:
         label = _integer(fields, "label", n_classes)
     elif needs_label:
         raise MalformedError("label: expected the true class, which this learner needs; got none")
-    if rules != FEEDBACK_RULES_1 and fields.get("action") is not None:
+    if fields.get("action") is not None:
         action = _integer(fields, "action", n_classes)
     return make(Feedback, (event_id, reward, label, action))
 
@@ -441,7 +432,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
         _integer(fields, "action"),
         math.nan if fields.get("propensity", 0) is None else _number(fields, "propensity"),
         None if fields.get("reward") is None else _integer(fields, "reward", 2),
-        None if fields.get("delay_ms") is None else _integer(fields, "delay_ms", least=None),
+        None if fields.get("delay_ms") is None else _integer(fields, "delay_ms"),
         _integer(fields, "settled_at_ms"),
         _drift(fields),
     )
@@ -470,14 +461,14 @@ def decode_answer(record: Record) -> Answer:
         n_classes = len(typed.scores)
         if n_classes >= 2 and typed.action < n_classes and typed.greedy < n_classes:
             event_id = _checked_id(typed.id, record)
-            return make(Answer, (event_id, typed.action, typed.greedy, typed.decided_at_ms))
+            return make(Answer, (event_id, typed.action, typed.greedy, typed.context_offset))
     fields = _fields(value)
     event_id = _checked_id(fields.get("id"), record)
     scores = fields.get("scores")
     if type(scores) is not list or len(scores) < 2:
         raise MalformedError(f"scores: expected a list of one number for each class; got {_shown(scores)}")
     action, greedy = _integer(fields, "action", len(scores)), _integer(fields, "greedy", len(scores))
-    return make(Answer, (event_id, action, greedy, _integer(fields, "decided_at_ms")))
+    return make(Answer, (event_id, action, greedy, _integer(fields, "context_offset")))
 
 
 def _value(record: Record) -> bytes:
@@ -517,13 +508,11 @@ def _checked_id(event_id: object, record: Record) -> str:
     return event_id
 
 
-def _integer(
-    fields: dict[str, Any], name: str, below: int | None = None, least: int | None = 0, *, within: str = ""
-) -> int:
-    """A whole number, by default not negative, and below a limit if there is one; true and 1.0 are none."""
+def _integer(fields: dict[str, Any], name: str, below: int | None = None, *, within: str = "") -> int:
+    """A whole number from 0 on, and below a limit if there is one; true and 1.0 are none."""
     value = fields.get(name)
-    if type(value) is not int or (least is not None and value < least) or (below is not None and value >= below):
-        expected = f"a whole number from {least} to {below - 1}" if below is not None else "a whole number"
+    if type(value) is not int or value < 0 or (below is not None and value >= below):
+        expected = f"a whole number from 0 to {below - 1}" if below is not None else "a whole number from 0 on"
         raise MalformedError(f"{within}{name}: expected {expected}; got {_shown(value)}")
     return value
 

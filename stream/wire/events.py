@@ -49,6 +49,29 @@ class Decision(NamedTuple):
     logged: FloatArray = NOTHING_LOGGED  # float64[L], the learner's own; most have none
 
 
+class DecisionTime:
+    """When the decisions of a step were made, in ms since 1970: one object, shared by all of them.
+
+    The time is unknown until the task reads the step's tick in its feedback partition.
+    """
+
+    __slots__ = ("ms", "step")
+
+    def __init__(self, step: int, ms: int | None = None) -> None:
+        self.step = step  # of no meaning once the time is known
+        self.ms = ms
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DecisionTime) or self.ms != other.ms:
+            return False
+        return self.ms is not None or self.step == other.step
+
+    __hash__ = None  # type: ignore[assignment]  # the time changes once
+
+    def __repr__(self) -> str:
+        return f"DecisionTime({self.step}, {self.ms})"
+
+
 class Target(NamedTuple):
     """What the learner would have done by itself, where a log says what was done."""
 
@@ -61,7 +84,6 @@ class Prediction(NamedTuple):
 
     id: str
     decision: Decision
-    decided_at_ms: int  # the broker's time at which the decision was made
     model_version: int  # updates the model had seen
     target: Target | None = None  # None: it was no decision of a log
     class_name: str | None = None  # what the action is called; None: by its number alone
@@ -74,7 +96,7 @@ class Answer(NamedTuple):
     id: str
     action: int
     greedy: int
-    decided_at_ms: int
+    context_offset: int  # of the context that it answers, in the partition of the same number
 
 
 class Feedback(NamedTuple):
@@ -108,6 +130,6 @@ class Example(NamedTuple):
     action: int
     propensity: float
     reward: int | None  # None: expired without an assumed reward, or unmatched
-    delay_ms: int | None  # from the decision to the broker's time of its feedback; None: no feedback came
-    settled_at_ms: int  # the feedback watermark at which the decision was settled
+    delay_ms: int | None  # from the decision to its feedback; 0 if that came first, None if none came
+    settled_at_ms: int  # stream time when the decision was settled
     drift: Drift | None = None  # the detector that went off by this reward; None: none did

@@ -7,6 +7,7 @@ All numbers are little-endian:
     head    {"name": "learner", "values": {...}, "arrays": [["W", "<f8", [3, 400]], ...]}
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -57,6 +58,7 @@ class SectionReader:
     def __init__(self, payloads: list[memoryview]) -> None:
         self._payloads = payloads
         self._payloads.reverse()
+        self._remaining = sum(map(len, payloads))
         self._start = 0  # in the next payload
 
     def section(self) -> Section:
@@ -68,6 +70,9 @@ class SectionReader:
         head = orjson.loads(self._bytes(int.from_bytes(self._bytes(4), "little")))
         arrays = {}
         for name, dtype, shape in head["arrays"]:
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            if np.dtype(dtype).kind not in "biuf" or size > self._remaining:
+                raise ValueError(f"{name}: {dtype} of {shape} is no array of the {self._remaining} bytes left")
             # Memory of its own: the kernels were compiled for arrays that are aligned and may be written to.
             array = np.empty(shape, dtype)
             if array.size:
@@ -76,12 +81,15 @@ class SectionReader:
         return Section(head["name"], head["values"], arrays)
 
     def _bytes(self, size: int) -> bytes:
+        if size > self._remaining:
+            raise ValueError(f"a head of {size} bytes, with {self._remaining} left")
         data = bytearray(size)
         self._fill(memoryview(data))
         return bytes(data)
 
     def _fill(self, target: memoryview) -> None:
         done = 0
+        self._remaining -= len(target)
         while done < len(target):
             payload = self._payloads[-1]
             count = min(len(target) - done, len(payload) - self._start)

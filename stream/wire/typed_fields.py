@@ -73,7 +73,6 @@ class PredictionFields(Struct, forbid_unknown_fields=True, gc=False):
     propensity: float
     scores: list[float]
     model_version: Whole
-    decided_at_ms: Whole
     context_offset: Whole
 
 

@@ -21,9 +21,8 @@ section, see `stream.wire.sections`, whose arrays are columns of the step's *ent
 An entry has all that a model needs to take it in, so that whoever reads the log keeps no waiting decisions. `follows`
 is the step before that wrote to the log, 0 for the first: so a reader knows when one is missing, or came twice.
 
-The header `onebit-version` holds the format. A later version may add a column that may be absent; one that does not
-know it refuses the record. Every format is a section of this name: so records of other programs are told from those of
-later versions.
+The header `onebit-version` holds the format. A record without it, or that is no section of this name, is of another
+program.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -148,7 +147,7 @@ def decode_update(record: Record) -> Update | None:
     It can hide no step: those of a task are chained by their numbers.
 
     Raises:
-        UpdatesError: a later version has written it, or it cannot be read.
+        UpdatesError: it is of another format, or cannot be read.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version is None or section_name(record.value or b"") != _NAME:
@@ -156,16 +155,10 @@ def decode_update(record: Record) -> Update | None:
     place = place_of(record)
     if version != HEADERS[0][1]:
         raise UpdatesError(
-            f"{place}: expected updates of format {FORMAT}; got {version!r}: a later version of Onebit has written "
-            "them; go on with that version"
+            f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}: the log cannot be read on"
         )
     try:
         section = SectionReader([memoryview(record.value or b"")]).section()
-        if unknown := sorted(section.arrays.keys() - {*_NEEDED, *_OPTIONAL}):
-            raise UpdatesError(
-                f"{place} has the column {unknown[0]!r}, which this version of Onebit does not know: go on with the "
-                "version that wrote it, or a later one"
-            )
         return _update(section.values, section.arrays)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UpdatesError(f"{place}: expected a record of updates; cannot be read: {error!r}") from error
@@ -211,6 +204,8 @@ def _section(update: Update) -> Section:
 
 
 def _update(values: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Update:
+    if unknown := sorted(columns.keys() - {*_NEEDED, *_OPTIONAL}):
+        raise ValueError(f"{unknown[0]}: no column of updates")
     count, size = columns["kind"].size, columns["x.indices"].size
     entries = Entries(
         columns["kind"],

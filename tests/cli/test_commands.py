@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -32,6 +31,7 @@ from stream.wire.ledger import Ledger
 from stream.wire.schemas import EVENTS, schema_of
 from stream.wire.topics import Topics
 from tests.cli.conftest import Onebit
+from tests.processes import free_port
 
 
 def test_the_version_is_told(onebit: Onebit) -> None:
@@ -99,17 +99,11 @@ def test_a_parameter_that_only_python_reads_as_a_number_is_refused(onebit: Onebi
     assert "parameter gamma is a number in [0, 1]; got '0_1'" in ended.err
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("flags", [("--kafka", "--no-report"), ("--no-report", "--kafka"), ("--kafka",)])
 def test_a_run_on_kafka_without_an_address_takes_that_of_the_settings(
     flags: tuple[str, ...], onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = unused_port()
+    port = free_port()
     monkeypatch.setenv("ONEBIT_BOOTSTRAP", f"127.0.0.1:{port}")
     monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
     ended = onebit("run", *flags)
@@ -128,7 +122,7 @@ def test_a_run_without_any_flag_begins(onebit: Onebit, monkeypatch: pytest.Monke
 def test_an_address_that_is_given_wins_over_that_of_the_settings(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = unused_port()
+    port = free_port()
     monkeypatch.setenv("ONEBIT_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
     assert f"no Kafka answered at 127.0.0.1:{port} " in onebit("run", "--kafka", f"127.0.0.1:{port}").err

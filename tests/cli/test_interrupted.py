@@ -36,8 +36,8 @@ def python_hears_ctrl_c() -> Iterator[None]:
 def test_embedded_run_says_how_far_it_came(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     observe = Judge.observe
 
-    def broken_off(judge: Judge, answer: Answer, known: Known) -> None:
-        observe(judge, answer, known)
+    def broken_off(judge: Judge, answer: Answer, known: Known, decided_ms: int) -> None:
+        observe(judge, answer, known, decided_ms)
         if len(judge.curve) == BROKEN_OFF_AFTER:
             signal.raise_signal(signal.SIGINT)
 

@@ -19,7 +19,7 @@ def test_learner_is_ready_from_its_recovery_on_until_its_last_partition_is_taken
     pipeline = Pipeline(small_task(), partitions=2)
     first = pipeline.learner("learner-1")
     was_ready = [first.ready]
-    first._read(0)  # partitions are assigned, and not recovered
+    first._poll(0)  # partitions are assigned, and not recovered
     was_ready.append(first.ready)
     first.step(0)
     was_ready.append(first.ready)

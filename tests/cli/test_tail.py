@@ -9,6 +9,7 @@ import pytest
 
 from stream.cli import dead_letters, tail
 from stream.cli.exits import ExitCode
+from stream.wire.ticks import tick_headers
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -43,21 +44,31 @@ def places(told: str) -> list[str]:
 
 def test_life_of_an_event_is_told_across_all_topics(onebit: Onebit, pipeline: Pipeline) -> None:
     told = onebit("tail", "--id", "a")
-    assert places(told.out) == ["contexts/0@0", "predictions/0@0", "feedback/0@0", "examples/0@0"]
+    assert places(told.out) == ["contexts/0@0", "predictions/0@0", "feedback/0@1", "examples/0@0"]
     assert 'outcome="matched"' in told.out.splitlines()[-1]
 
 
 def test_newest_records_are_told_in_their_order(onebit: Onebit, pipeline: Pipeline) -> None:
-    assert places(onebit("tail", "--last", "2").out) == ["feedback/0@0", "examples/0@0"]
+    assert places(onebit("tail", "--last", "2").out) == ["feedback/0@1", "examples/0@0"]
     assert places(onebit("tail").out) == [
         "contexts/0@0", "contexts/0@1", "contexts/0@2", "predictions/0@0", "predictions/0@1", "dead-letter/0@0",
-        "feedback/0@0", "examples/0@0",
+        "feedback/0@1", "examples/0@0",
     ]  # fmt: skip
+
+
+def test_ticks_are_not_shown(onebit: Onebit, pipeline: Pipeline) -> None:
+    assert places(onebit("tail", "feedback", "--since", "0").out) == ["feedback/0@1"]
+
+
+def test_newest_feedback_is_found_behind_many_ticks(onebit: Onebit, pipeline: Pipeline) -> None:
+    for step in range(100):
+        pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, tick_headers(step))
+    assert places(onebit("tail", "feedback", "--last", "1").out) == ["feedback/0@1"]
 
 
 @pytest.mark.parametrize("since", ["1200", "1970-01-01T00:00:01.2"])
 def test_records_since_a_time_are_told(onebit: Onebit, pipeline: Pipeline, since: str) -> None:
-    assert places(onebit("tail", "--since", since).out) == ["feedback/0@0", "examples/0@0"]
+    assert places(onebit("tail", "--since", since).out) == ["feedback/0@1", "examples/0@0"]
     assert onebit("tail", "--since", "5m").out == ""  # the pipeline is of 1970
     assert datetime.now(UTC).year > 1970
 

@@ -87,3 +87,47 @@ def test_record_that_its_sender_dated_is_refused_as_long_as_its_topic_has_such_t
     records = list(read_partition(adapted, TopicPartition(topic, 0)))
     assert [record.value for record in records] == [b"before", b"dated by its sender", b"after"]
     assert [record.append_ms == OLD_MS for record in records] == [False, True, False]
+
+
+@pytest.mark.parametrize("call", ["flush", "commit"])
+def test_transaction_with_a_record_without_an_append_time_is_refused(
+    adapted: Broker, kafka: LocalKafka, prefix: str, call: str
+) -> None:
+    topic = prefix + "topic"
+    adapted.create_topics([TopicSpec(topic, 1)])
+    set_times(kafka, topic, "CreateTime")
+    producer = adapted.transactional_producer(prefix)
+
+    def is_refused() -> bool:
+        producer.begin()
+        producer.send(topic, 0, b"key", b"value")
+        try:
+            getattr(producer, call)()
+        except TopicSettingsError:
+            producer.abort()
+            return True
+        if call == "flush":
+            producer.abort()
+        return False
+
+    until(is_refused)  # the broker applies the setting a moment later
+    set_times(kafka, topic, "LogAppendTime")
+    producer.close()
+
+
+def test_flush_of_a_record_without_an_append_time_is_refused(adapted: Broker, kafka: LocalKafka, prefix: str) -> None:
+    topic = prefix + "topic"
+    adapted.create_topics([TopicSpec(topic, 1)])
+    set_times(kafka, topic, "CreateTime")
+    producer = adapted.producer()
+
+    def is_refused() -> bool:
+        producer.send(topic, 0, b"key", b"value")
+        try:
+            producer.flush()
+        except TopicSettingsError:
+            return True
+        return False
+
+    until(is_refused)  # the broker applies the setting a moment later
+    producer.close()

@@ -21,7 +21,7 @@ NO_SCORES = np.zeros(3)
 
 def decided(event_id: str, action: int, propensity: float, target: int | None) -> Prediction:
     own = None if target is None else Target(target, 0.5)
-    return Prediction(event_id, Decision(action, 0, propensity, NO_SCORES), 0, 0, own)
+    return Prediction(event_id, Decision(action, 0, propensity, NO_SCORES), 0, own)
 
 
 def matched(event_id: str, reward: int) -> Example:

@@ -14,62 +14,45 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NEEDED = object()
-"""Marks what every version has written; anything else that is declared is what it means where it is absent."""
-
-FORMAT_1_LEDGER = (
-    "contexts", "decided", "context_duplicates", "context_malformed",
-    "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
-    "orphans_waiting", "orphans_dropped", "feedback_malformed",
-)  # fmt: skip
-"""The places of the counts in a journal record of format 1."""
+"""Marks a column that is always there; anything else that is declared is what it means where it is absent."""
 
 LEDGER = (
-    *FORMAT_1_LEDGER, "mismatched", "contexts_misplaced", "feedback_misplaced", "unmatched", "feedback_unmatched",
-    "propensities_floored",
+    "contexts", "decided", "context_duplicates", "context_malformed",
+    "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
+    "orphans_waiting", "orphans_dropped", "feedback_malformed", "mismatched", "contexts_misplaced",
+    "feedback_misplaced", "unmatched", "feedback_unmatched", "propensities_floored",
 )  # fmt: skip
 """The names of all counts."""
 
 MODEL_SETTINGS = ("learner", "n_classes", "n_features", "parameters")
-SETTINGS: Mapping[str, Any] = {
-    **dict.fromkeys(MODEL_SETTINGS, NEEDED),
-    "seed": 0,
-    "window_ms": 300_000,
-    "orphan_ms": 300_000,
-    "retain_ms": 3_600_000,
-    "pending_max": 1_000_000,
-    "orphans_max": 100_000,
-    "retained_max": 5_000_000,
-    "on_expiry": "drop",
-    "late": "ignore",
-    "play": "own",
-    "reward": "exclusive",
-    "propensity_min": 0.0,
-    "features": None,
-    "class_names": None,
-    "model": "own",
-}
+SETTINGS = (
+    *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
+    "class_names", "model", "dated_by", "window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
+    "retained_max",
+)  # fmt: skip
 """The settings of a task."""
 
-JOURNAL_FORMATS, SNAPSHOT_FORMATS = (1, 2), (1, 2, 3)
+FORMAT = 1
+"""Of everything that is read here."""
 
 CODES = {"<f8": "d", "<i8": "q", "<i4": "i", "|i1": "b", "|u1": "B", "|b1": "?"}
 """Types of entries, and how Python's struct calls them."""
 
 
-class LaterVersionError(ValueError):
-    """What a later version has written: to read on would be to lose it."""
+class UnknownError(ValueError):
+    """What this reader does not know: to read on would be to lose it."""
 
 
 def known(found: Iterable[str], names: Iterable[str]) -> None:
     """Refuse names that this reader does not know."""
     if unknown := sorted(set(found) - set(names)):
-        raise LaterVersionError(unknown[0])
+        raise UnknownError(unknown[0])
 
 
-def known_format(number: int, formats: Sequence[int]) -> None:
+def known_format(number: int) -> None:
     """Refuse a format that this reader does not know."""
-    if number not in formats:
-        raise LaterVersionError(f"format {number}")
+    if number != FORMAT:
+        raise UnknownError(f"format {number}")
 
 
 def counts(stored: Mapping[str, int]) -> dict[str, int]:
@@ -79,10 +62,9 @@ def counts(stored: Mapping[str, int]) -> dict[str, int]:
 
 
 def settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a task by their names, of all formats."""
-    flat = {name: value for name, value in stored.items() if name != "join"} | stored.get("join", {})
-    known(flat, SETTINGS)
-    return {name: flat[name] if absent is NEEDED else flat.get(name, absent) for name, absent in SETTINGS.items()}
+    """The settings of a task by their names."""
+    known(stored, SETTINGS)
+    return {name: stored[name] for name in SETTINGS}
 
 
 class Step(NamedTuple):
@@ -91,11 +73,8 @@ class Step(NamedTuple):
     n: int
     contexts: tuple[int, int]
     feedback: tuple[int, int]
-    now_ms: int
-    feedback_end_ms: int
     updates: int
     ledger: dict[str, int]
-    rules: int
     partitions: int
     settings_from: int
     settings: dict[str, Any]  # under which it was made
@@ -116,14 +95,14 @@ def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
     """The journal in the headers `onebit-version` and the values of its records, from the first one on."""
     remaining = iter(records)
     first, opening = next(remaining)
-    known_format(int(first), JOURNAL_FORMATS)
+    known_format(int(first))
     opening_fields = json.loads(opening)
     assert opening_fields["n"] == 0
     begun = in_force = settings(opening_fields["settings"])
     settings_from, changed = 0, False
     steps: list[Step] = []
     for version, value in remaining:
-        known_format(int(version), JOURNAL_FORMATS)
+        known_format(int(version))
         fields = json.loads(value)
         assert fields["n"] == len(steps) + 1
         changed, was_changed = "settings" in fields, changed
@@ -138,23 +117,24 @@ def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
 
 
 def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
-    ledger = fields["ledger"]
     return Step(
         fields["n"],
         (fields["contexts"][0], fields["contexts"][1]),
         (fields["feedback"][0], fields["feedback"][1]),
-        fields["now_ms"],
-        fields["feedback_end_ms"],
         fields["updates"],
-        counts(dict(zip(FORMAT_1_LEDGER, ledger, strict=True)) if isinstance(ledger, list) else ledger),
-        fields.get("rules", 1),
-        fields.get("partitions", 1),
+        counts(fields["ledger"]),
+        fields["partitions"],
         fields.get("settings_from", 0),
         in_force,
         fields.get("alarms", 0),
         fields.get("log"),
         fields.get("replica"),
     )
+
+
+def tick(headers: Sequence[tuple[str, bytes]]) -> int:
+    """The step that wrote a tick, from its headers."""
+    return int(dict(headers)["onebit-tick"])
 
 
 class DeadLetter(NamedTuple):
@@ -286,7 +266,7 @@ def whole_generations(
             begun[slot] = []
         chunks = begun.get(slot, [])
         chunks.append(chunk)
-        known_format(head["format"], SNAPSHOT_FORMATS)
+        known_format(head["format"])
         digests = [sha256(payload).digest() for _, payload in chunks]
         fits = [
             (each["index"], each["generation"], each["sha256"]) == (place, chunks[0][0]["generation"], digest.hex())
@@ -341,11 +321,6 @@ def texts(arrays: Arrays, name: str) -> list[Any]:
     return [None if blob is None else blob.decode() for blob in blobs(arrays, name)]
 
 
-def vectors(arrays: Arrays, name: str) -> list[Any]:
-    """A column of vectors."""
-    return split(arrays[f"{name}.values"].entries(), arrays[f"{name}.lengths"].entries())
-
-
 def sparse(arrays: Arrays, name: str) -> list[Any]:
     """The column of contexts."""
     lengths = arrays["nnz"].entries()
@@ -375,12 +350,12 @@ class Column(NamedTuple):
 COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "pending": {
         "id": Column(texts),
-        "decided_at_ms": Column(numbers),
+        "decided_ms": Column(numbers),
         "action": Column(numbers),
         "greedy": Column(numbers),
         "propensity": Column(numbers),
         "scores": Column(rows),
-        "logged": Column(rows, []),
+        "logged": Column(rows),
         "nnz": Column(numbers),
         "x": Column(sparse),
     },
@@ -388,7 +363,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "id": Column(texts),
         "reward": Column(numbers),
         "label": Column(numbers),
-        "feedback_action": Column(numbers, -1),
+        "feedback_action": Column(numbers),
         "kept_at_ms": Column(numbers),
         "topic": Column(texts),
         "partition": Column(numbers),
@@ -404,7 +379,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "reward": Column(numbers),
         "settled_at_ms": Column(numbers),
         "kept": Column(numbers, 0),
-        "decided_action": Column(numbers, -1),
+        "decided_action": Column(numbers),
     },
 }
 """The columns of each kind of block."""

@@ -9,21 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stream.joining.join import (
-    TRANSITIONS,
     Aside,
     DroppedOrphan,
     Event,
-    Input,
     Join,
     JoinSettings,
     Late,
     Mismatched,
-    Move,
     Overflows,
     Pending,
-    State,
 )
-from stream.wire.events import Decision, Features, Feedback, Outcome
+from stream.joining.join_table import TRANSITIONS, Input, State
+from stream.wire.events import Decision, DecisionTime, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record
 from tests.oracles.join_oracle import JoinOracle
@@ -43,7 +40,7 @@ class Driver:
     def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
         """A context comes; if it is decided, then by this action at this time, or set aside."""
         before = self.join.ledger()
-        pending = Pending(X, DECISION._replace(action=action), decided_at_ms)
+        pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
         events = self.join.receive_context(event_id, lambda: Aside(pending) if aside else pending)
         duplicate = self.join.ledger().context_duplicates > before.context_duplicates
         return ["context duplicate"] * duplicate + [self._told(event) for event in events]
@@ -304,37 +301,6 @@ def test_oracle_agrees_with_the_table(row: Row) -> None:
     assert (driver.run(row.script), oracle.ledger()) == (row.happens, row.ledger)
 
 
-def test_table_of_transitions_is_that_of_the_design() -> None:
-    ignored, refused = Move.IGNORE_CONTEXT, Move.REFUSE
-    assert {
-        State.UNSEEN: [
-            (Move.DECIDE, State.PENDING), (Move.KEEP_ORPHAN, State.ORPHAN), None, None,
-            (Move.SET_ASIDE, State.UNMATCHED),
-        ],
-        State.ORPHAN: [
-            (Move.DECIDE_AND_MATCH, State.MATCHED), (Move.IGNORE_FEEDBACK, State.ORPHAN),
-            (Move.DECIDE_AND_REFUSE, State.PENDING), (Move.DROP_ORPHAN, State.UNSEEN),
-            (Move.SET_ASIDE_AND_PASS, State.UNMATCHED),
-        ],
-        State.PENDING: [
-            (ignored, State.PENDING), (Move.MATCH, State.MATCHED), (refused, State.PENDING),
-            (Move.EXPIRE, State.EXPIRED), None,
-        ],
-        State.MATCHED: [
-            (ignored, State.MATCHED), (Move.IGNORE_FEEDBACK, State.MATCHED), (refused, State.MATCHED),
-            (Move.FORGET, State.UNSEEN), None,
-        ],
-        State.EXPIRED: [
-            (ignored, State.EXPIRED), (Move.TAKE_LATE, State.EXPIRED), (refused, State.EXPIRED),
-            (Move.FORGET, State.UNSEEN), None,
-        ],
-        State.UNMATCHED: [
-            (ignored, State.UNMATCHED), (Move.PASS_OVER, State.UNMATCHED), (Move.PASS_OVER, State.UNMATCHED),
-            (Move.FORGET, State.UNSEEN), None,
-        ],
-    } == {state: [TRANSITIONS.get((state, happened)) for happened in Input] for state in State}  # fmt: skip
-
-
 REACH = {
     State.UNSEEN: "time@1",
     State.ORPHAN: "right 0 a@1",
@@ -358,7 +324,7 @@ def test_each_transition_leads_to_the_state_that_the_table_names(state: State, h
     assert driver.join.state_of("a") is state
     orphan_refused = state is State.ORPHAN and happened is Input.MISMATCH  # which shows when its context comes
     driver.run("context 1 a@20" if orphan_refused else GIVE[happened])
-    assert driver.join.state_of("a") is TRANSITIONS[state, happened][1]
+    assert driver.join.state_of("a") is TRANSITIONS[state, happened].after
     assert driver.join.ledger().balances
 
 
@@ -419,7 +385,7 @@ def test_expired_decision_is_kept_for_correction_only_where_asked_and_only_once(
     assert (retained.outcome, retained.reward, retained.pending) == (
         Outcome.EXPIRED,
         0,
-        Pending(X, DECISION, 0) if corrects else None,
+        Pending(X, DECISION, DecisionTime(0, 0)) if corrects else None,
     )
     assert second.retained.pending is None
     assert join.ledger().late == 2
@@ -514,7 +480,7 @@ class JoinMachine(RuleBasedStateMachine):
         assert join.ledger() == self.oracle.ledger()
         assert join.ledger().balances
         assert join.overflows() == self.oracle.overflows()
-        assert join.watermark_ms == self.oracle.time_ms
+        assert join.stream_ms == self.oracle.time_ms
         assert list(join.pending) == [d.id for d in self.oracle.decisions if not d.outcome]
         assert list(join.orphans) == [orphan.id for orphan in self.oracle.orphans]
         remembered = sorted(

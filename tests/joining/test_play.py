@@ -26,7 +26,7 @@ def logged_context(inputs: Inputs, event_id: str, at_ms: int, logged: Logged | N
 
 
 def play(task: Task, *records: Record) -> Effects:
-    return task.step(records, 0, -1)
+    return task.step(records, 1)
 
 
 def predict(settings: TaskSettings, event_id: str) -> Decision:
@@ -121,7 +121,7 @@ def test_match_counts_what_the_log_also_did_and_settles_the_rest_at_once_without
     assert (prediction.decision.action, prediction.target) == (own.action, Target(own.action, own.propensity))
     ((example, offset),) = effects.examples
     assert (example.outcome, example.reward, example.delay_ms, offset) == (Outcome.UNMATCHED, None, None, None)
-    effects = task.step([inputs.feedback("a", 1, 2), inputs.feedback("a", 0, 3, action=2)], 0, 5_000)
+    effects = play(task, inputs.feedback("a", 1, 2), inputs.feedback("a", 0, 3, action=2))
     assert effects == Effects([], [], [])
     assert state_digest([task.learner.state()]) == untouched
     assert task.join.ledger() == Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2)
@@ -136,7 +136,7 @@ def test_unmatched_teaches_nothing_even_where_an_expired_decision_does() -> None
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
     action = predict(settings, "a").action
     play(task, logged_context(inputs, "a", 1, Logged(other_than(action), 1 / 3)))
-    task.step([inputs.feedback("a", 1, 50_000)], 0, -1)
+    play(task, inputs.feedback("a", 1, 50_000))
     assert (task.updates, task.learner.weights().sum()) == (0, 0.0)
 
 

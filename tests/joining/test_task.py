@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stream.joining import placement
 from stream.joining.join import JoinSettings
-from stream.joining.task import READING_1, Effects, Reading, Task, merge
+from stream.joining.task import Effects, StepFailedError, Task, merge
 from stream.joining.task_settings import PolicyError, TaskSettings, Unsuitable
 from stream.learners import ParameterError, banditron, create, soba
 from stream.recovery.digests import state_digest
@@ -23,86 +23,102 @@ from stream.wire.ledger import Ledger
 from stream.wire.records import Record
 from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Inputs, small_task
 
-LONG = JoinSettings(window_ms=10**9, orphan_ms=10**9, retain_ms=10**9)
-
 
 def timeline(topic: str, times: list[int]) -> deque[Record]:
     return deque(Record(topic, 0, offset, at_ms, None, b"", ()) for offset, at_ms in enumerate(times))
 
 
 @pytest.mark.parametrize(
-    ("contexts", "feedback", "ended", "taken"),
+    ("contexts", "feedback", "more", "taken"),
     [
-        ([], [], "both", ""),
-        ([10, 30], [20, 25], "", "c10 f20 f25"),  # feedback of time 28 may be on its way
-        ([10, 30], [20, 25], "contexts", "c10 f20 f25"),
-        ([10, 30], [20, 25], "feedback", "c10 f20 f25 c30"),
-        ([10, 30], [20, 25], "both", "c10 f20 f25 c30"),
-        ([10], [20, 25], "", "c10"),  # a context of time 15 may be on its way
-        ([10], [20, 25], "contexts", "c10 f20 f25"),
-        ([10], [], "", ""),
-        ([10], [], "contexts", ""),
-        ([10], [], "feedback", "c10"),
-        ([], [10], "", ""),
-        ([], [10], "feedback", ""),
-        ([], [10], "contexts", "f10"),
-        ([10, 10, 11], [10, 10], "both", "c10 c10 f10 f10 c11"),  # contexts before feedback of the same time
-        ([10], [10], "", "c10"),  # a second context of time 10 may be on its way
-        ([30, 20], [25], "both", "f25 c30 c20"),  # an append time that went back does not break the offset order
+        ([], [], "", ""),
+        ([10, 30], [20, 25], "", "c10 f20 f25 c30"),
+        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # feedback of time 28 may be among it
+        ([10], [20, 25], "contexts", "c10"),  # a context of time 15 may be
+        ([10], [20, 25], "feedback", "c10 f20 f25"),
+        ([10], [], "feedback", ""),
+        ([], [10], "contexts", ""),
+        ([], [10], "feedback", "f10"),
+        ([10, 10, 11], [10, 10], "", "c10 c10 f10 f10 c11"),  # contexts before feedback of the same time
+        ([30, 20], [25], "", "f25 c30 c20"),  # an append time that went back does not break the offset order
     ],
 )
-def test_merge_takes_what_no_earlier_record_can_still_precede(
-    contexts: list[int], feedback: list[int], ended: str, taken: str
+def test_merge_waits_for_the_other_input_only_while_the_broker_has_more_of_it(
+    contexts: list[int], feedback: list[int], more: str, taken: str
 ) -> None:
     left = timeline("contexts", contexts), timeline("feedback", feedback)
-    merged = merge(
-        *left,
-        contexts_ended=lambda: ended in ("contexts", "both"),
-        feedback_ended=lambda: ended in ("feedback", "both"),
-        records_max=100,
-    )
+    merged = merge(*left, contexts_lag=3 * (more == "contexts"), feedback_lag=3 * (more == "feedback"), records_max=100)
     assert " ".join(f"{record.topic[0]}{record.append_ms}" for record in merged) == taken
     assert len(merged) + len(left[0]) + len(left[1]) == len(contexts) + len(feedback)
 
 
-def not_asked() -> bool:
-    raise AssertionError("whether an input is read to its end decides nothing here")
+@pytest.mark.parametrize(("records_max", "taken"), [(2, [10, 20]), (3, [10, 20, 25]), (4, [10, 20, 25, 30])])
+def test_merge_limits_the_number_of_records_and_leaves_the_rest_in_order(records_max: int, taken: list[int]) -> None:
+    contexts, feedback = timeline("contexts", [10, 30]), timeline("feedback", [20, 25, 40])
+    merged = merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=records_max)
+    assert [record.append_ms for record in merged] == taken
+    assert sorted(record.append_ms for record in (*contexts, *feedback)) == [10, 20, 25, 30, 40][records_max:]
 
 
-def test_merge_takes_at_most_so_many_and_leaves_the_rest_in_order() -> None:
-    contexts, feedback = timeline("contexts", [10, 30]), timeline("feedback", [20, 25])
-    taken = merge(contexts, feedback, contexts_ended=not_asked, feedback_ended=not_asked, records_max=2)
-    assert [record.append_ms for record in taken] == [10, 20]
-    assert [record.append_ms for record in (*contexts, *feedback)] == [30, 25]
+def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
+    """Settings of a task whose decisions have the append times of their contexts."""
+    return small_task(learner, dated_by="context", **changes)
 
 
-def run(task: Task, records: list[Record], now_ms: int = 0, end_ms: int = -1) -> Effects:
-    return task.step(records, now_ms, end_ms)
+def run(task: Task, records: list[Record], end_ms: int = -1) -> Effects:
+    """Make a step, in which stream time comes to `end_ms` in the end."""
+    return task.step([*records, *([Inputs().tick(0, end_ms)] if end_ms >= 0 else [])], 1)
 
 
-@pytest.mark.parametrize(
-    ("append_ms", "now_ms", "watermark_ms", "decided_at_ms"),
-    [(50, 0, 0, 50), (50, 80, 0, 80), (50, 80, 90, 90), (95, 80, 90, 95)],
-)
-def test_decision_is_dated_by_the_latest_time_that_is_known(
-    append_ms: int, now_ms: int, watermark_ms: int, decided_at_ms: int
-) -> None:
-    task = Task(small_task(), TOPICS.contexts)
-    run(task, [], end_ms=watermark_ms)
-    effects = run(task, [Inputs().context("a", append_ms)], now_ms)
-    assert [prediction.decided_at_ms for prediction, _ in effects.predictions] == [decided_at_ms]
-
-
-def test_decisions_are_dated_in_order_though_the_time_that_is_handed_in_goes_back() -> None:
-    # A learner that was started again does not know the broker's time before its first acknowledgement.
+def test_tick_dates_the_decisions_of_its_step_alone() -> None:
     task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
-    first = run(task, [inputs.context("a", 500)], now_ms=1_000)
-    second = run(task, [inputs.context("b", 501)], now_ms=0)
-    assert [p.decided_at_ms for p, _ in (*first.predictions, *second.predictions)] == [1_000, 1_000]
+    task.step([inputs.context("a", 10), inputs.context("b", 11)], 1)
+    task.step([inputs.context("c", 12)], 2)
+    task.step([inputs.tick(1, 15), inputs.tick(7, 16)], 3)
+    times = [pending.time.ms for pending in task.join.pending.values()]
+    assert (times, list(task.undated), task.join.stream_ms) == ([15, 15, None], [2], 16)
+
+
+def test_decisions_are_dated_in_order_though_the_clock_of_a_new_leader_is_behind() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10)], 1)
+    task.step([inputs.tick(1, 500), inputs.context("b", 11)], 2)
+    task.step([inputs.tick(2, 400)], 3)
+    assert [pending.time.ms for pending in task.join.pending.values()] == [500, 500]
+
+
+def test_decision_without_a_tick_never_expires() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10)], 1)
+    assert task.step([inputs.tick(0, 10**9)], 2).examples == []
+    effects = task.step([inputs.tick(1, 10**9), inputs.tick(0, 10**9 + 1_001)], 3)
+    assert [example.outcome for example, _ in effects.examples] == [Outcome.EXPIRED]
+
+
+def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10)], 1)
+    effects = task.step([inputs.feedback("a", 1, 900), inputs.tick(1, 901)], 2)
+    assert [(example.outcome, example.delay_ms) for example, _ in effects.examples] == [(Outcome.MATCHED, 0)]
+    assert task.undated == {}
+
+
+def test_ticks_are_in_no_count() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.tick(1, 10), inputs.tick(2, 11)], 3)
+    assert task.join.ledger() == Ledger()
+
+
+def test_task_refuses_steps_after_one_that_raised() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    with pytest.raises(AttributeError):
+        task.step([inputs.context("a", 10), None], 1)  # type: ignore[list-item]
+    with pytest.raises(StepFailedError):
+        task.step([], 1)
 
 
 def test_example_tells_how_the_decision_was_settled() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10), inputs.context("b", 20), inputs.feedback("a", 1, 40)], end_ms=1_021)
     decided = {prediction.id: prediction.decision for prediction, _ in effects.predictions}
     assert effects.examples == [
@@ -111,17 +127,17 @@ def test_example_tells_how_the_decision_was_settled() -> None:
     ]
 
 
-def test_feedback_before_its_context_gives_a_negative_delay_and_an_update() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+def test_feedback_before_its_context_gives_no_delay_and_an_update() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.feedback("a", 1, 10), inputs.context("a", 40)])
     assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
-        (Outcome.MATCHED, -30, 0)
+        (Outcome.MATCHED, 0, 0)
     ]
     assert task.updates == 1
 
 
 def test_prediction_names_the_updates_that_the_model_had_seen() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     records = [
         inputs.context("a", 10), inputs.feedback("a", 0, 11), inputs.context("b", 12), inputs.context("b", 13),
         inputs.feedback("b", 0, 14), inputs.context("c", 15),
@@ -135,7 +151,7 @@ def test_prediction_names_the_updates_that_the_model_had_seen() -> None:
 
 
 def test_update_is_the_learners_own_with_the_draws_of_the_event() -> None:
-    chosen = small_task(seed=9, parameters={"gamma": 0.5})
+    chosen = by_context(seed=9, parameters={"gamma": 0.5})
     task, inputs = Task(chosen, TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10, 1, 3), inputs.feedback("a", 1, 20)])
     decision = effects.predictions[0][0].decision
@@ -147,7 +163,7 @@ def test_update_is_the_learners_own_with_the_draws_of_the_event() -> None:
 
 
 def test_decision_is_observed_once_and_before_anything_is_learned_from_it() -> None:
-    task, inputs = Task(small_task("late-ucb"), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context("late-ucb"), TOPICS.contexts), Inputs()
     run(
         task,
         [inputs.feedback("b", 1, 9), inputs.context("a", 10, 1, 3), inputs.context("a", 11), inputs.context("b", 12)],
@@ -163,14 +179,14 @@ def test_decision_is_observed_once_and_before_anything_is_learned_from_it() -> N
 
 @pytest.mark.parametrize(("on_expiry", "reward", "updates"), [("drop", None, 0), ("negative", 0, 1)])
 def test_expired_decision_teaches_what_the_policy_says(on_expiry: Any, reward: int | None, updates: int) -> None:
-    task = Task(small_task(on_expiry=on_expiry), TOPICS.contexts)
+    task = Task(by_context(on_expiry=on_expiry), TOPICS.contexts)
     effects = run(task, [Inputs().context("a", 10)], end_ms=1_011)
     assert [(example.outcome, example.reward) for example, _ in effects.examples] == [(Outcome.EXPIRED, reward)]
     assert task.updates == updates
 
 
 def test_late_feedback_is_ignored_where_the_policy_says_so() -> None:
-    task, inputs = Task(small_task(on_expiry="negative"), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(on_expiry="negative"), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10)], end_ms=1_011)
     before = state_digest([task.learner.state()])
     effects = run(task, [inputs.feedback("a", 1, 1_012)])
@@ -179,10 +195,10 @@ def test_late_feedback_is_ignored_where_the_policy_says_so() -> None:
 
 
 def test_late_feedback_corrects_the_assumed_reward_once() -> None:
-    corrected, inputs = Task(small_task(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
+    corrected, inputs = Task(by_context(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
     run(corrected, [inputs.context("a", 10)], end_ms=1_011)
     run(corrected, [inputs.feedback("a", 1, 1_012), inputs.feedback("a", 1, 1_013), inputs.feedback("a", 0, 1_014)])
-    prompt, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    prompt, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     run(prompt, [inputs.context("a", 10), inputs.feedback("a", 1, 20)])
     np.testing.assert_allclose(corrected.learner.weights(), prompt.learner.weights(), atol=1e-12)
     assert corrected.join.ledger().late == 3
@@ -191,11 +207,11 @@ def test_late_feedback_corrects_the_assumed_reward_once() -> None:
 def test_a_correction_takes_back_the_update_with_the_draw_it_was_made_with() -> None:
     parameters = {"alpha": 0.5, "covariance": "full"}  # a wrong answer subtracts x only when v < (1+α)/2
     ids = [f"e{number}" for number in range(20)]
-    late = Task(small_task("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
+    late = Task(by_context("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
     inputs = Inputs()
     run(late, [inputs.context(event_id, 10) for event_id in ids], end_ms=1_011)
     run(late, [inputs.feedback(event_id, 1, 1_012) for event_id in ids])
-    prompt, inputs = Task(small_task("confidit", parameters=parameters), TOPICS.contexts), Inputs()
+    prompt, inputs = Task(by_context("confidit", parameters=parameters), TOPICS.contexts), Inputs()
     contexts = [inputs.context(event_id, 10) for event_id in ids]
     run(prompt, [*contexts, *(inputs.feedback(event_id, 1, 20) for event_id in ids)])
     np.testing.assert_allclose(late.learner.weights(), prompt.learner.weights(), atol=1e-9)
@@ -213,7 +229,7 @@ MALFORMED: list[bytes | None] = [
 @pytest.mark.parametrize("value", MALFORMED)
 @pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
 def test_malformed_record_becomes_a_dead_letter_and_changes_nothing_else(topic: str, value: bytes | None) -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     before = state_digest([task.learner.state()])
     record = inputs.add(topic, 10, value)
     effects = run(task, [record])
@@ -226,20 +242,20 @@ def test_malformed_record_becomes_a_dead_letter_and_changes_nothing_else(topic: 
 
 
 def test_malformed_feedback_passes_the_time_as_any_other() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10), inputs.add(TOPICS.feedback, 1_011, b"{")])
     assert task.join.ledger().expired == 1
 
 
 def test_record_of_a_later_version_is_malformed() -> None:
-    task = Task(small_task(), TOPICS.contexts)
+    task = Task(by_context(), TOPICS.contexts)
     later = Inputs().context("a", 10)._replace(headers=((VERSION_HEADER[0], b"2"),))
     assert run(task, [later]).dead_letters[0].reason == "version: expected 1; got b'2'"
 
 
 def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
     limits = JoinSettings(orphan_ms=500, orphans_max=1)
-    task, inputs = Task(small_task(join=limits), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(join=limits), TOPICS.contexts), Inputs()
     first, second = inputs.feedback("a", 1, 10), inputs.feedback("b", 1, 20)
     effects = run(task, [first, second], end_ms=521)
     assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [
@@ -252,7 +268,7 @@ def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
 
 
 def test_learner_of_labels_takes_feedback_without_one_for_malformed() -> None:
-    task, inputs = Task(small_task("perceptron"), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context("perceptron"), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10), inputs.feedback("a", 0, 20), inputs.feedback("a", 0, 21, label=2)])
     assert [letter.reason for letter in effects.dead_letters] == [
         "label: expected the true class, which this learner needs; got none"
@@ -296,7 +312,7 @@ def test_policy_that_a_learner_cannot_follow_is_refused_with_its_reason(
 
 
 def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     decided = run(task, [inputs.context("a", 10)]).predictions[0][0].decision.action
     before = state_digest([task.learner.state()])
     wrong = inputs.feedback("a", 1, 20, action=(decided + 1) % N_CLASSES)
@@ -315,11 +331,11 @@ def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() 
 
 def decided_action() -> int:
     """The action that the task decides for a."""
-    return run(Task(small_task(), TOPICS.contexts), [Inputs().context("a", 10)]).predictions[0][0].decision.action
+    return run(Task(by_context(), TOPICS.contexts), [Inputs().context("a", 10)]).predictions[0][0].decision.action
 
 
 def test_orphan_of_another_action_becomes_a_dead_letter_when_its_context_comes() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     wrong = inputs.feedback("a", 1, 10, action=(decided_action() + 1) % N_CLASSES)
     effects = run(task, [wrong, inputs.context("a", 40)])
     assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
@@ -328,7 +344,7 @@ def test_orphan_of_another_action_becomes_a_dead_letter_when_its_context_comes()
 
 
 def test_late_feedback_of_another_action_corrects_nothing() -> None:
-    task, inputs = Task(small_task(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10)], end_ms=1_011)
     before = state_digest([task.learner.state()])
     effects = run(task, [inputs.feedback("a", 1, 1_012, action=(decided_action() + 1) % N_CLASSES)])
@@ -339,23 +355,6 @@ def test_late_feedback_of_another_action_corrects_nothing() -> None:
     assert (task.join.ledger().late, task.join.ledger().mismatched) == (1, 1)
 
 
-def test_step_of_the_first_rules_looks_at_no_action_and_wants_whole_rewards() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
-    other = (decided_action() + 1) % N_CLASSES
-    records = [
-        inputs.context("a", 10), inputs.feedback("a", 1.0, 20), inputs.feedback("a", 1, 21, action=other),
-        inputs.feedback("a", 1, 22, action=N_CLASSES),
-    ]  # fmt: skip
-    task.step(records, 0, -1, READING_1)
-    assert task.join.ledger() == Ledger(
-        contexts=1, decided=1, feedback=3, matched=1, feedback_duplicates=1, feedback_malformed=1
-    )
-    # What that version did not keep is not known afterwards either, as after a recovery from its snapshot.
-    assert task.join.retained["a"].action is None
-    run(task, [inputs.feedback("a", 1, 23, action=other)])
-    assert task.join.ledger().feedback_duplicates == 2
-
-
 def placed(record: Record, partition: int, key: bytes | None) -> Record:
     return record._replace(partition=partition, key=key)
 
@@ -363,13 +362,13 @@ def placed(record: Record, partition: int, key: bytes | None) -> Record:
 @pytest.mark.parametrize("with_key", [True, False])
 def test_records_that_belong_to_another_partition_are_counted_and_applied(with_key: bool) -> None:
     # By Kafka's own partitioner d and f belong to partition 1 of 2, and a to partition 0.
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     records = [
         placed(record, 0, event_id.encode() if with_key else None)
         for event_id in "adf"
         for record in (inputs.context(event_id, 10), inputs.feedback(event_id, 1, 20), inputs.feedback(event_id, 1, 21))
     ]
-    task.step(records, 0, -1, Reading(partitions=2))
+    task.step(records, 1, 2)
     assert task.join.ledger() == Ledger(
         contexts=3, decided=3, feedback=6, matched=3, feedback_duplicates=3, contexts_misplaced=2, feedback_misplaced=4
     )
@@ -377,17 +376,17 @@ def test_records_that_belong_to_another_partition_are_counted_and_applied(with_k
 
 
 def test_malformed_record_is_misplaced_by_its_key_and_without_one_by_nothing() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     bad = [inputs.add(TOPICS.contexts, 10, b"{"), inputs.add(TOPICS.feedback, 11, None)]
-    task.step([placed(record, 0, None) for record in bad], 0, -1, Reading(partitions=2))
+    task.step([placed(record, 0, None) for record in bad], 1, 2)
     assert task.join.ledger() == Ledger(contexts=1, context_malformed=1, feedback=1, feedback_malformed=1)
-    task.step([placed(record, 0, b"d") for record in bad], 0, -1, Reading(partitions=2))
-    task.step([placed(record, 0, b"a") for record in bad], 0, -1, Reading(partitions=2))
+    task.step([placed(record, 0, b"d") for record in bad], 1, 2)
+    task.step([placed(record, 0, b"a") for record in bad], 1, 2)
     assert (task.join.ledger().contexts_misplaced, task.join.ledger().feedback_misplaced) == (1, 1)
 
 
 def test_no_record_is_misplaced_where_there_is_one_partition() -> None:
-    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     run(task, [placed(inputs.context(event_id, 10), 0, event_id.encode()) for event_id in "adf"])
     assert task.join.ledger().contexts_misplaced == 0
 
@@ -413,7 +412,7 @@ def streams(draw: st.DrawFn) -> list[Record]:
 def told(task: Task, steps: list[Effects]) -> tuple[object, ...]:
     """All that came out, and the state afterwards, in a form that can be compared."""
     predictions = [
-        (p.id, *p.decision[:3], p.decision.scores.tobytes(), p.decided_at_ms, p.model_version, offset)
+        (p.id, *p.decision[:3], p.decision.scores.tobytes(), p.model_version, offset)
         for step in steps
         for p, offset in step.predictions
     ]
@@ -432,11 +431,11 @@ def told(task: Task, steps: list[Effects]) -> tuple[object, ...]:
 def test_what_is_decided_and_learned_does_not_depend_on_how_records_fall_into_steps(
     records: list[Record], cuts: set[int], learner: str, negative: bool
 ) -> None:
-    chosen = small_task(learner, on_expiry="negative" if negative else "drop")
+    chosen = by_context(learner, on_expiry="negative" if negative else "drop")
     at_once, in_steps = Task(chosen, TOPICS.contexts), Task(chosen, TOPICS.contexts)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
-    steps = [run(in_steps, records[start:stop], 100) for start, stop in pairwise(bounds)]
-    assert told(in_steps, steps) == told(at_once, [run(at_once, records, 100)])
+    steps = [run(in_steps, records[start:stop]) for start, stop in pairwise(bounds)]
+    assert told(in_steps, steps) == told(at_once, [run(at_once, records)])
     assert in_steps.join.ledger().balances
 
 
@@ -452,9 +451,7 @@ def test_merge_gives_the_same_order_however_the_inputs_are_read(
     for more_contexts, more_feedback in (*portions, (100, 100)):
         for source, target, more in ((contexts, read[0], more_contexts), (feedback, read[1], more_feedback)):
             target.extend(source.popleft() for _ in range(min(more, len(source))))
-        merged += merge(
-            *read, contexts_ended=lambda: not contexts, feedback_ended=lambda: not feedback, records_max=1_000
-        )
+        merged += merge(*read, contexts_lag=len(contexts), feedback_lag=len(feedback), records_max=1_000)
     assert merged == records
 
 
@@ -464,8 +461,8 @@ def test_what_was_compiled_before_is_not_compiled_in_the_first_step(learner: str
     small_task(learner).warm_up()
     before = _compiled()
     inputs = Inputs()
-    task = Task(small_task(learner), TOPICS.contexts)
-    task.step([inputs.context("a", 5), inputs.feedback("a", 1, 6)], 6, 6, Reading(partitions=3))
+    task = Task(by_context(learner), TOPICS.contexts)
+    task.step([inputs.context("a", 5), inputs.feedback("a", 1, 6)], 1, 3)
     assert task.updates == 1
     assert before[0] > 0
     assert _compiled() == before

@@ -63,7 +63,7 @@ def tell(picture: Picture, numbers: Iterator[int]) -> bytes:
         expired=1_000, feedback=decided - 5_221, late=100,
     )  # fmt: skip
     ends = decided + 2_000
-    step = JournalStep(number, (0, decided + 4), (0, decided - 5_221), 1_700_000_500_000, 0, 9_000, ledger)
+    step = JournalStep(number, (0, decided + 4), (0, decided - 5_221), 9_000, ledger)
     topics = (TOPICS.contexts, TOPICS.feedback)
     picture.hears(
         {TopicPartition(topic, partition): Ends(ends, ends) for topic in topics for partition in range(2)},

@@ -22,8 +22,8 @@ class Decided(NamedTuple):
         """Under the policies that are always judged; no log's decision is played."""
         return ((self.action == 1) / self.propensity, 0.25 / self.propensity, nan)
 
-    def taken_by(self, pending: PendingDecisions, append_ms: int = 100) -> Settled | None:
-        return pending.decide(self.number, 10 * self.number, self.weights, append_ms)
+    def taken_by(self, pending: PendingDecisions, append_ms: int | None = None) -> Settled | None:
+        return pending.decide(self.number, self.weights, 10 * self.number if append_ms is None else append_ms)
 
 
 def example(number: int, reward: int | None) -> Example:
@@ -102,11 +102,11 @@ def settle_all(pending: PendingDecisions) -> None:
 def test_a_policy_that_is_named_after_a_restart_is_judged_from_then_on_and_one_that_is_not_is_forgotten() -> None:
     before = PendingDecisions((*ALWAYS, "constant:1", "constant:2"))
     for one in DECISIONS[:2]:
-        before.decide(one.number, 0, partial(weighed, one, 2.0, 3.0), 100)
+        before.decide(one.number, partial(weighed, one, 2.0, 3.0), 100)
     kept, after = before.state(), PendingDecisions((*ALWAYS, "constant:2", "constant:0"))
     after.load(kept)
     for one in DECISIONS[2:]:
-        after.decide(one.number, 0, partial(weighed, one, 4.0, 5.0), 100)
+        after.decide(one.number, partial(weighed, one, 4.0, 5.0), 100)
     settle_all(after)
     greedy, _, _, named_always, named_later = after.estimates()
     assert greedy.weights.n == 3

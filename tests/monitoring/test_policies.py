@@ -28,7 +28,7 @@ STEP = 5
 
 
 def prediction(action: int, propensity: float, target: Target | None = None, version: int = 0) -> Prediction:
-    return Prediction("event", Decision(action, 1, propensity, np.zeros(4)), 0, version, target)
+    return Prediction("event", Decision(action, 1, propensity, np.zeros(4)), version, target)
 
 
 def stands_at(partition: int, step: int) -> Record:

@@ -18,7 +18,7 @@ from tests.pipeline import TOPICS
 
 def prediction(offset: int, action: int = 1, greedy: int = 1, append_ms: int = 0) -> Record:
     decision = Decision(action, greedy, 0.5, np.zeros(3))
-    value = encode_prediction(Prediction(f"event-{offset}", decision, append_ms, 0), offset)
+    value = encode_prediction(Prediction(f"event-{offset}", decision, 0), offset)
     return Record(TOPICS.predictions, 0, offset, append_ms, b"event-%d" % offset, value, codec.HEADERS)
 
 
@@ -37,7 +37,7 @@ def letter(offset: int, reason: str = "x: expected numbers") -> Record:
 
 RECORDS = [
     prediction(0), prediction(1, action=2), example(0), prediction(3, append_ms=WINDOW_MS), letter(0),
-    example(2, reward=0, delay_ms=-5), example(3, None, Outcome.EXPIRED, None),
+    example(2, reward=0, delay_ms=0), example(3, None, Outcome.EXPIRED, None),
     example(4, None, Outcome.UNMATCHED, None),
 ]  # fmt: skip
 

@@ -195,7 +195,7 @@ def answered(
             "action": action,
             "greedy": 0,
             "scores": [0, 0, 0],
-            "decided_at_ms": begun_ms,
+            "context_offset": row,
         }
         key = f"visit-{row}".encode()
         world.broker.producer().send(TOPICS.predictions, 0, key, orjson.dumps(prediction), HEADERS)

@@ -65,6 +65,7 @@ IMPORTED = (
     "kafka.net.selector:NetworkSelector.close",
     "kafka.net.transport:KafkaSSLTransport._sock_recv",
     "kafka.net.transport:KafkaTCPTransport._sock_recv",
+    "kafka.producer.future:FutureRecordMetadata._produce_future",
     "kafka.producer.transaction_manager:TransactionState.ABORTABLE_ERROR",
     "kafka.record.default_records:DefaultRecordBatch._buffer",
     "kafka.record.default_records:DefaultRecordBatch._read_msg",

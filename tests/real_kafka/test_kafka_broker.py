@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from stream.brokers.partitioner import partition_for
 from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
-from tests.processes import freeze
+from tests.processes import free_port, freeze
 
 
 class Deaf:
@@ -34,9 +33,7 @@ class Deaf:
 
 @pytest.fixture
 def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((local_kafka.HOST, 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ from stream.testing.processes import wait_for
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
-from tests.processes import Pipeline
+from tests.processes import Pipeline, free_port
 
 EVENTS = 2_000
 STREAM = {"data": "synsep", "events": EVENTS, "rate": 400, "delay": "exponential:200ms", "window": "3s", "seed": 3}
@@ -45,12 +44,6 @@ def pipeline(kafka: LocalKafka, prefix: str, tmp_path: Path) -> Iterator[MakePip
     yield make
     for one in made:
         one.close()
-
-
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((local_kafka.HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def test_partition_that_ends_with_the_marker_of_a_commit_is_read_without_waiting_for_more(
@@ -303,7 +296,7 @@ def test_sigterm_ends_every_program_with_0_and_nothing_uncommitted(pipeline: Mak
 
 
 def test_program_without_a_broker_waits_says_so_and_exits_with_4(tmp_path: Path, client: str) -> None:
-    bootstrap = f"127.0.0.1:{unused_port()}"
+    bootstrap = f"127.0.0.1:{free_port()}"
     nowhere = Pipeline(bootstrap, "none.", tmp_path, connect_timeout="3s", client=client)
     started_s = time.monotonic()
     programs = [nowhere.start(name) for name in ("learn", "feedback", "replay", "verify")]
@@ -315,7 +308,7 @@ def test_program_without_a_broker_waits_says_so_and_exits_with_4(tmp_path: Path,
 
 
 def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Path) -> None:
-    learner = Pipeline(f"127.0.0.1:{unused_port()}", "none.", tmp_path).start("learn", "--connect-timeout", "1m")
+    learner = Pipeline(f"127.0.0.1:{free_port()}", "none.", tmp_path).start("learn", "--connect-timeout", "1m")
     learner.wait_until_it_says("waiting for Kafka")
     started_s = time.monotonic()
     assert learner.stop() == 0, learner.said()
@@ -323,7 +316,7 @@ def test_learner_that_waits_for_a_broker_ends_at_once_when_asked_to(tmp_path: Pa
 
 
 def test_run_goes_on_when_kafka_is_stopped_and_started_again(tmp_path: Path, client: str) -> None:
-    home, port = tmp_path / "kafka", unused_port()
+    home, port = tmp_path / "kafka", free_port()
     ready = tmp_path / "ready"
     slow = STREAM | {"rate": 150, "client": client}  # so slow that the replay is not at its end, either
     pipeline = Pipeline(local_kafka.start(port, home).bootstrap, "run.", tmp_path, **slow, ready_file=ready)

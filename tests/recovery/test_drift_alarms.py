@@ -76,11 +76,6 @@ def rewritten(pipeline: Pipeline, alter: Alter) -> Pipeline:
     return copy
 
 
-def without_alarms(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """What a version wrote that did not tell alarms."""
-    return {name: value for name, value in fields.items() if name not in ("drift", "alarms")}
-
-
 def test_a_learner_without_detectors_has_no_alarms_and_others_one_count_for_each_and_one_for_all() -> None:
     assert create("banditron", 3, 4).alarms.tolist() == []
     for name in ("late-ucb", "igw-logistic", "stack-igw"):
@@ -126,7 +121,7 @@ def test_recovery_replay_and_audit_see_the_same_alarms(learner: str, drift: str)
     assert pipeline.audits()[0].ok
 
 
-@pytest.mark.parametrize("number", [2, 5, 7])
+@pytest.mark.parametrize("number", [2, 4, 6])
 def test_an_alarm_of_a_learner_that_dies_in_its_commit_is_raised_once(number: int) -> None:
     pipeline = Pipeline(small_task("late-ucb"))
     first = pipeline.learner()
@@ -145,20 +140,6 @@ def test_an_alarm_of_a_learner_that_dies_in_its_commit_is_raised_once(number: in
     assert (again.tasks[0].alarms, pipeline.journal()[-1].alarms) == (1, 1)
     assert replay_journal(pipeline.broker, TOPICS, 0).ok
     assert pipeline.audits()[0].ok
-
-
-def test_records_of_a_version_that_did_not_tell_alarms_are_read_and_gone_on_from() -> None:
-    old = rewritten(drifting()[0], without_alarms)
-    assert not any("alarms" in fields for fields in old.values(TOPICS.journal))
-    assert replay_journal(old.broker, TOPICS, 0).ok
-    assert old.audits()[0].ok
-    program = old.learner()
-    send(old, [0] * BEFORE + [-1] * AFTER["global"], program)
-    assert [fields["drift"] for fields in old.values(TOPICS.examples) if "drift" in fields] == ["global"]
-    assert old.journal()[-1].alarms == program.tasks[0].alarms == 2
-    replay = replay_journal(old.broker, TOPICS, 0)
-    assert (replay.fault, replay.ok) == ("", True)
-    assert old.audits()[0].faults == ()
 
 
 def test_a_step_that_is_applied_again_with_other_alarms_is_refused() -> None:
@@ -185,9 +166,8 @@ def test_the_audit_knows_when_journal_and_examples_tell_of_other_alarms() -> Non
         last = fields.get("n") == twice.journal()[-1].number
         return {**fields, "alarms": 1} if last else fields
 
-    # The first count could be that of an imported model, so only the second is missed.
     for alter, says in (
-        (untold, ["raised 1 drift alarms by its journal; 0 of its examples"]),
+        (untold, ["raised 1 drift alarms by its journal; 0 of its examples"] * 2),
         (uncounted, ["raised 0 drift alarms by its journal; 1 of its examples"] * 2),
         (fallen, ["counts 1 drift alarms, after 2 before it"]),
     ):

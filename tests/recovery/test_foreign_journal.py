@@ -143,7 +143,7 @@ def test_step_that_has_lost_its_headers_is_not_passed_over() -> None:
     learner.close()
     value = journal_of(pipeline)[-1][0].value
     pipeline.broker.producer().send(TOPICS.journal, 0, None, value, ())
-    with pytest.raises(JournalError, match="without the header onebit-version"):
+    with pytest.raises(JournalError, match="onebit-version=1; got no such header"):
         recover(pipeline.broker, TOPICS, 0, small_task())
 
 

@@ -2,26 +2,24 @@
 
 import gc
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
 import pytest
 
-from consumers.learner import LearnerProgram
-from consumers.recovering import POLL_INTERVAL_MS, REPORT_INTERVAL_MS, Recovering
+from consumers.learner import LearnerProgram, Portion
+from consumers.partition import Input
 from stream.brokers.clocks import VirtualClock
 from stream.brokers.partitioner import partition_for
 from stream.joining.join import JoinSettings
-from stream.recovery.recover import Progress
 from stream.recovery.snapshot_chunks import Stored
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, small_task
 
 STEPS_MAX = 200
-IDLE_MS = 1_000  # of LearnerOptions
+IDLE_MS = 100  # a tenth of the window of `small_task`
 
 
 def idle(*programs: LearnerProgram) -> None:
@@ -79,34 +77,20 @@ def hold_up(pipeline: Pipeline, topic: str, partition: int) -> Any:
     return producer
 
 
-def test_a_step_asks_where_its_inputs_end_only_when_it_depends_on_that_and_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_steps_never_ask_where_their_inputs_end(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task())
-    learner = pipeline.learner()
-    pipeline.context("first")
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.answer("first", 1)  # the first step sees whether a model was imported
     idle(learner)
-    asked: list[str] = []
-
-    def asking(name: str, question: Any) -> Any:
-        def ask(tps: Sequence[TopicPartition]) -> Any:
-            asked.append(name)
-            return question(tps)
-
-        return ask
-
-    for name in ("ends", "stable_ends"):
-        monkeypatch.setattr(pipeline.broker, name, asking(name, getattr(pipeline.broker, name)))
-    learner.step(0)
-    assert asked == []  # there is nothing to do
-    pipeline.context("second")
-    pipeline.answer("first", 1)
-    learner.step(0)
-    assert ([*asked], pipeline.ledger().decided, pipeline.ledger().matched) == (["stable_ends"], 2, 1)
-    asked.clear()  # above, feedback might have been on its way that is earlier than a context
-    pipeline.clock.advance_to(pipeline.clock.now_ms + JoinSettings().window_ms + 2 * IDLE_MS)
+    asked: list[Sequence[TopicPartition]] = []
+    monkeypatch.setattr(pipeline.broker, "ends", asked.append)
+    pipeline.context("a")
     idle(learner)
-    assert ({*asked}, pipeline.ledger().expired) == ({"ends"}, 1)
+    for _ in range(11):
+        pipeline.clock.advance_to(pipeline.now_ms() + IDLE_MS)
+        idle(learner)
+    monkeypatch.undo()
+    assert (asked, pipeline.ledger().expired) == ([], 1)
 
 
 def test_a_learner_without_a_backlog_rests_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,29 +174,17 @@ def test_what_was_assigned_before_is_read_on_when_more_is_assigned() -> None:
 def test_snapshot_is_taken_when_its_interval_has_passed_and_not_a_millisecond_before(start_ms: int) -> None:
     pipeline = Pipeline(small_task(), clock=VirtualClock(start_ms))
     learner = pipeline.learner(snapshot_interval_ms=50)
-    pipeline.context("a")
-    idle(learner)  # the first step: the interval begins
-    pipeline.clock.advance_to(start_ms + 49)
-    pipeline.context("b")
-    idle(learner)
-    assert pipeline.records(TOPICS.snapshots) == []
-    pipeline.clock.advance_to(start_ms + 50)
-    pipeline.context("c")
-    idle(learner)  # what it brings is the time, and the step after it has no records
-    taken = pipeline.records(TOPICS.snapshots)
-    assert len(taken) == 1
-    pipeline.clock.advance_to(start_ms + 99)
-    pipeline.context("d")
-    idle(learner)
-    assert pipeline.records(TOPICS.snapshots) == taken
-    pipeline.clock.advance_to(start_ms + 100)
-    pipeline.context("e")
-    idle(learner)
-    assert len(pipeline.records(TOPICS.snapshots)) == 2
+    counts = []
+    for after_ms in (0, 49, 50, 99, 100):
+        pipeline.clock.advance_to(start_ms + after_ms)
+        pipeline.answer(f"event-{after_ms}", 1)
+        idle(learner)
+        counts.append(len(pipeline.records(TOPICS.snapshots)))
+    assert counts == [0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("interval_ms", [1, 50])
-def test_idle_task_asks_for_the_time_when_its_interval_has_passed_without_a_word(interval_ms: int) -> None:
+def test_idle_task_takes_its_snapshot_when_nothing_was_applied_for_the_interval(interval_ms: int) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=interval_ms)
     pipeline.context("a")
@@ -223,12 +195,12 @@ def test_idle_task_asks_for_the_time_when_its_interval_has_passed_without_a_word
     assert learner.step(0) == 0
     pipeline.clock.advance_to(1_000 + interval_ms)
     idle(learner)
-    assert len(pipeline.journal()) == steps + 2  # what asks for the time, and what takes the snapshot
+    assert len(pipeline.journal()) == steps + 1
     assert len(pipeline.records(TOPICS.snapshots)) == 1
 
 
 @pytest.mark.parametrize("model", ["own", "shared"])
-def test_steps_make_no_cycles_and_a_task_that_is_taken_away_is_freed_without_a_collector(model: str) -> None:
+def test_steps_make_no_cycles_and_a_task_that_is_dropped_is_freed_without_a_collector(model: str) -> None:
     pipeline = Pipeline(small_task(model=model))
     learner = pipeline.learner()
 
@@ -250,6 +222,7 @@ def test_steps_make_no_cycles_and_a_task_that_is_taken_away_is_freed_without_a_c
         assert len(learner.tasks[0].join.retained) == 50
         assert gc.collect() == 0
         learner.on_revoked(frozenset({TopicPartition(TOPICS.contexts, 0), TopicPartition(TOPICS.feedback, 0)}))
+        learner.park().partitions.clear()
         assert join() is None
     finally:
         gc.enable()
@@ -279,13 +252,13 @@ def test_snapshot_that_is_being_written_ends_with_its_own_partition_and_with_no_
 
 def generations(pipeline: Pipeline, partition: int) -> int:
     """How many snapshots there are whole."""
-    stored = Stored()
+    stored = Stored(str(partition))
     for record in pipeline.records(TOPICS.snapshots, partition):
-        stored.add(record.key, record.value)
+        stored.add(record)
     return 0 if stored.newest is None else 1
 
 
-def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_the_time_may_be_asked_for() -> None:
+def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_a_tick_may_be_written() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=0)
     idle(learner)
@@ -293,116 +266,54 @@ def test_next_step_without_records_is_due_after_a_deadline_and_no_sooner_than_th
     pipeline.context("a")
     idle(learner)
     assert learner.next_due_ms() == 2_001  # decided at 1,000, with 1,000 ms to wait
-    pipeline.clock.advance_to(1_500)
+    pipeline.clock.advance_to(1_950)
     pipeline.context("b")
     idle(learner)
-    assert learner.next_due_ms() == 1_500 + IDLE_MS
+    assert learner.next_due_ms() == 1_950 + IDLE_MS
     for name in "ab":
         pipeline.answer(name, 1)
     idle(learner)
     assert learner.next_due_ms() is None
 
 
-def test_learner_with_decisions_that_wait_asks_for_the_time_when_nothing_was_said_for_so_long() -> None:
-    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=60_000, orphan_ms=500, retain_ms=100_000)))
-    learner = pipeline.learner(snapshot_interval_ms=0)
-    pipeline.context("a")
-    idle(learner)
-    steps = len(pipeline.journal())
-    pipeline.clock.advance_to(1_000 + IDLE_MS - 1)
-    assert learner.step(0) == 0
-    pipeline.clock.advance_to(1_000 + IDLE_MS)
-    assert learner.step(0) == 1
-    assert learner.step(0) == 0
-    assert len(pipeline.journal()) == steps + 1
-    assert pipeline.journal()[-1].feedback_end_ms == -1  # nothing was due, so it was not asked whether all was read
-
-
-def test_step_tells_of_no_time_up_to_which_all_feedback_was_applied_while_some_is_not_committed() -> None:
-    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=2_000, orphan_ms=500, retain_ms=100_000)))
-    learner = pipeline.learner(snapshot_interval_ms=0)
-    pipeline.context("a")
-    idle(learner)
-    foreign = hold_up(pipeline, TOPICS.feedback, 0)
-    due_ms = pipeline.now_ms() + 2_001
-    pipeline.clock.advance_to(due_ms)
-    pipeline.context("b")  # and so the learner hears what time it is
-    idle(learner)
-    told = [max(step.feedback_end_ms for step in pipeline.journal())]
-    foreign.abort()
-    idle(learner)
-    told.append(pipeline.journal()[-1].feedback_end_ms)
-    assert (told, pipeline.ledger().expired) == ([-1, due_ms], 1)
-
-
-def test_learner_that_has_asked_for_one_task_does_not_wait_although_another_had_something_to_do() -> None:
-    pipeline = Pipeline(small_task(), partitions=2)
-    learner = pipeline.learner(snapshot_interval_ms=0)
-    asking, answered = (ids_of(partition, 2) for partition in (0, 1))
-    earlier = next(answered)
-    pipeline.context(earlier)
-    idle(learner)
-    assert list(learner.tasks) == [0, 1]
-    pipeline.clock.advance_to(1_900)  # it may be old by now what the learner knows of the time
-    name = next(asking)
-    pipeline.context(name)
-    pipeline.answer(earlier, 1)
-    polled = Polled(learner)
-    for _ in range(3):
-        learner.step(100)
-    assert polled.waits_ms == [100, 0, 100]
-    assert [p["id"] for p in pipeline.values(TOPICS.predictions, 0)] == [name]
-
-
 def test_input_is_not_read_on_while_as_much_as_may_wait_does_and_is_when_there_is_room() -> None:
     pipeline = Pipeline(small_task())
-    learner = pipeline.learner(records_max=2)
+    learner = pipeline.learner()
     idle(learner)
     tp = TopicPartition(TOPICS.feedback, 0)
-    calls = Paced(learner).calls
-    paused: set[TopicPartition] = set()
+    calls, read = Paced(learner).calls, Input(tp, 0)
     for waiting, expected in ((0, []), (1, []), (2, ["pause"]), (3, []), (2, []), (1, ["resume"]), (0, [])):
         calls.clear()
-        learner._pace(paused, tp, deque([Record(tp.topic, 0, 0, 0, None, b"", HEADERS)] * waiting))
+        read.buffer.clear()
+        read.buffer.extend([Record(tp.topic, 0, 0, 0, None, b"", HEADERS)] * waiting)
+        read.pace(learner._consumer, 2)
         assert (waiting, calls) == (waiting, expected)
 
 
-def test_recovery_is_told_at_its_beginning_its_end_and_now_and_then_and_polls_meanwhile() -> None:
-    pipeline = Pipeline(small_task())
-    said: list[str] = []
-    polled_ms: list[int] = []
-    began_ms = pipeline.now_ms()
-    recovering = Recovering(
-        7, pipeline.now_ms, said.append, lambda: False, lambda: polled_ms.append(pipeline.now_ms() - began_ms)
-    )
-
-    def reaches(number: int, at_ms: int) -> list[str]:
-        pipeline.clock.advance_to(began_ms + at_ms)
-        told = len(said)
-        recovering.progress(Progress(number, 10, 90, 3 * number))
-        return said[told:]
-
-    assert reaches(9, 0) == ["recovering partition 7: step 9 of 10 to 90"]
-    assert reaches(10, 0) == []
-    assert reaches(11, POLL_INTERVAL_MS - 1) == []
-    assert polled_ms == []
-    assert reaches(12, POLL_INTERVAL_MS) == []
-    assert polled_ms == [POLL_INTERVAL_MS]
-    assert reaches(13, 2 * POLL_INTERVAL_MS - 1) == []
-    assert polled_ms == [POLL_INTERVAL_MS]
-    assert reaches(14, REPORT_INTERVAL_MS - 1) == []
-    assert reaches(15, REPORT_INTERVAL_MS) == ["recovering partition 7: step 15 of 10 to 90, 9 records/s"]
-    assert reaches(16, REPORT_INTERVAL_MS + 1) == []
-    assert reaches(17, 2 * REPORT_INTERVAL_MS) == ["recovering partition 7: step 17 of 10 to 90, 5 records/s"]
-    assert reaches(90, 2 * REPORT_INTERVAL_MS) == ["recovering partition 7: step 90 of 10 to 90, 27 records/s"]
+@pytest.mark.parametrize(
+    ("took", "expected"),
+    [
+        ([(250, 1)], 500),  # quick: twice as many
+        ([(250, 1), (500, 1), (1_000, 1), (2_000, 1)], 2_000),  # up to the most that is allowed
+        ([(10, 1)], 250),  # few were there: that says nothing
+        ([(250, 40)], 250),
+        ([(250, 101)], 125),
+        ([(250, 1), (40, 101)], 20),  # 40 were too many
+        ([(2, 900), (1, 900)], 1),
+    ],
+)
+def test_step_takes_as_many_records_as_can_be_applied_in_its_time(took: list[tuple[int, int]], expected: int) -> None:
+    portion = Portion(2_000, 100)
+    for records, ms in took:
+        portion.took(records, ms)
+    assert portion.records == expected
 
 
 def test_change_of_settings_is_taken_over_and_told_after_a_single_step() -> None:
     pipeline = Pipeline(small_task())
     first = pipeline.learner(snapshot_interval_ms=0)
     pipeline.send(TOPICS.contexts, b"{")
-    first.step(0)
-    first.step(0)
+    idle(first)
     assert [step.number for step in pipeline.journal()] == [1]
     first.close()
     shorter = small_task(join=JoinSettings(window_ms=900, orphan_ms=500, retain_ms=10_000))
@@ -410,7 +321,7 @@ def test_change_of_settings_is_taken_over_and_told_after_a_single_step() -> None
     said: list[str] = []
     again._announce = said.append
     again.step(0)
-    assert "partition 0: from step 2 on window_ms = 900, and no longer 1000" in said
+    assert "partition 0: from step 2 on window_ms = 900 instead of 1000" in said
     pipeline.clock.advance_to(1_001)
     idle(again)
     assert [(step.number, step.settings_from) for step in pipeline.journal()][1:2] == [(2, 2)]
@@ -425,7 +336,7 @@ def test_records_that_came_before_their_task_was_recovered_are_read_once() -> No
     learner.step(0)
     assert polled.records == []
     idle(learner)
-    assert [record.offset for record in polled.records] == list(range(5))
+    assert [record.offset for record in polled.records if record.topic == TOPICS.contexts] == list(range(5))
     assert pipeline.ledger().decided == 5
 
 
@@ -436,7 +347,6 @@ def test_step_says_how_many_tasks_it_has_recovered_and_how_many_have_made_one() 
     assert learner.step(0) == 0
     for partition in (0, 2):
         pipeline.context(next(ids_of(partition, 3)))
-    assert learner.step(0) == 2  # both ask for the time
     assert learner.step(0) == 2
     assert learner.step(0) == 0
 
@@ -453,7 +363,7 @@ def test_pause_in_a_step_without_records_does_not_make_the_next_ones_smaller() -
     pipeline.context("a")
     idle(learner)
     records = learner._portion.records
-    pipeline.clock.advance_to(pipeline.now_ms() + IDLE_MS)
+    pipeline.clock.advance_to(pipeline.now_ms() + 1_000)
     pauses.append(8_000)
     assert learner.step(0) == 1
     assert (pauses, learner._portion.records) == ([], records)
@@ -466,13 +376,3 @@ def test_feedback_alone_is_applied_although_nothing_tells_the_time_yet() -> None
     learner = pipeline.learner(snapshot_interval_ms=0)
     idle(learner)
     assert (pipeline.ledger().feedback, pipeline.ledger().orphans_waiting) == (1, 1)
-
-
-def test_decision_expires_although_no_context_comes_after_it() -> None:
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner(snapshot_interval_ms=0)
-    pipeline.context("last")
-    idle(learner)
-    pipeline.clock.advance_to(2_001)
-    idle(learner)
-    assert [(e["id"], e["outcome"]) for e in pipeline.values(TOPICS.examples)] == [("last", "expired")]

@@ -2,11 +2,8 @@
 
 import pytest
 
-from consumers.following import ENDED_BY
 from consumers.learner import LearnerProgram
-from consumers.model_lag import Hold, ModelLag
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.port import Ends
+from consumers.shared_model import ENDED_BY, Hold, SharedModel
 from stream.cli.learn import status_lines
 from stream.cli.model_lag import LagWarnings
 from stream.cli.tally import Tally
@@ -29,7 +26,7 @@ def held_up(lag_max_ms: int) -> tuple[Pipeline, LearnerProgram]:
     def dies(number: int) -> None:
         nonlocal commits
         commits += number == 1
-        if (commits, number) == (2, AFTER_FLUSH):
+        if (commits, number) == (1, AFTER_FLUSH):
             raise CrashError
 
     left = pipeline.learner("left", model_lag_max_ms=lag_max_ms)
@@ -109,21 +106,24 @@ def test_transaction_of_another_program_holds_the_log_up_until_it_ends() -> None
 
 
 def test_lag_counts_from_when_reading_has_stood_at_one_offset() -> None:
-    clock = VirtualClock(0)
-    lag = ModelLag(lambda: clock.now_ms, 500)
-    for now_ms, ends, for_ms in (
-        (100, Ends(5, 5), None),
-        (200, Ends(8, 5), 0),
-        (700, Ends(9, 5), 500),
-        (701, Ends(9, 5), 501),
-        (800, Ends(12, 9), 0),  # that transaction has ended, and another is open
-        (900, Ends(12, 12), None),
-        (950, Ends(14, 12), 0),
-    ):
-        clock.advance_to(now_ms)
-        lag.sees(ends)
-        assert (None if lag.hold is None else lag.hold.for_ms) == for_ms
-        assert lag.stops_decisions == (for_ms == 501)
+    pipeline = Pipeline(small_task("late-ucb", model="shared"))
+    model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, pipeline.now_ms, lag_max_ms=500)
+
+    def lag(at_ms: int) -> tuple[int | None, bool]:
+        pipeline.clock.advance_to(at_ms)
+        model.read_on()
+        return None if model.hold is None else model.hold.for_ms, model.stops_decisions
+
+    assert lag(1_100) == (None, False)
+    first, second = (pipeline.broker.transactional_producer(name) for name in ("first", "second"))
+    for other in (first, second):
+        other.begin()
+        other.send(TOPICS.updates, 0, None, b"", HEADERS)
+    assert [lag(1_200), lag(1_700), lag(1_701)] == [(0, False), (500, False), (501, True)]
+    first.abort()
+    assert [lag(1_800), lag(1_900)] == [(0, False), (100, False)]  # the second one blocks now
+    second.abort()
+    assert lag(1_950) == (None, False)
 
 
 def test_people_are_warned_once_of_each_transaction_and_told_what_ends_one_that_hangs() -> None:

@@ -7,11 +7,12 @@ import pytest
 
 from stream.recovery.journal import JournalError
 from stream.recovery.model_snapshot import ModelSnapshot, decode_model, model_writer
-from stream.recovery.snapshot_chunks import ChunkWriter, Stored
+from stream.recovery.snapshot_chunks import MODEL_KEYS, ChunkWriter, Stored
 from stream.sharing.replica import Place
+from stream.wire.records import Record
 from tests.golden import format_reader
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot.format3.model"
+GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot.format1.model"
 SNAPSHOT = ModelSnapshot(
     {"learner": "banditron", "n_classes": 2, "n_features": 3, "parameters": {"gamma": 0.25, "margin": "feedback"}},
     version=41,
@@ -23,13 +24,13 @@ SNAPSHOT = ModelSnapshot(
 
 
 def read_back(writer: ChunkWriter) -> Stored:
-    stored = Stored()
+    stored = Stored(MODEL_KEYS)
     for key, value in writer.portion(10**9):
-        stored.add(b"0/" + key.removeprefix(b"0/model/"), value)
+        stored.add(Record("snapshots", 0, 5, 0, key, value, ()))
     return stored
 
 
-def test_bytes_of_a_snapshot_of_a_model_are_those_of_format_3() -> None:
+def test_bytes_of_a_snapshot_of_a_model_are_those_of_format_1() -> None:
     # A difference here is a change of the format: snapshots that exist can no longer be read.
     (message,) = model_writer(SNAPSHOT, "b", 0).portion(10**9)
     assert message == (b"0/model/b/0", GOLDEN.read_bytes())
@@ -65,5 +66,5 @@ def test_one_that_lacks_something_is_refused() -> None:
     newest = read_back(model_writer(SNAPSHOT._replace(settings={}), "a", 0)).newest
     assert newest is not None
     cut = newest._replace(payloads=[payload[:200] for payload in newest.payloads])
-    with pytest.raises(JournalError, match="the snapshot of the shared model at version 41 cannot be read"):
+    with pytest.raises(JournalError, match=r"^snapshots/0 offset 5: the shared model at version 41 cannot be read"):
         decode_model(cut)

@@ -1,57 +1,74 @@
-"""Which predictions are a step's, among those that others have written under its number."""
+"""The predictions of a task's steps are read back step by step, and are those of the journal or refused."""
 
-from collections.abc import Sequence
-
+import numpy as np
 import pytest
 
-from stream.recovery import published
+from stream.brokers.embedded import EmbeddedBroker
 from stream.recovery.commit import predictions_digest
-from stream.recovery.published import BETWEEN_MAX, Search, without
-from stream.wire.records import Record
+from stream.recovery.journal import JournalStep, LogStep, UnrecoverableError
+from stream.recovery.published import Published
+from stream.wire.codec import encode_prediction, step_headers
+from stream.wire.events import Decision, Prediction
+from stream.wire.ledger import Ledger
+from stream.wire.records import Foreign
+from tests.pipeline import TOPICS
 
-OURS = (b"a", b"b", b"c")
-
-
-def searched(values: Sequence[bytes], search: Search, ours: Sequence[bytes] = OURS) -> list[bytes] | None:
-    """What is found of a step's predictions, when its records are read one after the other."""
-    records = [Record("predictions", 0, n, 0, None, value, ()) for n, value in enumerate(values)]
-    for end in range(1, len(records) + 1):
-        found = search.ending(records[:end], len(ours), predictions_digest(ours))
-        if found is not None:
-            assert len(without(found, records[:end])) == end - len(ours)
-            return [record.value or b"" for record in found]
-    return None
+STEPS = {2: ["a", "b"], 3: [], 4: ["c"], 5: ["d", "e", "f"]}
 
 
-@pytest.mark.parametrize(
-    ("values", "is_found"),
-    [
-        (OURS, True),
-        ((b"x", *OURS), True),
-        ((*OURS, b"x"), True),
-        ((b"a", b"x", b"y", b"b", b"c"), True),
-        ((b"a", b"b", *[b"x"] * BETWEEN_MAX, b"c"), True),
-        ((b"a", b"b", *[b"x"] * (BETWEEN_MAX + 1), b"c"), False),
-        ((b"a", b"x", b"b", b"y", b"c"), False),
-        ((b"a", b"c", b"b"), False),
-        ((b"a", b"b"), False),
-        (([b"x"] * 1_000) + [*OURS], True),
-    ],
-)
-def test_predictions_of_a_step_are_found_in_a_row_or_as_a_beginning_and_an_end(
-    values: Sequence[bytes], is_found: bool
-) -> None:
-    search = Search()
-    assert searched(values, search) == ([*OURS] if is_found else None)
-    assert not search.is_given_up
+def value(event_id: str) -> bytes:
+    return encode_prediction(Prediction(event_id, Decision(1, 1, 0.5, np.zeros(3)), 0), 0)
 
 
-def test_search_is_bounded_where_there_are_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "COMPARED_MAX", 100)
-    search = Search()
-    for _ in range(100):
-        assert searched(OURS, search) == [*OURS]
-    assert searched((*[b"x"] * 50, *OURS), search) is None
-    assert search.is_given_up
-    assert searched((b"x", *OURS), search) is None
-    assert searched(OURS, search) == [*OURS]
+def journal_step(number: int, ids: list[str]) -> JournalStep:
+    log = LogStep(0, 0, 0, len(ids), predictions_digest(map(value, ids)))
+    return JournalStep(number, (0, 0), (0, 0), 0, Ledger(), log=log)
+
+
+def written() -> EmbeddedBroker:
+    """The predictions of all steps."""
+    broker = EmbeddedBroker()
+    broker.create_topics(TOPICS.specs(1, shares_model=True))
+    for number, ids in STEPS.items():
+        for event_id in ids:
+            send(broker, number, event_id)
+    return broker
+
+
+def send(broker: EmbeddedBroker, number: int, event_id: str) -> None:
+    broker.producer().send(TOPICS.predictions, 0, event_id.encode(), value(event_id), step_headers(number))
+
+
+def read(published: Published, number: int) -> list[str]:
+    return [event_id for event_id, _ in published.decisions(journal_step(number, STEPS[number]))]
+
+
+@pytest.mark.parametrize(("start", "steps"), [(0, [2, 3, 4, 5]), (0, [4, 5]), (2, [3, 4, 5]), (1, [5])])
+def test_steps_are_read_from_any_offset_before_them(start: int, steps: list[int]) -> None:
+    published = Published(written(), TOPICS, 0, start)
+    assert [read(published, number) for number in steps] == [STEPS[number] for number in steps]
+
+
+def test_records_without_the_number_of_a_step_are_skipped_and_counted() -> None:
+    broker = written()
+    broker.producer().send(TOPICS.predictions, 0, None, b"{}", ())
+    after = journal_step(6, ["g"])
+    send(broker, 6, "g")
+    published = Published(broker, TOPICS, 0, 0)
+    assert [event_id for event_id, _ in published.decisions(after)] == ["g"]
+    assert published.foreign == Foreign(1, f"{TOPICS.predictions}/0 offset 6")
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "c"], ["b", "a"], ["a", "x"]], ids=["more", "other order", "another"])
+def test_predictions_that_differ_from_the_digest_are_refused(ids: list[str]) -> None:
+    published = Published(written(), TOPICS, 0, 0)
+    with pytest.raises(UnrecoverableError):
+        published.decisions(journal_step(2, ids))
+
+
+def test_predictions_that_were_deleted_are_refused() -> None:
+    broker = written()
+    broker.delete_topics([TOPICS.predictions])
+    broker.create_topics(TOPICS.specs(1, shares_model=True))
+    with pytest.raises(UnrecoverableError):
+        read(Published(broker, TOPICS, 0, 0), 2)

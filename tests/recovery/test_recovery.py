@@ -16,8 +16,9 @@ from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.digests import task_digest
 from stream.recovery.journal import JournalError
 from stream.recovery.recover import Progress, rebuild, recover
-from stream.recovery.snapshot_chunks import Stored, decode
-from stream.recovery.snapshot_format import FORMAT
+from stream.recovery.snapshot_chunks import Stored
+from stream.recovery.snapshot_reading import decode_snapshot
+from stream.recovery.snapshot_state import FORMAT
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
@@ -57,10 +58,10 @@ def digests(task: Task) -> tuple[str, Ledger]:
 
 def generations(pipeline: Pipeline, partition: int = 0) -> list[int]:
     """The whole generations in the order in which they were finished."""
-    found, numbers = Stored(), []
+    found, numbers = Stored(str(partition)), []
     for record in pipeline.records(TOPICS.snapshots, partition):
         before = found.newest
-        found.add(record.key, record.value)
+        found.add(record)
         if found.newest is not before and found.newest is not None:
             numbers.append(found.newest.number)
     return numbers
@@ -74,13 +75,7 @@ def faultless() -> tuple[str, Ledger]:
     return digests(learner.program.tasks[0])
 
 
-@pytest.mark.parametrize(
-    "learner",
-    [
-        "soba-diag", "soba", "confidit", "kwik-banditron", "newtron", "halving", "late-ucb", "igw-logistic",
-        "stack-igw",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("learner", ["soba", "kwik-banditron", "halving", "stack-igw"])
 def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: str) -> None:
     pipeline = Pipeline(small_task(learner))
     program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
@@ -97,7 +92,7 @@ def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: st
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
     assert digests(recovered.task) == digests(alone.task) == digests(program.tasks[0])
-    assert recovered[1:4] == alone[1:4] == (last, 60, pipeline.ends()[TopicPartition(TOPICS.feedback, 0)])
+    assert recovered[1:4] == alone[1:4] == (last, 60, pipeline.journal()[-1].feedback[1])
     assert pipeline.ends() == before
 
 
@@ -150,7 +145,7 @@ def test_pipeline_in_which_nothing_happens_takes_no_more_snapshots() -> None:
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
-@pytest.mark.parametrize("nth", [2, 40, 41, 42, 43, 44])
+@pytest.mark.parametrize("nth", [2, 41, 42])
 def test_learner_that_dies_in_a_commit_with_a_snapshot_ends_as_the_one_that_never_died(
     nth: int, number: int, faultless: tuple[str, Ledger]
 ) -> None:
@@ -172,7 +167,7 @@ def test_learner_that_dies_again_and_again_recovers_from_its_snapshots(faultless
 
 
 @pytest.mark.parametrize("number", COMMIT_STEPS)
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", [0, 3, CHUNKS - 1])
 def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(chunk: int, number: int) -> None:
     pipeline = Pipeline(large_task())
     program = pipeline.learner(snapshot_interval_ms=50, snapshot_bytes_max=1)
@@ -180,7 +175,6 @@ def test_learner_that_dies_after_each_step_of_writing_a_large_snapshot_recovers(
     idle(program)
     pipeline.clock.advance_to(pipeline.now_ms() + 60)
     pipeline.context("second", 2, 80)
-    program.step(0)  # its acknowledgement tells that a snapshot is due, which the next step begins
 
     is_committed = number == COMMIT_STEPS[-1]
     chunks_after = chunk + is_committed
@@ -285,12 +279,12 @@ def test_snapshot_under_other_settings_is_refused_and_the_setting_named() -> Non
         idle(pipeline.learner(settings=synsep_task(seed=6)))
 
 
-def test_snapshot_of_a_later_format_is_refused_with_its_place() -> None:
+def test_snapshot_of_another_format_is_refused_with_its_place() -> None:
     pipeline, _ = many_snapshots()
     record = pipeline.records(TOPICS.snapshots)[0]
     later = (record.value or b"").replace(b'"format":%d' % FORMAT, b'"format":%d' % (FORMAT + 1))
     pipeline.broker.producer().send(TOPICS.snapshots, 0, record.key, later, HEADERS)
-    with pytest.raises(JournalError, match=r"^test.snapshots/0 offset \d+: generation \d+ is of format 4"):
+    with pytest.raises(JournalError, match=r"^test.snapshots/0 offset \d+: generation \d+: expected format 1; got 2"):
         idle(pipeline.learner())
 
 
@@ -367,9 +361,9 @@ def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
     records = pipeline.records(TOPICS.snapshots)
     kept = {record.key: record for record in records}  # as compaction leaves it
     assert len(kept) <= 4 < len(generations(pipeline)) // 2
-    found = Stored()
+    found = Stored("0")
     for record in sorted(kept.values(), key=lambda record: record.offset):
-        found.add(record.key, record.value)
+        found.add(record)
     assert found.newest is not None
     assert found.newest.number == generations(pipeline)[-1]
 
@@ -399,7 +393,7 @@ def test_task_that_is_taken_away_during_its_long_recovery_is_recovered_again_or_
     def announced(message: str) -> None:
         if not others:
             others.append(pipeline.learner("learner-1", snapshot_interval_ms=0))
-            learner._read(0)
+            learner._poll(0)
             pipeline.context("meanwhile", 1)
             idle(others[0])
             if comes_back:
@@ -432,7 +426,7 @@ def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> Non
     def announced(message: str) -> None:
         if not others:
             others.append(pipeline.learner("learner-2"))
-            again._read(0)
+            again._poll(0)
             pipeline.answer(names[1], 1)
             idle(others[0])
 
@@ -449,11 +443,11 @@ def snapshot_position(pipeline: Pipeline) -> tuple[int, int]:
     """The step of the newest snapshot, and the place in the journal from which recovery reads on."""
     found = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
     assert found is not None
-    stored = Stored()
+    stored = Stored("0")
     for record in pipeline.records(TOPICS.snapshots):
-        stored.add(record.key, record.value)
+        stored.add(record)
     assert stored.newest is not None
-    position = decode(stored.newest).position
+    position = decode_snapshot(stored.newest).position
     return position.number, position.journal_offset
 
 
@@ -501,8 +495,7 @@ def test_snapshot_of_the_last_step_needs_nothing_of_the_journal_before_that_step
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     assert found.number == number
     assert found.stored.newest is not None
-    taken_ms = [step.now_ms for step in pipeline.journal() if step.number == found.stored.newest.number]
-    assert [found.snapshot_ms] == taken_ms
+    assert found.snapshot_ms == found.task.join.stream_ms
 
 
 def test_journal_that_was_deleted_as_a_whole_is_refused_for_what_it_may_have_held() -> None:
@@ -544,7 +537,7 @@ def test_step_that_leaves_another_state_than_the_journal_says_is_refused(change:
 def test_inputs_are_looked_at_from_the_first_step_on_before_a_learner_goes_on() -> None:
     pipeline = Pipeline(small_task())
     program = pipeline.learner(snapshot_interval_ms=0)
-    pipeline.context("a")
+    pipeline.answer("a", 1)
     while not pipeline.journal():
         program.step(0)
     program.close()

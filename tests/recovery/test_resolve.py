@@ -7,13 +7,11 @@ import pytest
 
 from stream.joining.join import JoinSettings
 from stream.joining.task_settings import TaskSettings
-from stream.learners import Parameter, registered
+from stream.learners import registered
 from stream.recovery.resolve import CHANGEABLE, Difference, Given, SettingsDifferError, resolve
 from stream.recovery.stored_settings import (
-    ABSENT,
-    UnknownSettingError,
+    MODEL_SETTINGS,
     by_name,
-    from_format_1,
     named,
     stored_settings,
     task_settings,
@@ -59,7 +57,7 @@ OTHERS: dict[str, Any] = {
     "retain_ms": 9_999, "pending_max": 91, "orphans_max": 81, "retained_max": 71, "on_expiry": "drop",
     "late": "correct", "play": "match", "reward": "any", "propensity_min": 0.125, "parameters.margin": "decision",
     "features": to_plain(build({"price": (Kind.NUMERIC, None)}, None)), "class_names": ["a", "b", "c"],
-    "model": "shared",
+    "model": "shared", "dated_by": "context",
 }  # fmt: skip
 
 
@@ -127,7 +125,7 @@ def test_parameter_that_the_pipelines_learner_does_not_have_is_refused() -> None
 
 
 def test_model_that_was_imported_gives_its_own_settings_and_no_others() -> None:
-    model = {name: value for name, value in by_name(BEGUN).items() if name not in ABSENT}
+    model = named({name: stored_settings(BEGUN)[name] for name in MODEL_SETTINGS})
     assert model.keys() == {"learner", "n_classes", "n_features", "parameters.gamma", "parameters.margin"}
     taken = resolve(model, replace(TODAY, seed=5), ("seed",), place=PLACE)
     assert taken == TaskSettings("banditron", 3, 4, {"gamma": 0.25, "margin": "feedback"}, seed=5)
@@ -142,48 +140,14 @@ def test_settings_are_stored_and_read_back() -> None:
     assert full.parameters.keys() == {parameter.name for parameter in registered()["soba-diag"].parameters}
 
 
-def test_setting_that_is_absent_means_what_the_version_did_that_knew_nothing_of_it() -> None:
-    bare = task_settings(named({"learner": "banditron", "n_classes": 3, "n_features": 4, "parameters": {}}))
-    # As version 0.1.0 had it. Another default of today changes nothing of what was written then.
-    assert bare == TaskSettings(
-        "banditron", 3, 4, {"gamma": bare.parameters["gamma"], "margin": "decision"}, 0,
-        JoinSettings(
-            window_ms=300_000, orphan_ms=300_000, retain_ms=3_600_000, pending_max=1_000_000, orphans_max=100_000,
-            retained_max=5_000_000,
-        ), "drop", "ignore",
-    )  # fmt: skip
-
-
-def test_parameter_that_is_absent_means_what_its_declaration_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    cls = registered()["banditron"]
-    came_later = Parameter("came_later", "new", "", choices=("new", "old"), absent="old")
-    monkeypatch.setattr(cls, "parameters", (*cls.parameters, came_later))
-    stored = {"learner": "banditron", "n_classes": 3, "n_features": 4, "parameters": {"gamma": 0.25}}
-    assert named(stored)["parameters.came_later"] == "old"
-    assert by_name(BEGUN)["parameters.came_later"] == "new"
-    # The pipeline goes on as it was, unless the user asks for something else.
-    assert resolve(named(stored), BEGUN, (), place=PLACE).parameters == {
-        "gamma": 0.25, "margin": "decision", "came_later": "old",
-    }  # fmt: skip
-    with pytest.raises(SettingsDifferError, match=r"came_later = 'old'; got 'new'"):
-        resolve(named(stored), BEGUN, ("parameters.came_later",), place=PLACE)
-
-
-def test_unknown_settings_are_named() -> None:
+def test_missing_and_unknown_settings_are_named() -> None:
     stored = stored_settings(BEGUN)
-    for unknown, name in (
-        ({**stored, "newer": 1}, "newer = 1"),
-        ({**stored, "join": 1}, "join = 1"),
-        ({**stored, "parameters": {"newer": 1}}, r"parameters\.newer = 1"),
-        ({**stored, "learner": "x"}, "learner = 'x'"),
+    for wrong, name in (
+        ({**stored, "newer": 1}, "newer"),
+        ({key: value for key, value in stored.items() if key != "late"}, "late"),
+        ({**stored, "parameters": {**stored["parameters"], "newer": 1}}, "newer"),
+        ({**stored, "parameters": {"gamma": 0.25}}, "margin"),
+        ({**stored, "learner": "newest"}, "newest"),
     ):
-        with pytest.raises(UnknownSettingError, match=name):
-            named(unknown)
-
-
-def test_settings_of_format_1_are_the_same_settings() -> None:
-    stored = stored_settings(BEGUN)
-    join = {name: stored.pop(name) for name in list(stored) if name.endswith(("_ms", "_max"))}
-    assert len(join) == 6
-    assert task_settings(named(from_format_1({**stored, "join": join}))) == BEGUN
-    assert "window_ms" not in named(from_format_1(stored))
+        with pytest.raises((ValueError, KeyError), match=name):
+            named(wrong)

@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 import pytest
 
-from consumers.following import Following
 from consumers.learner import LearnerProgram
+from consumers.shared_model import SharedModel as Process
 from stream.brokers.partitioner import partition_for
 from stream.joining.join import JoinSettings
 from stream.joining.task import Task
@@ -29,7 +29,6 @@ from stream.sharing.replica import Replica
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
 from stream.wire.events import Decision, Features
-from stream.wire.records import Foreign
 from stream.wire.updates import CORRECTED, DECIDED, HEADERS, SETTLED, Entry, Update, decode_update, encode_updates
 from tests.oracles.shared_model import SharedModel, Told
 from tests.pipeline import TOPICS, Fragile, Pipeline, plan, small_synsep, small_task, synsep_task
@@ -162,7 +161,7 @@ def test_a_learner_that_dies_after_a_commit_step_leaves_no_trace_in_the_model(le
 @each
 def test_a_task_goes_on_from_its_snapshot_with_decisions_read_back_from_its_predictions(learner: str) -> None:
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
-    one, other = whole_run(pipeline, ({(20, 7)}, {(25, 3), (40, 7)}), snapshot_interval_ms=50)
+    one, other = whole_run(pipeline, ({(20, 6)}, {(25, 3), (40, 6)}), snapshot_interval_ms=50)
     assert len(pipeline.records(TOPICS.snapshots, 0)) > 1
     assert decided_otherwise(pipeline) == []
     assert replicas(one.program) == replicas(other.program)
@@ -201,19 +200,12 @@ def test_an_id_that_a_step_decides_twice_is_recovered_as_it_was() -> None:
 
 
 def decided(model: str = "shared", **changes: Any) -> Pipeline:
-    """A pipeline of which a step has decided twice, and the first step has not."""
+    """A pipeline of which a step has decided twice."""
     pipeline = Pipeline(small_task("late-ucb", model=model, **changes))
-    idle(pipeline.learner())
     pipeline.context("a")
     pipeline.context("b", 1, 3)
     idle(pipeline.learner())
     return pipeline
-
-
-def forge(pipeline: Pipeline, **changes: Any) -> None:
-    record = pipeline.records(TOPICS.predictions)[0]
-    value = orjson.dumps({**orjson.loads(record.value or b""), **changes})
-    pipeline.broker.producer().send(TOPICS.predictions, 0, record.key, value, step_headers(step_of(record) or 0))
 
 
 def test_a_task_is_recovered_when_no_transaction_of_another_program_is_open_before_its_predictions() -> None:
@@ -255,27 +247,11 @@ def test_a_task_never_goes_on_below_the_version_of_its_last_step(monkeypatch: py
     learner.close()
     behind = pipeline.learner()
     with monkeypatch.context() as patched:
-        patched.setattr(Following, "read_on", lambda self, reads_on: None)
+        patched.setattr(Process, "read_on", lambda self, *_: None)
         idle(behind)
         assert behind.tasks == {}
     idle(behind)
     assert sorted(behind.tasks) == [0, 1]
-
-
-def test_predictions_of_other_programs_under_a_steps_number_are_passed_over() -> None:
-    pipeline = decided()
-    before = task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task)
-    forge(pipeline, action=2, propensity=0.5)
-    forge(pipeline, id="z")
-    pipeline.send(TOPICS.predictions, b"{}")
-    recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
-    assert task_digest(recovered.task) == before
-    assert recovered.foreign_predictions == Foreign(2, "test.predictions/0 offset 2")
-    said: list[str] = []
-    learner = pipeline.learner()
-    learner._announce = said.append
-    idle(learner)
-    assert [line for line in said if "records in its predictions that are not Onebit's are passed over: 2" in line]
 
 
 @pytest.mark.parametrize("forged", [False, True])
@@ -284,8 +260,8 @@ def test_predictions_that_are_gone_are_not_made_up(forged: bool) -> None:
     pipeline.broker.delete_topics([TOPICS.predictions])
     pipeline.broker.create_topics(TOPICS.specs(1))
     for name in "ab" if forged else "":
-        pipeline.broker.producer().send(TOPICS.predictions, 0, None, orjson.dumps({"id": name}), step_headers(2))
-    with pytest.raises(UnrecoverableError, match=r"step 2 of test.journal/0: expected its 2 predictions in test.pred"):
+        pipeline.broker.producer().send(TOPICS.predictions, 0, None, orjson.dumps({"id": name}), step_headers(1))
+    with pytest.raises(UnrecoverableError, match="expected the 2 predictions of step 1"):
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 
 
@@ -355,7 +331,7 @@ def test_a_replica_begins_with_the_newest_snapshot_of_the_model_and_is_the_one_t
     pipeline = Pipeline(LEARNERS[learner], partitions=2)
     one, other = whole_run(pipeline, ({(30, 5)}, {(21, 2)}), snapshot_interval_ms=40, snapshot_chunk_bytes=20_000)
     assert {key.split("/")[2] for key in snapshots_of_the_model(pipeline)} == {"a", "b"}
-    following = Following(pipeline.broker, TOPICS, pipeline.settings, pipeline.now_ms)
+    following = Process(pipeline.broker, TOPICS, pipeline.settings, pipeline.now_ms)
     begun = following.replica.version
     following.read_on()
     assert 0 < begun <= following.replica.version
@@ -390,7 +366,7 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
     whole_run(pipeline, snapshot_interval_ms=40)
     other = replace(pipeline.settings, parameters={"project": 4})
     with pytest.raises(JournalError, match=r"of the shared model at version .*another pipeline has written it"):
-        Following(pipeline.broker, TOPICS, other, pipeline.now_ms)
+        Process(pipeline.broker, TOPICS, other, pipeline.now_ms)
 
 
 def kernel_learner(pipeline: Pipeline) -> KernelLearner:

@@ -86,7 +86,7 @@ def test_records_of_other_programs_are_passed_over_and_told() -> None:
         ([step(0, 4, 3)], "after step 0, part -1; got step 4, part 0, after step 3: records are missing"),
         ([record(0, encode_updates(0, 1, 0, [settled()] * 2, bytes_max=1)[1])], "got step 1, part 1"),
         ([record(0, b"".join(encode_section(Section("updates"))))], "cannot be read"),
-        ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], "updates of format 1; got b'2': a later version"),
+        ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], "onebit-version=1; got b'2'"),
     ],
 )
 def test_what_is_missing_or_cannot_be_read_is_refused(records: list[Record], message: str) -> None:

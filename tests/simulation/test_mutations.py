@@ -1,7 +1,7 @@
-"""The checker can fail: every one of these mistakes is caught within 2,000 seeds.
+"""The simulation finds every one of these mistakes within 2,000 seeds.
 
-Each mutation breaks one thing that the pipeline rests on, in the code that runs; the simulation must notice. What it
-says then need not name the mistake, but some claim must no longer hold.
+Each mutation breaks one thing that the pipeline rests on, in the code that runs. What the simulation then reports need
+not name the mistake.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,24 +13,24 @@ from unittest.mock import patch
 import pytest
 
 from consumers import learner as learner_module
+from consumers import partition as partition_module
+from consumers import recovery as recovery_module
 from consumers import snapshots as snapshots_module
-from consumers import starting as starting_module
-from consumers.input_ends import InputEnds
-from consumers.learner import LearnerProgram
-from consumers.starting import Starting
+from consumers.partition import Partition
+from consumers.recovery import Recoveries
+from consumers.shared_model import SharedModel
 from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import Ends
 from stream.cli.simulate import make_learner
 from stream.joining import decoding, plain_rows
 from stream.joining import task as task_module
-from stream.joining.join import COUNTED, TRANSITIONS, Input, Join, Move, State
+from stream.joining.join import Join
+from stream.joining.join_table import TRANSITIONS, Input, Move, Rule, State
 from stream.joining.play import Played, play_match
 from stream.joining.task import Task
 from stream.joining.task_settings import Sharing
 from stream.recovery import commit as commit_module
 from stream.recovery import recover as recover_module
-from stream.recovery import snapshot as snapshot_module
-from stream.recovery.broker_time import BrokerTime
+from stream.recovery import snapshot_state as snapshot_module
 from stream.recovery.commit import COMMIT_STEPS
 from stream.recovery.journal import JournalStep
 from stream.sharing import replica as replica_module
@@ -40,8 +40,9 @@ from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
 from stream.simulation.schedule import Kind, Schedule, draw_schedule
 from stream.wire import codec
-from stream.wire.events import Decision, Logged, Target
-from stream.wire.records import TopicPartition
+from stream.wire.events import Decision, DecisionTime, Logged, Target
+from stream.wire.records import Record, TopicPartition
+from stream.wire.ticks import tick_headers
 from stream.wire.updates import DECIDED, Entry, decode_update, joined
 
 SEEDS_MAX = 2_000
@@ -62,8 +63,8 @@ def replaced(
     return Mutation(name, lambda: patch.object(owner, attribute, change), shows_in)
 
 
-def table(name: str, row: tuple[State, Input], outcome: tuple[Move, State]) -> Mutation:
-    return Mutation(name, lambda: patch.dict(TRANSITIONS, {row: outcome}))
+def table(name: str, row: tuple[State, Input], rule: Rule) -> Mutation:
+    return Mutation(name, lambda: patch.dict(TRANSITIONS, {row: rule}))
 
 
 class Skipping:
@@ -86,14 +87,14 @@ class Skipping:
         return {} if self._step == 4 else self._producer.flush()
 
     def send_offsets(self, *arguments: Any) -> None:
-        if self._step != 6:
+        if self._step != 5:
             self._producer.send_offsets(*arguments)
 
     def abort(self) -> None:
         self._producer.abort()
 
     def commit(self) -> int:
-        if self._step == 7:
+        if self._step == 6:
             self._producer.abort()
             return 1_000
         return int(self._producer.commit())
@@ -108,7 +109,7 @@ def commit_without_step(step: int) -> Mutation:
 
 
 def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any, *rest: Any) -> int:
-    """Commit steps 6 and 2 to 4 in the wrong order."""
+    """Commit steps 5 and 2 to 4 in the wrong order."""
 
     class Early(Skipping):
         def begin(self) -> None:
@@ -119,7 +120,7 @@ def sends_offsets_first(producer: Any, consumer: Any, topics: Any, commits: Any,
                 offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
             self._producer.send_offsets(offsets, consumer)
 
-    early: Any = Early(producer, topics, 6)
+    early: Any = Early(producer, topics, 5)
     return commit_module.commit(early, consumer, topics, commits, *rest)
 
 
@@ -139,14 +140,20 @@ def ignores_actions(record: Any, *arguments: Any, **named: Any) -> Any:
     return _decode_feedback(record, *arguments, **named)._replace(action=None)
 
 
-def counted(name: str, move: Move, counts: tuple[str, ...]) -> Mutation:
-    return Mutation(name, lambda: patch.dict(COUNTED, {move: counts}))
+def counts_duplicates_twice(self: Join, event_id: str, decide: Any, original: Any = Join.receive_context) -> Any:
+    self._counts["context_duplicates"] += self.state_of(event_id) not in (State.UNSEEN, State.ORPHAN)
+    return original(self, event_id, decide)
+
+
+def decides_again(self: Join, event_id: str, decide: Any, original: Any = Join.receive_context) -> Any:
+    self.pending.pop(event_id, None)
+    return original(self, event_id, decide)
 
 
 def learns_twice(self: Task, settled: Any, effects: Any, *rest: Any, original: Any = Task._learn) -> None:
     original(self, settled, effects, *rest)
     if settled.feedback is not None:
-        self.updates += self.learner.update(
+        self.model.settle(
             settled.pending.x, settled.pending.decision, settled.feedback.reward, 0.0, settled.feedback.label
         )
 
@@ -171,18 +178,23 @@ def no_fences() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def dates_by_the_last_commit() -> Iterator[None]:
-    """It neither asks nor looks at the append times: what was known last is taken for the time."""
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(BrokerTime, "accepts", lambda self, *rest: True))
-        stack.enter_context(patch.object(BrokerTime, "may_be_old", lambda self: not self.is_known))
-        yield
+def passes_time_at_contexts(self: Task, record: Record, context: Any, effects: Any) -> str | None:
+    self._act_on(self.join.pass_time(record.append_ms), effects)
+    return _apply_context(self, record, context, effects)
 
 
-def passes_time_at_contexts(self: Task, record: Any, context: Any, now_ms: int, effects: Any) -> str | None:
-    self._pass_time(record.append_ms, effects)
-    return _apply_context(self, record, context, now_ms, effects)
+def dates_by_the_context(self: Task, context: Any, record: Record, effects: Any, original: Any = Task._answer) -> Any:
+    self._time = DecisionTime(self._time.step, record.append_ms)
+    return original(self, context, record, effects)
+
+
+def forgets_ticks(*arguments: Any, original: Any = commit_module.Commit) -> Any:
+    return original(*arguments)._replace(ticks=False)
+
+
+def counts_ticks(self: Task, record: Record, original: Any = Task._apply_tick) -> None:
+    original(self, record)
+    self.join.receive_malformed(Input.FEEDBACK)
 
 
 def reads_the_row_of_the_next(texts: Any, n_features: int) -> Any:
@@ -191,52 +203,76 @@ def reads_the_row_of_the_next(texts: Any, n_features: int) -> Any:
 
 
 _apply_context = Task._apply_context
+_next_records = Partition.next_records
 _read_indices = plain_rows.read_indices
 _merge = task_module.merge
 _decode_feedback = codec.decode_feedback
 
 
-def expires_by_the_host(self: Join, watermark_ms: int, original: Any = Join.pass_time) -> Any:
+def expires_by_the_host(self: Join, stream_ms: int, original: Any = Join.pass_time) -> Any:
     """The watermark runs ahead: as a clock of the learner's host that is 5 ms ahead of the broker's."""
-    return original(self, watermark_ms + 5)
+    return original(self, stream_ms + 5)
 
 
 def takes_what_is_there(contexts: Any, feedback: Any, **arguments: Any) -> Any:
-    return _merge(contexts, feedback, **(arguments | {"contexts_ended": lambda: True, "feedback_ended": lambda: True}))
+    return _merge(contexts, feedback, **(arguments | {"contexts_lag": 0, "feedback_lag": 0}))
 
 
-def feedback_is_always_read_to_its_end(
-    self: InputEnds, tp: TopicPartition, original: Any = InputEnds.is_all_read
-) -> bool:
-    return tp.topic.endswith("feedback") or original(self, tp)
+def takes_buffered_input_for_whole(contexts: Any, feedback: Any, **arguments: Any) -> Any:
+    lags = {} if not feedback else {"feedback_lag": 0}
+    return _merge(contexts, feedback, **(arguments | lags))
 
 
-def ends_without_open_transactions(
-    self: FaultyBroker, tps: Sequence[Any], original: Any = FaultyBroker.ends
-) -> dict[Any, Ends]:
-    return {tp: Ends(end.stable, end.stable) for tp, end in original(self, tps).items()}
+def waits_with_full_buffers(self: Partition, consumer: Any, records_max: int) -> list[Record]:
+    return _next_records(self, consumer, max(records_max, len(self.feedback.buffer) + 1))
 
 
-def starts_as_if_it_knew_the_time(self: LearnerProgram, *arguments: Any, original: Any = LearnerProgram._start) -> None:
-    original(self, *arguments)
-    self._time.is_known = True
+def resumes_always(self: Partition, last: JournalStep | None) -> bool:
+    self.last_step = last
+    return True
+
+
+def forgets_the_uncommitted(self: Partition, last: JournalStep | None, original: Any = Partition.resume) -> bool:
+    resumes = bool(original(self, last))
+    self.uncommitted = None
+    return resumes
 
 
 def recovers_without(attribute: str) -> Mutation:
-    original = recover_module.recover
-
-    def recover(*arguments: Any, **named: Any) -> Any:
-        recovered = original(*arguments, **named)
+    def recovery(*arguments: Any, original: Any = recover_module.recovery, **named: Any) -> Any:
+        recovered = yield from original(*arguments, **named)
         getattr(recovered.task.join, attribute).clear()
         return recovered
 
-    return replaced(f"recovery forgets the {attribute}", starting_module, "recover", recover)
+    return replaced(f"recovery forgets the {attribute}", recovery_module, "recovery", recovery)
 
 
-def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recover, **named: Any) -> Any:
+def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recovery, **named: Any) -> Any:
     """The offsets of before the last record are taken."""
-    recovered = original(*arguments, **named)
+    recovered = yield from original(*arguments, **named)
     return recovered._replace(contexts_offset=max(0, recovered.contexts_offset - 1))
+
+
+def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restore) -> Any:
+    """Decisions without a time get that of the snapshot."""
+    task = original(snapshot, *rest)
+    for time in task.undated.values():
+        time.ms = snapshot.stream_ms
+    task.undated.clear()
+    return task
+
+
+def takes_snapshots(schedule: Schedule) -> bool:
+    return schedule.snapshot_interval_ms > 0 and schedule.snapshot_bytes_max > 1
+
+
+def reads_several_at_once(schedule: Schedule) -> bool:
+    return not schedule.timeless and schedule.records_max > 1 and schedule.poll_max > 1
+
+
+def moves_on_in_commits(schedule: Schedule) -> bool:
+    kinds = (Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT, Kind.PAUSE)
+    return any(item.kind in kinds for item in schedule.items)
 
 
 def snapshot_without(attribute: str) -> Mutation:
@@ -244,7 +280,7 @@ def snapshot_without(attribute: str) -> Mutation:
         changes: dict[str, Any] = {attribute: ([], [])}
         return snapshot_module.take(*arguments)._replace(**changes)
 
-    return replaced(f"snapshots leave out the {attribute}", snapshots_module, "take", take)
+    return replaced(f"snapshots leave out the {attribute}", snapshots_module, "take", take, takes_snapshots)
 
 
 def snapshot_of_the_next_step(*arguments: Any) -> Any:
@@ -309,69 +345,72 @@ def joins_as_it_comes(parts: Sequence[Any]) -> Any:
     return joined(parts[::-1])
 
 
-def goes_on_with_what_is_read(
-    self: Starting, partition: int, recovered: Any, recovering: Any, original: Any = Starting._has_read_its_log
-) -> bool:
-    original(self, partition, recovered, recovering)
-    return True
-
-
 def journal_without_version(*arguments: Any) -> JournalStep:
     return JournalStep(*arguments)._replace(updates=0)
 
 
-def journal_without_offset(*arguments: Any, original: Any = learner_module._log_step) -> Any:
+def journal_without_offset(*arguments: Any, original: Any = Partition._log_step) -> Any:
     step = original(*arguments)
     return None if step is None else step._replace(offset=0)
 
 
 MUTATIONS = [
-    *(commit_without_step(step) for step in COMMIT_STEPS if step != 5),
-    replaced("commit step 5 is skipped", BrokerTime, "accepts", lambda self, *rest: True),
-    replaced("decides without asking for the time", BrokerTime, "may_be_old", lambda self: not self.is_known),
-    Mutation("dates by the last commit, whatever passed since", dates_by_the_last_commit),
+    *(commit_without_step(step) for step in COMMIT_STEPS),
+    replaced("ticks forgotten", partition_module, "Commit", forgets_ticks),
+    replaced("tick of the step before", commit_module, "tick_headers", lambda step: tick_headers(step - 1)),
+    replaced("idle ticks forgotten", Partition, "waits", property(lambda self: False)),
+    replaced("ticks counted as feedback", Task, "_apply_tick", counts_ticks),
+    replaced("ticks date nothing", Task, "_apply_tick", lambda self, record: None),
+    replaced("decisions dated by their contexts", Task, "_answer", dates_by_the_context),
     replaced("offsets are sent before the records", learner_module, "commit", sends_offsets_first),
     replaced("predictions outside of the transaction", learner_module, "commit", predictions_outside),
-    table("dedup of contexts forgotten: pending", (State.PENDING, Input.CONTEXT), (Move.DECIDE, State.PENDING)),
-    table("dedup of contexts forgotten: matched", (State.MATCHED, Input.CONTEXT), (Move.DECIDE, State.PENDING)),
-    table("dedup of contexts forgotten: expired", (State.EXPIRED, Input.CONTEXT), (Move.DECIDE, State.PENDING)),
-    table("dedup of feedback forgotten", (State.MATCHED, Input.FEEDBACK), (Move.KEEP_ORPHAN, State.ORPHAN)),
+    replaced("dedup of contexts forgotten", Join, "receive_context", decides_again),
     table(
-        "late feedback taken for a duplicate",
-        (State.EXPIRED, Input.FEEDBACK),
-        (Move.IGNORE_FEEDBACK, State.EXPIRED),
+        "feedback of another action matched",
+        (State.PENDING, Input.MISMATCH),
+        TRANSITIONS[State.PENDING, Input.FEEDBACK],
     ),
-    table("feedback of another action matched", (State.PENDING, Input.MISMATCH), (Move.MATCH, State.MATCHED)),
-    table("orphan of another action matched", (State.ORPHAN, Input.MISMATCH), (Move.DECIDE_AND_MATCH, State.MATCHED)),
-    table("unmatched decisions wait", (State.UNSEEN, Input.ASIDE), (Move.DECIDE, State.PENDING)),
-    table("feedback of unmatched refused", (State.UNMATCHED, Input.MISMATCH), (Move.REFUSE, State.UNMATCHED)),
-    replaced("contexts decoded together get each other's rows", decoding, "read_indices", reads_the_row_of_the_next),
+    table(
+        "orphan of another action matched",
+        (State.ORPHAN, Input.MISMATCH),
+        TRANSITIONS[State.ORPHAN, Input.CONTEXT],
+    ),
+    table("unmatched decisions wait", (State.UNSEEN, Input.ASIDE), TRANSITIONS[State.UNSEEN, Input.CONTEXT]),
+    table(
+        "feedback of unmatched refused",
+        (State.UNMATCHED, Input.MISMATCH),
+        Rule(Move.REFUSE, State.UNMATCHED, ("mismatched",)),
+    ),
+    replaced("contexts decoded together get each other's rows", decoding, "read_indices", reads_the_row_of_the_next,
+             shows_in=reads_several_at_once),
     replaced("logged actions are not played", task_module, "play_logged", plays_its_own),
     replaced("logs that were not uniform taken for uniform", task_module, "play_match", matches_whatever_was_drawn),
     replaced("propensities without a floor", Task, "_taught", lambda self, decision: decision),
     replaced("actions of feedback ignored", task_module, "decode_feedback", ignores_actions),
-    counted("duplicate contexts counted twice", Move.IGNORE_CONTEXT, ("context_duplicates",) * 2),
-    counted("matches counted twice", Move.MATCH, ("matched", "matched")),
+    replaced("duplicate contexts counted twice", Join, "receive_context", counts_duplicates_twice),
     replaced("feedback learned twice", Task, "_learn", learns_twice),
     Mutation("fences dropped", no_fences),
-    replaced("open transactions not waited for", Starting, "is_held_up", lambda self, partition: False),
+    replaced("open transactions not waited for", Recoveries, "_is_held_up", lambda self, partition: False),
     replaced("expiry by the contexts' clock", Task, "_apply_context", passes_time_at_contexts),
     replaced("expiry by a host's clock", Join, "pass_time", expires_by_the_host),
-    replaced("expiry before feedback is read", InputEnds, "is_all_read", feedback_is_always_read_to_its_end),
-    replaced("expiry while a transaction is open", FaultyBroker, "ends", ends_without_open_transactions),
-    replaced("inputs merged as they come", learner_module, "merge", takes_what_is_there),
-    replaced("decides before it knows the time", LearnerProgram, "_start", starts_as_if_it_knew_the_time),
+    replaced("inputs merged as they come", partition_module, "merge", takes_what_is_there),
+    replaced("input with a buffer taken for read", partition_module, "merge", takes_buffered_input_for_whole),
+    replaced("ticks keep feedback out", Partition, "next_records", waits_with_full_buffers),
+    replaced("parked task resumes although its journal moved on", Partition, "resume", resumes_always),
+    replaced("uncommitted step not committed again", Partition, "resume", forgets_the_uncommitted),
     recovers_without("pending"),
     recovers_without("orphans"),
     recovers_without("retained"),
-    replaced("recovery one context too early", starting_module, "recover", recovers_from_the_end),
+    replaced("recovery one context too early", recovery_module, "recovery", recovers_from_the_end),
     snapshot_without("pending"),
     snapshot_without("orphans"),
     snapshot_without("retained"),
+    replaced("undated decisions restored as dated", recover_module, "restore", restores_as_dated),
     replaced("snapshots share the model", snapshots_module, "take", snapshot_that_shares_the_model,
              shows_in=writes_snapshots_bit_by_bit),
     replaced("snapshots named by the next step", snapshots_module, "take", snapshot_of_the_next_step),
-    replaced("members commit whatever the group says", EmbeddedBroker, "check_member", lambda self, who: who.group),
+    replaced("members commit whatever the group says", EmbeddedBroker, "check_member", lambda self, who: who.group,
+             shows_in=moves_on_in_commits),
     Mutation(
         "zombies not fenced by their transactional id",
         lambda: patch.object(FaultyBroker, "transactional_producer", unfenced()),
@@ -382,9 +421,9 @@ MUTATIONS = [
     shared("overlay forgotten", View, "observe", observes_for_all_alone),
     shared("overlay left on the model", Overlay, "take_off", lambda self: None),
     shared("order by arrival", replica_module, "joined", joins_as_it_comes),
-    shared("version not journaled", learner_module, "JournalStep", journal_without_version),
-    shared("offset of the log not journaled", learner_module, "_log_step", journal_without_offset),
-    shared("goes on before its log is read", Starting, "_has_read_its_log", goes_on_with_what_is_read,
+    shared("version not journaled", partition_module, "JournalStep", journal_without_version),
+    shared("offset of the log not journaled", Partition, "_log_step", journal_without_offset),
+    shared("goes on before its log is read", SharedModel, "has_all_of", lambda self, *rest: True,
            shows_in=has_a_log_that_lags),
 ]  # fmt: skip
 

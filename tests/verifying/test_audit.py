@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from stream.joining.join import DroppedOrphan, Join, JoinSettings, Settled
+from stream.joining.task_settings import DatedBy
 from stream.recovery.journal import JournalError
 from stream.reporting.latency import Latency, quantiles
 from stream.verifying import audit
@@ -17,6 +18,7 @@ from stream.wire.codec import decode_example
 from stream.wire.dead_letters import DEAD_LETTER_ORPHAN, dead_letter_headers
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
+from stream.wire.ticks import tick_headers
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
 
 Edit = Callable[[list[Record]], list[Record]]
@@ -39,15 +41,15 @@ def made_by_hand(**changes: Any) -> Pipeline:
         pipeline.context(event_id)
     pipeline.send(TOPICS.contexts, b"{")  # 4
     at(1_200)
-    pipeline.answer("matched", 1)  # 2
-    pipeline.answer("matched", 1)  # 3, duplicate
-    pipeline.answer("matched", 0)  # 4, conflict
-    pipeline.send(TOPICS.feedback, b"{")  # 5
+    pipeline.answer("matched", 1)  # 3, after the tick
+    pipeline.answer("matched", 1)  # 4, duplicate
+    pipeline.answer("matched", 0)  # 5, conflict
+    pipeline.send(TOPICS.feedback, b"{")  # 6
     at(3_000)
-    pipeline.answer("expired", 1)  # 6, late
+    pipeline.answer("expired", 1)  # 7, late
     at(3_100)
     pipeline.context("pending")  # context 5
-    pipeline.answer("waiting", 1)  # 7
+    pipeline.answer("waiting", 1)  # 8
     at(3_200)
     while learner.step(0):
         pass
@@ -103,18 +105,18 @@ def mismatched() -> Pipeline:
     for event_id in ("pending", "matched", "expired"):
         pipeline.context(event_id)
     at(1_100)
-    pipeline.answer("pending", 1, OTHER[action("pending")])  # feedback 0: refused
-    pipeline.answer("matched", 1, action("matched"))  # 1
-    pipeline.answer("matched", 0, OTHER[action("matched")])  # 2: refused
-    pipeline.answer("matched", 1, action("matched"))  # 3: duplicate
-    pipeline.answer("pending", 1, action("pending"))  # 4: settles it
+    pipeline.answer("pending", 1, OTHER[action("pending")])  # feedback 1, after the tick: refused
+    pipeline.answer("matched", 1, action("matched"))  # 2
+    pipeline.answer("matched", 0, OTHER[action("matched")])  # 3: refused
+    pipeline.answer("matched", 1, action("matched"))  # 4: duplicate
+    pipeline.answer("pending", 1, action("pending"))  # 5: settles it
     at(3_000)
-    pipeline.answer("expired", 1, action("expired"))  # 5: late
-    pipeline.answer("expired", 1, OTHER[action("expired")])  # 6: refused
+    pipeline.answer("expired", 1, action("expired"))  # 6: late
+    pipeline.answer("expired", 1, OTHER[action("expired")])  # 7: refused
     for wrong in range(3):
-        pipeline.answer(f"early{wrong}", 1, wrong)  # 7 to 9: of which two at least are refused when the context comes
+        pipeline.answer(f"early{wrong}", 1, wrong)  # 8 to 10: of which two at least are refused when the context comes
     at(3_100)
-    pipeline.answer("early0", 0, 0)  # 10: a duplicate, of what is refused later or not
+    pipeline.answer("early0", 0, 0)  # 11: a duplicate, of what is refused later or not
     at(3_150)
     for number in range(3):
         pipeline.context(f"early{number}")
@@ -138,26 +140,26 @@ def test_feedback_of_another_action_is_counted_in_every_state(mismatched: Pipeli
 @pytest.mark.parametrize(
     ("offset", "says"),
     [
-        (0, "feedback at offset 0 was refused as of another action"),
-        (1, "'matched' with action"),
-        (2, "feedback at offset 2 was refused as of another action"),
-        (3, "feedback at offset 3 is of action"),
-        (4, "'pending' with action"),
-        (5, "feedback at offset 5 is of action"),
-        (6, "feedback at offset 6 was refused as of another action"),
+        (1, "feedback at offset 1 was refused as of another action"),
+        (2, "'matched' with action"),
+        (3, "feedback at offset 3 was refused as of another action"),
+        (4, "feedback at offset 4 is of action"),
+        (5, "'pending' with action"),
+        (6, "feedback at offset 6 is of action"),
+        (7, "feedback at offset 7 was refused as of another action"),
     ],
 )
 def test_feedback_whose_action_is_another_than_it_was_is_found(mismatched: Pipeline, offset: int, says: str) -> None:
     """Feedback that was refused names the decided action, or feedback that was not names another one."""
     actions = {value["id"]: value["action"] for value in mismatched.values(TOPICS.predictions)}
-    sent = mismatched.values(TOPICS.feedback)[offset]
+    sent = orjson.loads(mismatched.records(TOPICS.feedback)[offset].value or b"")
     decided = actions[sent["id"]]
     named = OTHER[decided] if sent["action"] == decided else decided
     finding = tampered(mismatched, TOPICS.feedback, change(offset, action=named))
     assert any(says in fault for fault in finding.faults), finding
 
 
-@pytest.mark.parametrize("offset", [0, 2, 6])
+@pytest.mark.parametrize("offset", [1, 3, 7])
 def test_feedback_that_was_refused_and_names_no_action_is_found(mismatched: Pipeline, offset: int) -> None:
     finding = tampered(mismatched, TOPICS.feedback, change(offset, action=None))
     assert any(f"feedback at offset {offset} was refused as of another action, None" in f for f in finding.faults)
@@ -193,13 +195,13 @@ def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_begin
 
 
 def test_step_that_has_published_and_is_not_in_the_journal_is_found(good: Pipeline) -> None:
-    finding = tampered(good, TOPICS.journal, lambda records: records[:-1])
+    finding = tampered(good, TOPICS.journal, lambda records: records[:-2])
     assert any("has published, and the journal ends with" in fault for fault in finding.faults)
 
 
 def test_decision_that_waits_beyond_its_deadline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(join: Join, watermark_ms: int) -> Iterator[Settled | DroppedOrphan]:
-        join.watermark_ms = max(join.watermark_ms, watermark_ms)
+    def never(join: Join, stream_ms: int) -> Iterator[Settled | DroppedOrphan]:
+        join.stream_ms = max(join.stream_ms, stream_ms)
         return iter(())
 
     monkeypatch.setattr(Join, "pass_time", never)
@@ -271,6 +273,10 @@ def header(number: int, name: str, content: str) -> Edit:
     return edit
 
 
+def appended(offset: int, append_ms: int) -> Edit:
+    return lambda records: [r._replace(append_ms=append_ms) if r.offset == offset else r for r in records]
+
+
 class Tampering(NamedTuple):
     """A change to one topic, and what the audit says to it."""
 
@@ -297,7 +303,8 @@ TAMPERINGS = [
     Tampering("prediction of a malformed context", TOPICS.predictions, change(3, context_offset=4), "no prediction"),
     Tampering("unreadable prediction", TOPICS.predictions, garbage, "prediction at offset 4 cannot be read"),
     Tampering("other action predicted", TOPICS.predictions, change(1, action=2), "is not that of the prediction"),
-    Tampering("other time of decision", TOPICS.predictions, change(1, decided_at_ms=1_099), "after 101 ms"),
+    Tampering("other time of decision", TOPICS.feedback, appended(2, 1_099), "after 101 ms"),
+    Tampering("tick lost", TOPICS.feedback, header(2, "tick", "9"), "step 2 has decided, and test.feedback has"),
     Tampering("matched example lost", TOPICS.examples, drop(1), "did not settle 'matched', which is pending"),
     Tampering("expired example lost", TOPICS.examples, drop(2), "did not settle 'expired', which is pending"),
     Tampering(
@@ -309,7 +316,7 @@ TAMPERINGS = [
     Tampering("unreadable example", TOPICS.examples, garbage, "example at offset 3 cannot be read"),
     Tampering("example of nobody", TOPICS.examples, change(1, id="nobody"), "settles 'nobody' once more"),
     Tampering(
-        "example of another event", TOPICS.examples, change(1, id="pending"), "its feedback at offset 2 is of 'matched'"
+        "example of another event", TOPICS.examples, change(1, id="pending"), "its feedback at offset 3 is of 'matched'"
     ),
     Tampering(
         "matched told as expired",
@@ -321,7 +328,7 @@ TAMPERINGS = [
         "matched made into expired",
         TOPICS.examples,
         change(1, outcome="expired", reward=None, delay_ms=None, feedback_offset=None),
-        "expired at 1200 ms, and its deadline is 2100 ms",
+        "expired at 1200 ms in step 3, and its deadline is 2100 ms",
     ),
     Tampering(
         "expired told as matched", TOPICS.examples, change(2, outcome="matched"), "offset None missing or used twice"
@@ -329,21 +336,39 @@ TAMPERINGS = [
     Tampering(
         "expired made into matched",
         TOPICS.examples,
-        change(2, outcome="matched", reward=1, delay_ms=1_900, feedback_offset=6),
-        "matched after 1900 of 1000 ms",
+        change(2, outcome="matched", reward=1, delay_ms=1_900, feedback_offset=7),
+        "matched by feedback at offset 7; its deadline, 2100 ms, had passed at 3000 ms",
     ),
     Tampering(
-        "reward of an example", TOPICS.examples, change(1, reward=0), "its feedback at offset 2 is of 'matched' with 1"
+        "reward of an example", TOPICS.examples, change(1, reward=0), "its feedback at offset 3 is of 'matched' with 1"
     ),
     Tampering("reward of an expired one", TOPICS.examples, change(2, reward=0), "expired with reward 0; expected None"),
     Tampering("action of an example", TOPICS.examples, change(1, action=7), "is not that of the prediction"),
     Tampering("propensity of an example", TOPICS.examples, change(1, propensity=0.5), "is not that of the prediction"),
     Tampering("delay of an example", TOPICS.examples, change(1, delay_ms=99), "after 100 ms"),
     Tampering(
+        "stream time of a matched example",
+        TOPICS.examples,
+        change(1, settled_at_ms=1_150),
+        "settled at 1150 ms in step 3; its feedback at offset 3 was applied at 1200 ms in step 3",
+    ),
+    Tampering(
+        "stream time of an expired example",
+        TOPICS.examples,
+        change(2, settled_at_ms=2_999),
+        "expired at 2999 ms in step 4, and its deadline is 2100 ms, passed at 3000 ms in step 4",
+    ),
+    Tampering(
+        "stream time of an orphan's example",
+        TOPICS.examples,
+        change(0, settled_at_ms=1_001),
+        "settled at 1001 ms in step 2, whose stream time is from 1000 to 1000 ms",
+    ),
+    Tampering(
         "matched by its duplicate",
         TOPICS.examples,
-        change(1, feedback_offset=3),
-        "feedback at offset 2 did not settle 'matched'; offset 3 did",
+        change(1, feedback_offset=4),
+        "feedback at offset 3 did not settle 'matched'; offset 4 did",
     ),
     Tampering(
         "matched by what another used",
@@ -361,7 +386,7 @@ TAMPERINGS = [
         "dead letter lost", TOPICS.dead_letter, drop(0), "context at offset 4 is malformed and has no dead letter"
     ),
     Tampering(
-        "feedback's dead letter lost", TOPICS.dead_letter, drop(1), "feedback at offset 5 is malformed and has no"
+        "feedback's dead letter lost", TOPICS.dead_letter, drop(1), "feedback at offset 6 is malformed and has no"
     ),
     Tampering("dead letter twice", TOPICS.dead_letter, again(0), "a second dead letter of the same record"),
     Tampering(
@@ -373,7 +398,7 @@ TAMPERINGS = [
         header(0, "partition", "1"),
         "is of test.contexts/1, another partition",
     ),
-    Tampering("dead letter of a good feedback", TOPICS.dead_letter, header(1, "offset", "2"), "feedback at offset 5"),
+    Tampering("dead letter of a good feedback", TOPICS.dead_letter, header(1, "offset", "3"), "feedback at offset 6"),
     Tampering(
         "unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead letter at offset 0 cannot be read"
     ),
@@ -381,8 +406,8 @@ TAMPERINGS = [
     Tampering("step lost", TOPICS.journal, drop(2), "step 3 does not follow on 1"),
     Tampering("context changed", TOPICS.contexts, change(1, id="other"), "'other'; its prediction is of 'matched'"),
     Tampering("context became malformed", TOPICS.contexts, change(5, x=None), "is malformed and has no dead letter"),
-    Tampering("feedback changed", TOPICS.feedback, change(2, reward=0), "is of 'matched' with 0"),
-    Tampering("feedback became malformed", TOPICS.feedback, change(7, reward=2), "is malformed and has no dead letter"),
+    Tampering("feedback changed", TOPICS.feedback, change(3, reward=0), "is of 'matched' with 0"),
+    Tampering("feedback became malformed", TOPICS.feedback, change(8, reward=2), "is malformed and has no dead letter"),
 ]
 
 
@@ -396,11 +421,11 @@ def test_audit_finds_what_was_changed_and_says_where(good: Pipeline, tampering: 
 # These change no record that names another: only the counts tell.
 MISCOUNTS: dict[str, tuple[str, Edit, dict[str, int]]] = {
     "orphan's dead letter lost": (TOPICS.dead_letter, drop(2), {"orphans_dropped": 0, "orphans_waiting": 2}),
-    "bit of a duplicate": (TOPICS.feedback, change(3, reward=0), {"conflicts": 2}),
-    "bit of a conflict": (TOPICS.feedback, change(4, reward=1), {"conflicts": 0}),
-    "late feedback of another": (TOPICS.feedback, change(6, id="other"), {"late": 0, "orphans_waiting": 2}),
+    "bit of a duplicate": (TOPICS.feedback, change(4, reward=0), {"conflicts": 2}),
+    "bit of a conflict": (TOPICS.feedback, change(5, reward=1), {"conflicts": 0}),
+    "late feedback of another": (TOPICS.feedback, change(7, id="other"), {"late": 0, "orphans_waiting": 2}),
     "waiting feedback of another": (
-        TOPICS.feedback, change(7, id="matched"), {"orphans_waiting": 0, "feedback_duplicates": 3},
+        TOPICS.feedback, change(8, id="matched"), {"orphans_waiting": 0, "feedback_duplicates": 3},
     ),
 }  # fmt: skip
 
@@ -433,14 +458,8 @@ def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> 
 
 
 def test_decision_that_expired_though_its_feedback_was_in_time_is_a_fault(good: Pipeline) -> None:
-    def early(records: list[Record]) -> list[Record]:
-        return [r._replace(append_ms=2_100 if r.offset == 6 else r.append_ms) for r in records]
-
-    finding = tampered(good, TOPICS.feedback, early)
-    assert finding.faults == (
-        "feedback at offset 6 came in time for 'expired', at 2100 ms with the deadline at 2100 ms; "
-        "the decision expired all the same",
-    )
+    finding = tampered(good, TOPICS.feedback, appended(7, 2_100))
+    assert any("feedback at offset 7 came in time for 'expired', at 2100 ms" in fault for fault in finding.faults)
 
 
 def test_assumed_reward_of_the_negative_policy_is_expected() -> None:
@@ -502,6 +521,35 @@ def test_feedback_of_an_id_that_was_forgotten_to_make_room_waits_as_an_orphan_wo
     finding = audit_partition(pipeline.broker, TOPICS, 0)
     assert finding.ok, finding
     assert finding.audited.orphans_waiting + finding.audited.orphans_dropped > 0
+
+
+@pytest.mark.parametrize("dated_by", ["tick", "context"])
+@pytest.mark.parametrize("seed", range(20))
+def test_audit_agrees_with_the_learner_where_clocks_step_back_and_others_write_ticks(
+    seed: int, dated_by: DatedBy
+) -> None:
+    luck = Random(seed)
+    limits = JoinSettings(
+        window_ms=luck.choice((20, 200)), orphan_ms=50, retain_ms=300, pending_max=luck.choice((3, 9))
+    )
+    pipeline = Pipeline(small_task(join=limits, dated_by=dated_by))
+    learner = pipeline.learner(idle_ms=10)
+    for number in range(120):
+        for _ in range(luck.choice((0, 1, 2))):
+            pipeline.context(f"e{luck.randrange(number, number + 3)}")
+        for _ in range(luck.choice((0, 1, 2))):
+            pipeline.answer(f"e{luck.randrange(max(0, number - 20), number + 3)}", luck.randrange(2))
+        if luck.random() < 0.3:
+            headers = tick_headers(luck.randrange(len(pipeline.journal()) + 3))
+            pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, headers)
+        back = dated_by == "tick" and luck.random() < 0.1
+        pipeline.clock.now_ms += -luck.choice((1, 15, 60)) if back else luck.choice((0, 0, 1, 8, 40))
+        if luck.random() < 0.7:
+            learner.step(0)
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.faults == ()
+    assert finding.ok, finding
+    assert min(finding.audited.expired, finding.audited.matched) > 0
 
 
 def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> None:
@@ -643,7 +691,7 @@ def test_progress_through_a_long_topic_is_told_after_so_many_records(
     told: list[str] = []
     audit_partition(good.broker, TOPICS, 0, told.append)
     assert [message for message in told if message.startswith(TOPICS.feedback)] == [
-        TOPICS.feedback, f"{TOPICS.feedback}: 3 records", f"{TOPICS.feedback}: 6 records",
+        TOPICS.feedback, *(f"{TOPICS.feedback}: {number} records" for number in (3, 6, 9))
     ]  # fmt: skip
 
 

@@ -1,35 +1,38 @@
 """Each rule of the audit at its very edge: by hand-made evidence, where one millisecond or one offset decides."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from stream.joining.join import JoinSettings
-from stream.joining.task import READING, READING_1, Reading
 from stream.joining.task_settings import TaskSettings
 from stream.randomness.draws import Purpose, uniform
+from stream.recovery.journal import SettingsChange
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, Place, PredictionSeen, Settlement
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
 from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
-from stream.wire.events import Example, Logged, Outcome, Target
+from stream.wire.events import Example, Feedback, Logged, Outcome, Target
 from tests.pipeline import small_task
 
 WINDOW_MS, ORPHAN_MS, RETAIN_MS = 1_000, 500, 10_000  # of small_task
-NEVER_MS = 0  # a watermark by which nothing is overdue
 
 
 @dataclass
 class Story:
-    """What the topics of one partition say, in the order in which it is told; each kind has its own offsets."""
+    """What the topics of one partition say, in the order in which it is told; each kind has its own offsets.
 
-    settings: TaskSettings = field(default_factory=small_task)
+    Decisions are dated by their contexts, or by the ticks that are told.
+    """
+
+    settings: TaskSettings = field(default_factory=lambda: small_task(dated_by="context"))
+    change: SettingsChange | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)  # where each ended in the contexts and the feedback
-    reading: Reading = READING
     contexts: list[tuple[int, int, str | None, Logged | None]] = field(default_factory=list)
-    feedback: list[tuple[int, int, str | None, int | None, int | None]] = field(default_factory=list)
-    predictions: list[tuple[PredictionSeen, int]] = field(default_factory=list)
+    feedback: list[tuple[int, int, Feedback | int | None]] = field(default_factory=list)
+    predictions: list[PredictionSeen] = field(default_factory=list)
     examples: list[tuple[int, int, Example, int | None]] = field(default_factory=list)
     dead: list[tuple[int, int, int, str, int]] = field(default_factory=list)
 
@@ -44,10 +47,14 @@ class Story:
     ) -> None:
         offset = len(self.contexts)
         self.contexts.append((offset, at_ms, event_id, logged))
-        self.predictions.append((PredictionSeen(event_id, offset, offset, action, 0.5, at_ms, at_ms, target), step))
+        self.predictions.append(PredictionSeen(event_id, offset, step, offset, action, 0.5, at_ms, target))
 
     def answered(self, event_id: str, at_ms: int, reward: int = 1, action: int | None = None) -> int:
-        self.feedback.append((len(self.feedback), at_ms, event_id, reward, action))
+        self.feedback.append((len(self.feedback), at_ms, Feedback(event_id, reward, action=action)))
+        return len(self.feedback) - 1
+
+    def tick(self, at_ms: int, of_step: int = 0) -> int:
+        self.feedback.append((len(self.feedback), at_ms, of_step))
         return len(self.feedback) - 1
 
     def matched(self, event_id: str, delay_ms: int, by: int | None, settled_at_ms: int, **other: Any) -> None:
@@ -58,10 +65,18 @@ class Story:
     def expired(self, event_id: str, settled_at_ms: int, step: int = 1, **other: Any) -> None:
         example = Example(event_id, Outcome.EXPIRED, 1, 0.5, None, None, settled_at_ms)._replace(**other)
         self.examples.append((len(self.examples), step, example, None))
+        self.passed(settled_at_ms)
 
     def unmatched(self, event_id: str, settled_at_ms: int, passed: int | None = None, **other: Any) -> None:
+        step = other.pop("step", 1)
         example = Example(event_id, Outcome.UNMATCHED, 1, 0.5, None, None, settled_at_ms)._replace(**other)
-        self.examples.append((len(self.examples), 1, example, passed))
+        self.examples.append((len(self.examples), step, example, passed))
+        self.passed(settled_at_ms)
+
+    def passed(self, stream_ms: int) -> None:
+        """Let time pass by a tick, if it has not."""
+        if all(append_ms < stream_ms for _, append_ms, _ in self.feedback):
+            self.tick(stream_ms)
 
     def refused(self, of_feedback: int, kind: str, step: int = 1) -> None:
         self.dead.append((len(self.dead), FEEDBACK, of_feedback, kind, step))
@@ -69,33 +84,42 @@ class Story:
     def evidence(self) -> Evidence:
         found = Evidence()
         for contexts_end, feedback_end in self.steps or [(len(self.contexts), len(self.feedback))]:
-            found.add_step(contexts_end, feedback_end, self.reading)
+            found.add_step(contexts_end, feedback_end)
         found.add_predictions(self.predictions)
         found.add_contexts(self.contexts)
         found.add_feedback(self.feedback)
+        if self.settings.dated_by == "context":
+            found.date_by_contexts()
         found.add_examples(self.examples)
         found.add_dead_letters(self.dead)
         found.index_settlements()
         return found
 
-    def judged(self, watermark_ms: int = NEVER_MS) -> tuple[dict[str, int], list[str]]:
+    def judge(self, evidence: Evidence, fault: Callable[[str], None] = print) -> Judge:
+        settings = SettingsByStep(self.settings, evidence.stream_ms)
+        if self.change is not None:
+            settings.change(self.change)
+        return Judge(evidence, settings, len(self.steps) or 1, fault)
+
+    def judged(self) -> tuple[dict[str, int], list[str]]:
         """The counts that are not 0, and the faults."""
         faults: list[str] = []
         evidence = self.evidence()
-        judge = Judge(evidence, SettingsByStep(self.settings), watermark_ms, faults.append)
+        judge = self.judge(evidence, faults.append)
         for life in evidence.lives():
             judge.judge(life)
         evidence.close()
         return {name: number for name, number in judge.counts.items() if number}, faults
 
 
-@pytest.mark.parametrize(("watermark_ms", "is_overdue"), [(1_999, False), (2_000, False), (2_001, True)])
-def test_decision_is_overdue_only_after_its_deadline(watermark_ms: int, *, is_overdue: bool) -> None:
+@pytest.mark.parametrize(("stream_ms", "is_overdue"), [(1_999, False), (2_000, False), (2_001, True)])
+def test_decision_is_overdue_only_after_its_deadline(stream_ms: int, *, is_overdue: bool) -> None:
     story = Story()
     story.decided("a", 1_000)
-    counts, faults = story.judged(watermark_ms)
+    story.tick(stream_ms)
+    counts, faults = story.judged()
     assert counts == {"contexts": 1, "decided": 1}
-    assert faults == ([f"'a' is pending at {watermark_ms} ms; its deadline was 2000 ms"] if is_overdue else [])
+    assert faults == ([f"'a' is pending at {stream_ms} ms; its deadline was 2000 ms"] if is_overdue else [])
 
 
 @pytest.mark.parametrize(("delay_ms", "is_wrong"), [(WINDOW_MS, False), (WINDOW_MS + 1, True)])
@@ -122,7 +146,7 @@ def test_decision_expires_after_its_deadline_and_not_at_it(settled_at_ms: int, *
 def test_decision_makes_room_before_its_deadline_only_when_more_are_pending_than_may_be(
     decisions: int, *, is_wrong: bool
 ) -> None:
-    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
+    story = Story(small_task(dated_by="context", join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
     for number in range(decisions):
         story.decided(f"e{number}", 1_000, step=2)
     story.expired("e0", 1_000, step=2)
@@ -131,7 +155,7 @@ def test_decision_makes_room_before_its_deadline_only_when_more_are_pending_than
 
 
 def test_decisions_of_later_steps_made_no_room_and_those_of_earlier_ones_are_counted() -> None:
-    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
+    story = Story(small_task(dated_by="context", join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
     for number, step in enumerate((2, 2, 5)):  # the steps 1, 3 and 4 have decided nothing
         story.decided(f"e{number}", 1_000, step=step)
     found = story.evidence()
@@ -144,7 +168,7 @@ def test_decisions_of_later_steps_made_no_room_and_those_of_earlier_ones_are_cou
 
 
 def test_examples_before_it_take_no_room() -> None:
-    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
+    story = Story(small_task(dated_by="context", join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=2)))
     for number in range(4):
         story.decided(f"e{number}", 1_000, step=1)
     for number in range(2):
@@ -157,15 +181,15 @@ def test_examples_before_it_take_no_room() -> None:
 def test_feedback_is_late_after_the_deadline_and_not_at_it(at_ms: int, *, is_wrong: bool) -> None:
     story = Story()
     story.decided("a", 1_000)
-    story.expired("a", 2_001)
     story.answered("a", at_ms)
+    story.expired("a", 2_001)
     counts, faults = story.judged()
     assert counts == {"contexts": 1, "decided": 1, "expired": 1, "feedback": 1, "late": 1}
     assert len(faults) == is_wrong
 
 
 def test_feedback_in_time_is_late_all_the_same_when_its_decision_had_made_room() -> None:
-    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=1)))
+    story = Story(small_task(dated_by="context", join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, pending_max=1)))
     for name in "ab":
         story.decided(name, 1_000)
     story.expired("a", 1_000)
@@ -221,7 +245,7 @@ def test_refused_feedback_names_another_action_than_the_decision_that_it_came_to
     story.decided("a", 1_000, action=1)
     story.refused(story.answered("a", 1_100, action=2), DEAD_LETTER_MISMATCHED)
     assert story.judged() == ({"contexts": 1, "decided": 1, "feedback": 1, "mismatched": 1}, [])
-    story.feedback[0] = (0, 1_100, "a", 1, 1)
+    story.feedback[0] = (0, 1_100, Feedback("a", 1, action=1))
     assert len(story.judged()[1]) == 1
 
 
@@ -234,7 +258,7 @@ def test_orphan_that_is_refused_names_another_action_than_the_decision_that_came
     story.predictions.clear()
     story.decided("a", 1_100, action=2, step=2)
     story.contexts.pop()
-    story.predictions[0] = (story.predictions[0][0]._replace(context_offset=0), 2)
+    story.predictions[0] = story.predictions[0]._replace(context_offset=0)
     assert story.judged()[1] == ["feedback at offset 0 was refused as of another action, 2; decided for 'a' was 2"]
 
 
@@ -264,29 +288,109 @@ def test_feedback_is_refused_by_the_action_of_the_decision_that_is_pending_and_n
     assert len(twice_decided((2, 1), 1).judged()[1]) == 1
 
 
-def test_duplicate_of_another_action_should_have_been_refused_but_not_by_the_first_rules() -> None:
-    for reading, wrong in ((READING, 1), (READING_1, 0)):
-        story = Story(reading=reading)
-        story.decided("a", 1_000)
-        story.matched("a", 0, story.answered("a", 1_000), 1_000)
-        story.answered("a", 1_100, action=2)
-        counts, faults = story.judged()
-        assert (counts["feedback_duplicates"], len(faults)) == (1, wrong)
+def test_duplicate_of_another_action_should_have_been_refused() -> None:
+    story = Story()
+    story.decided("a", 1_000)
+    story.matched("a", 0, story.answered("a", 1_000), 1_000)
+    story.answered("a", 1_100, action=2)
+    counts, faults = story.judged()
+    assert (counts["feedback_duplicates"], len(faults)) == (1, 1)
 
 
-def test_place_of_a_record_is_the_step_that_ends_behind_it_and_how_that_was_read() -> None:
+def test_step_of_a_record_is_the_one_that_ends_behind_it() -> None:
     evidence = Evidence()
-    first, second = Reading(partitions=2), Reading(partitions=3)
-    for ends, reading in (((2, 1), first), ((2, 1), first), ((5, 4), second), ((6, 4), first)):
-        evidence.add_step(*ends, reading)
-    assert [evidence.place(CONTEXTS, offset, 7).step for offset in range(7)] == [0, 0, 2, 2, 2, 3, 4]
-    assert [evidence.place(FEEDBACK, offset, 7).number for offset in range(5)] == [1, 3, 3, 3, 5]
-    assert [evidence.reading_of(step).partitions for step in range(5)] == [2, 2, 3, 2, 2]
-    assert evidence.place(FEEDBACK, 3, 7) == Place(2, 7, FEEDBACK, 3)
+    for ends in ((2, 1), (2, 1), (5, 4), (6, 4)):
+        evidence.add_step(*ends)
+    assert [evidence.step_of(CONTEXTS, offset) for offset in range(7)] == [1, 1, 3, 3, 3, 4, 5]
+    assert [evidence.step_of(FEEDBACK, offset) for offset in range(5)] == [1, 3, 3, 3, 5]
+    assert [evidence.feedback_end(step) for step in range(5)] == [0, 1, 1, 4, 4]
     evidence.close()
 
 
-MATCH, LOGGED = small_task(play="match"), small_task("late-ucb", play="logged")
+def test_inputs_merge_by_the_largest_time_so_far_of_a_step_where_a_clock_steps_back() -> None:
+    story = Story(steps=[(2, 3), (3, 4)])
+    for name, at_ms in (("a", 1_300), ("b", 1_200), ("c", 1_100)):
+        story.decided(name, at_ms)
+    for at_ms in (1_250, 1_350, 1_200, 1_150):
+        story.answered("other", at_ms)
+    found = story.evidence()
+    lives = list(found.lives())
+    places = [seen.place for life in lives for seen in life.contexts]
+    places += [seen.place for life in lives for seen in life.feedback]
+    assert [(place.input, place.offset) for place in sorted(places)] == [
+        (FEEDBACK, 0), (CONTEXTS, 0), (CONTEXTS, 1), (FEEDBACK, 1), (FEEDBACK, 2), (CONTEXTS, 2), (FEEDBACK, 3)
+    ]  # fmt: skip
+    assert [found.stream_ms(step) for step in range(3)] == [0, 1_350, 1_350]
+    found.close()
+
+
+def ticked(*ticks: tuple[int, int], steps: int = 3) -> Story:
+    """An event decided in each of some steps, of which each applies, after the first, the next of these ticks."""
+    story = Story(small_task())
+    for number in range(steps):
+        story.decided(f"e{number + 1}", 1_000, step=number + 1)
+    story.steps = [(number + 1, min(number, len(ticks))) for number in range(steps)]
+    story.steps.append((steps, len(ticks)))
+    for at_ms, of_step in ticks:
+        story.tick(at_ms, of_step)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("ticks", "dates"),
+    [
+        ([(1_100, 1), (1_200, 2), (1_300, 3)], [1_100, 1_200, 1_300]),
+        ([(1_100, 1), (1_150, 1), (1_200, 2)], [1_100, 1_200, None]),  # a second one of a step
+        ([(1_100, 2), (1_200, 1), (1_300, 2)], [1_200, 1_300, None]),  # of a step that is not made yet
+        ([(1_100, 0), (1_200, 4), (1_300, 9)], [None, None, None]),  # of none that ever wrote one
+        ([(1_100, 1), (1_050, 2), (1_300, 3)], [1_100, 1_100, 1_300]),  # times do not go back
+    ],
+)
+def test_decisions_of_a_step_are_dated_by_the_first_tick_that_names_it_and_is_applied_after_it(
+    ticks: list[tuple[int, int]], dates: list[int | None]
+) -> None:
+    found = ticked(*ticks).evidence()
+    dated = [prediction.dated for life in found.lives() for prediction in life.predictions]
+    assert [one and one.ms for one in dated] == dates
+    assert list(found.undated()) == [number + 1 for number, at_ms in enumerate(dates) if at_ms is None]
+    found.close()
+
+
+def test_decision_that_was_dated_before_one_of_an_earlier_step_may_wait_for_that() -> None:
+    story = ticked((1_100, 0), (1_200, 0), (1_300, 2), (2_400, 1), (3_300, 0), (9_000, 0))
+    found = story.evidence()
+    dated = [prediction.dated for life in found.lives() for prediction in life.predictions if prediction.dated]
+    assert [(one.ms, one.is_early) for one in dated] == [(2_400, False), (1_300, True)]
+    assert story.judged()[1] == ["'e1' is pending at 9000 ms; its deadline was 3400 ms"]
+
+
+def test_feedback_that_came_before_the_tick_has_no_delay() -> None:
+    story = Story(small_task())
+    story.decided("a", 1_000)
+    story.steps = [(1, 0), (1, 3)]
+    story.matched("a", 0, story.answered("a", 1_500), 1_500, step=2)
+    story.tick(1_400, 1)
+    assert story.judged()[1] == []
+    story.feedback.reverse()
+    story.feedback = [(offset, at_ms, event) for offset, (_, at_ms, event) in enumerate(story.feedback)]
+    story.examples = [(*story.examples[0][:3], 1)]
+    assert len(story.judged()[1]) == 1
+
+
+@pytest.mark.parametrize(("step", "settled_at_ms", "is_wrong"), [(2, 1_400, False), (3, 1_700, True)])
+def test_decision_that_is_overdue_by_other_settings_expires_in_their_first_step(
+    step: int, settled_at_ms: int, *, is_wrong: bool
+) -> None:
+    story = Story(steps=[(1, 1), (1, 1), (1, 2)])
+    story.change = SettingsChange(2, small_task(dated_by="context", join=JoinSettings(window_ms=300)))
+    story.decided("a", 1_000)
+    story.tick(1_400)
+    story.tick(1_700)
+    story.expired("a", settled_at_ms, step)
+    assert bool(story.judged()[1]) == is_wrong
+
+
+MATCH, LOGGED = small_task(dated_by="context", play="match"), small_task("late-ucb", dated_by="context", play="logged")
 THIRD = 1 / 3
 
 
@@ -307,7 +411,7 @@ def test_decision_is_unmatched_where_the_log_has_another_action_and_nowhere_else
 
 @pytest.mark.parametrize("event_id", [f"e{number}" for number in range(8)])
 def test_decision_of_a_log_that_was_not_uniform_counts_by_the_draw_of_its_id(event_id: str) -> None:
-    story = Story(small_task(play="match", propensity_min=0.3))
+    story = Story(small_task(dated_by="context", play="match", propensity_min=0.3))
     story.decided(event_id, 1_000, logged=Logged(1, 0.6), target=Target(1, 0.5))
     story.unmatched(event_id, 1_000)
     assert bool(story.judged()[1]) == (uniform(0, Purpose.LOG, event_id) < 0.5)
@@ -338,7 +442,7 @@ def test_feedback_waits_anew_where_an_earlier_one_had_made_room_and_the_example_
     story.steps = [(0, 1), (1, 2)]
     story.refused(first, DEAD_LETTER_ORPHAN, dropped_in)
     story.decided("a", 1_000, logged=Logged(2, THIRD), target=Target(1, 0.5))
-    story.unmatched("a", 1_000, second if dropped_in == 1 else None)
+    story.unmatched("a", 950, second if dropped_in == 1 else None, step=2)
     counts, faults = story.judged()
     assert (counts["orphans_dropped"], counts[counted], faults) == (1, 1, [])
 
@@ -369,7 +473,7 @@ def test_unmatched_decision_has_no_reward() -> None:
         (LOGGED, Logged(2, 0.5), Target(2, 1.0), "action 1 with propensity 0.5; the log has 2 with 0.5"),
         (LOGGED, Logged(1, 0.4), Target(2, 1.0), "action 1 with propensity 0.5; the log has 1 with 0.4"),
         (LOGGED, Logged(1, 0.5), None, "has no target, and its context has a decision of a log"),
-        (small_task(), None, Target(2, 1.0), "has a target, and no decision of a log was looked at"),
+        (small_task(dated_by="context"), None, Target(2, 1.0), "has a target, and no decision of a log was looked at"),
         (MATCH, Logged(1, THIRD), Target(2, 0.5), "action 1 with propensity 0.5 is not its target"),
     ],
 )
@@ -386,7 +490,7 @@ def test_prediction_is_what_is_to_be_played(
 
 def test_propensity_below_the_least_is_counted_where_the_learner_weighs_by_it() -> None:
     for learner, floored in (("banditron", {"propensities_floored": 1}), ("late-ucb", {})):
-        story = Story(small_task(learner, play="logged", propensity_min=0.6))
+        story = Story(small_task(learner, dated_by="context", play="logged", propensity_min=0.6))
         story.decided("a", 1_000, logged=Logged(1, 0.5), target=Target(2, 1.0))
         assert story.judged() == ({"contexts": 1, "decided": 1} | floored, [])
 
@@ -395,7 +499,7 @@ def test_unmatched_decision_was_settled_when_its_context_was_applied() -> None:
     story = Story(MATCH)
     story.decided("a", 1_000, logged=Logged(2, THIRD), target=Target(1, 0.5))
     story.unmatched("a", 900)
-    assert Judge(story.evidence(), SettingsByStep(MATCH), 0, print)._settlement_place(1) == Place(0, 1_000, CONTEXTS, 0)
+    assert story.judge(story.evidence())._settlement_place(1) == Place(1, 1_000, CONTEXTS, 0)
 
 
 def test_settlement_is_that_of_the_decision_with_as_many_of_its_id_before_it() -> None:
@@ -407,31 +511,36 @@ def test_settlement_is_that_of_the_decision_with_as_many_of_its_id_before_it() -
     story.expired("b", 2_006)
     story.expired("a", 2_011)
     found = story.evidence()
-    assert found.settlement(1) == Settlement(
-        1, Outcome.MATCHED, 1_007, 1_000, Place(0, 1_000, CONTEXTS, 0), Place(0, 1_007, FEEDBACK, 0)
-    )
-    assert found.settlement(2) == Settlement(1, Outcome.EXPIRED, 2_006, 1_005, Place(0, 1_005, CONTEXTS, 1), None)
-    assert found.settlement(3) == Settlement(1, Outcome.EXPIRED, 2_011, 1_010, Place(0, 1_010, CONTEXTS, 2), None)
+    settled = [found.settlement(number) for number in (1, 2, 3)]
+    assert [one.prediction and one.prediction.offset for one in settled] == [0, 1, 2]
+    assert [one.prediction and one.prediction.dated and one.prediction.dated.ms for one in settled] == [
+        1_000, 1_005, 1_010,
+    ]  # fmt: skip
+    assert [one._replace(prediction=None) for one in settled] == [
+        Settlement(1, Outcome.MATCHED, 1_007, None, Place(1, 1_000, CONTEXTS, 0), Place(1, 1_007, FEEDBACK, 0)),
+        Settlement(1, Outcome.EXPIRED, 2_006, None, Place(1, 1_005, CONTEXTS, 1), None),
+        Settlement(1, Outcome.EXPIRED, 2_011, None, Place(1, 1_010, CONTEXTS, 2), None),
+    ]
     assert [found.decision_place(number) for number in (1, 3)] == [
-        Place(0, 1_000, CONTEXTS, 0),
-        Place(0, 1_010, CONTEXTS, 2),
+        Place(1, 1_000, CONTEXTS, 0),
+        Place(1, 1_010, CONTEXTS, 2),
     ]
     assert found.decision_place(4) is None
     found.close()
 
 
-@pytest.mark.parametrize(("second_ms", "is_forgotten"), [(1_499, True), (1_500, False), (1_501, False)])
-def test_id_is_forgotten_for_a_settlement_before_a_feedback_and_not_for_a_later_one(
-    second_ms: int, *, is_forgotten: bool
-) -> None:
-    story = Story(small_task(join=JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, retain_ms=60_000, retained_max=1)))
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_id_is_forgotten_for_a_settlement_before_a_feedback_and_not_for_a_later_one(*, is_forgotten: bool) -> None:
+    limits = JoinSettings(window_ms=WINDOW_MS, orphan_ms=500, retain_ms=60_000, retained_max=1)
+    story = Story(small_task(dated_by="context", join=limits))
     for name in "ab":
         story.decided(name, 1_000)
     story.matched("a", 0, story.answered("a", 1_000), 1_000)
-    again = story.answered("a", 1_500)
-    story.matched("b", second_ms - 1_000, story.answered("b", second_ms), second_ms)
+    for name in "ba" if is_forgotten else "ab":
+        answered = story.answered(name, 1_500)
+        if name == "b":
+            story.matched("b", 500, answered, 1_500)
     counts, faults = story.judged()
-    assert again == 1
     assert counts.get("orphans_waiting", 0) == is_forgotten
     assert counts.get("feedback_duplicates", 0) == (not is_forgotten)
     assert faults == []

@@ -8,7 +8,6 @@ from stream.joining.join import JoinSettings
 from stream.joining.task_settings import TaskSettings
 from stream.recovery.journal import SettingsChange
 from stream.verifying.settings_by_step import SettingsByStep
-from stream.wire.records import Record
 from tests.pipeline import small_task
 
 
@@ -19,15 +18,20 @@ def limits(retain_ms: int, orphan_ms: int, retained_max: int) -> TaskSettings:
 A, B, C = limits(1_000, 100, 50), limits(10, 1, 60), limits(5_000, 500, 40)
 
 
-def feedback(offset: int, append_ms: int) -> Record:
-    return Record("feedback", 0, offset, append_ms, None, b"", ())
+STREAM_MS = {4: 2_000, 8: 3_000}
+"""After the steps before the changes."""
 
 
-def three(feedback_end_ms: tuple[int, int] = (2_000, 3_000)) -> SettingsByStep:
+def opened() -> SettingsByStep:
+    """A at every step."""
+    return SettingsByStep(A, STREAM_MS.__getitem__)
+
+
+def three() -> SettingsByStep:
     """A up to step 4, B from step 5 and C from step 9 on."""
-    found = SettingsByStep(A)
-    assert found.change(SettingsChange(5, B), 20, feedback_end_ms[0]) == ""
-    assert found.change(SettingsChange(9, C), 30, feedback_end_ms[1]) == ""
+    found = opened()
+    assert found.change(SettingsChange(5, B)) == ""
+    assert found.change(SettingsChange(9, C)) == ""
     return found
 
 
@@ -35,7 +39,7 @@ def test_settings_of_a_step_are_those_of_the_last_change_before_it() -> None:
     found = three()
     assert [found.at(step) for step in (0, 1, 4, 5, 8, 9, 99)] == [A, A, A, B, B, C, C]
     assert (found.latest, found.settings_from) == (C, 9)
-    assert (SettingsByStep(A).latest, SettingsByStep(A).settings_from) == (A, 0)
+    assert (opened().latest, opened().settings_from) == (A, 0)
 
 
 @pytest.mark.parametrize(
@@ -63,27 +67,14 @@ def test_orphans_wait_by_their_own_setting() -> None:
     assert [three().orphan_passed(3_000, 9, now_ms) for now_ms in (3_500, 3_501)] == [False, True]
 
 
-def test_time_before_a_change_is_that_of_its_feedback_too() -> None:
-    found = three(feedback_end_ms=(-1, -1))
-    assert not found.retain_passed(1_000, 9, 2_000)
-    found.heard(feedback(20, 2_500))  # of step 5 or later
-    found.heard(feedback(30, 2_600))
-    assert not found.retain_passed(1_000, 5, 1_000)
-    assert [found.retain_passed(since_ms, 9, 2_600) for since_ms in (2_489, 2_490)] == [True, False]
-    found.heard(feedback(19, 2_100))
-    assert [found.retain_passed(since_ms, 5, 2_110) for since_ms in (1_099, 2_100)] == [True, False]
-    found.heard(feedback(19, 1_000))  # time does not go back
-    assert found.retain_passed(1_099, 9, 1_100)
-
-
 def test_limit_of_memory_holds_until_the_next_change() -> None:
     assert three().retained_max == 40
     assert three().retained_limits(1) == [(50, 5)]
     assert three().retained_limits(8) == [(50, 5), (60, 9)]
     assert three().retained_limits(9) == [(50, 5), (60, 9), (40, None)]
-    assert SettingsByStep(A).retained_limits(7) == [(50, None)]
+    assert opened().retained_limits(7) == [(50, None)]
 
 
 def test_change_that_cannot_be_is_told() -> None:
-    found = SettingsByStep(A)
-    assert "has seed = 0; got 3: this cannot change" in found.change(SettingsChange(2, replace(A, seed=3)), 0, 0)
+    found = opened()
+    assert "has seed = 0; got 3: this cannot change" in found.change(SettingsChange(2, replace(A, seed=3)))

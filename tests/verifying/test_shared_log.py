@@ -21,7 +21,7 @@ def pipeline() -> Pipeline:
     sources = pipeline.replay(dataset, 60, rate=200), pipeline.feedback(dataset, plan("lognormal:100ms,1.0", loss=0.1))
     pipeline.run(sources, *learners)
     for learner in (*learners, *learners):
-        learner.tell_replica()
+        learner.report_replica()
     return pipeline
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stream.wire.codec import HEADERS, MalformedError
 from stream.wire.dead_letters import DEAD_LETTER_MISMATCHED, dead_letter_headers, decode_dead_letter, encode_dead_letter
 from stream.wire.records import Headers, Record
+from stream.wire.ticks import tick_headers
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COUNTS = st.integers(0, 2**63 - 1)
@@ -25,9 +26,9 @@ def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offse
     assert decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
 
 
-def letter_of(wrong: Record) -> Record:
+def letter_of(wrong: Record, kind: str = "malformed", reason: str = "why") -> Record:
     """The dead letter of a record, as it is read."""
-    key, value, headers = encode_dead_letter(wrong, "malformed", "why")
+    key, value, headers = encode_dead_letter(wrong, kind, reason)
     return Record("dead-letter", wrong.partition, 0, 2_000, key, value, headers)
 
 
@@ -104,20 +105,34 @@ def test_dead_letter_without_a_header_is_refused(missing: str) -> None:
         decode_dead_letter(record(b"", headers=headers))
 
 
-def test_golden_dead_letter_headers_are_those_of_version_1() -> None:
-    headers = dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1")
-    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
-    assert lines == (GOLDEN / "dead-letter.headers").read_text()
+def lines_of(headers: Headers) -> str:
+    """Headers as a golden file has them."""
+    return "".join(f"{name}: {content.decode()}\n" for name, content in headers)
 
 
-def test_golden_headers_of_a_dead_letter_that_was_cut_and_has_headers_of_its_own() -> None:
+def cut_letter() -> Record:
+    """A dead letter whose key, value and headers were cut, and that has headers of its own."""
     own = (
         ("onebit-version", b"1"), ("large", b"x" * 10**6), ("onebit-offset", b"5"), ("original-onebit-offset", b"6"),
         ("original-x", b"7"), ("trace", b"8"),
     )  # fmt: skip
     wrong = Record("onebit.feedback", 2, 41, 1_000, b"k" * 500_001, b"v" * 500_002, own)
     reason = "feedback for 'a': expected action 2, as it was decided; got 1"
-    key, value, headers = encode_dead_letter(wrong, DEAD_LETTER_MISMATCHED, reason)
-    assert (key, value) == (b"k" * 500_000, b"v" * 500_000)
-    lines = "".join(f"{name}: {content.decode()}\n" for name, content in headers)
-    assert lines == (GOLDEN / "dead-letter.own.headers").read_text()
+    return letter_of(wrong, DEAD_LETTER_MISMATCHED, reason)
+
+
+GOLDEN_HEADERS = {
+    "dead-letter.headers": dead_letter_headers("onebit.contexts", 2, 41, "malformed", "id: expected a text; got 1"),
+    "dead-letter.own.headers": cut_letter().headers,
+    "feedback.tick.headers": tick_headers(12),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN_HEADERS)
+def test_golden_headers_are_those_of_version_1(name: str) -> None:
+    assert lines_of(GOLDEN_HEADERS[name]) == (GOLDEN / name).read_text()
+
+
+def test_key_and_value_of_a_dead_letter_are_cut() -> None:
+    letter = cut_letter()
+    assert (letter.key, letter.value) == (b"k" * 500_000, b"v" * 500_000)

@@ -43,7 +43,7 @@ CONTEXTS = objects(id=IDS, x=st.one_of(objects(i=st.one_of(INDICES, LISTS), v=LI
 FEEDBACK = objects(id=IDS, reward=LITERALS, label=LITERALS, action=LITERALS)
 PREDICTIONS = objects(
     id=IDS, action=LITERALS, greedy=LITERALS, propensity=LITERALS, scores=st.one_of(LISTS, st.just(b"[0.5,1,-2]")),
-    model_version=LITERALS, decided_at_ms=LITERALS, context_offset=LITERALS,
+    model_version=LITERALS, context_offset=LITERALS,
 )  # fmt: skip
 
 
@@ -83,8 +83,8 @@ def test_a_feedback_is_read_as_field_by_field(value: bytes) -> None:
 
 
 @example(
-    b'{"id":"a","action":0,"greedy":0,"propensity":1,"scores":[0,1],"model_version":0,"context_offset":0,'
-    b'"decided_at_ms":18446744073709551616}'
+    b'{"id":"a","action":0,"greedy":0,"propensity":1,"scores":[0,1],"model_version":0,'
+    b'"context_offset":18446744073709551616}'
 )
 @given(PREDICTIONS)
 def test_an_answer_is_read_as_field_by_field(value: bytes) -> None:
@@ -100,7 +100,7 @@ def test_an_answer_is_read_as_field_by_field(value: bytes) -> None:
         (
             typed_fields.read_prediction,
             b'{"id":"a","action":1,"greedy":1,"propensity":1.0,"scores":[0.5,1.0],"model_version":3,'
-            b'"decided_at_ms":12,"context_offset":0}',
+            b'"context_offset":0}',
         ),
     ],
 )

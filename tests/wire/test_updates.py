@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stream.wire.events import Decision, Features
 from stream.wire.records import Record
-from stream.wire.sections import Section, encode_section
+from stream.wire.sections import Section, encode_section, headed
 from stream.wire.updates import (
     CORRECTED,
     DECIDED,
@@ -115,7 +115,7 @@ ONE = columns_of([entry(SETTLED, Features(np.array([4], np.int32), np.array([2.0
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"newer": np.zeros(1)}, "u/0 offset 7 has the column 'newer', which this version of Onebit does not know"),
+        ({"newer": np.zeros(1)}, "u/0 offset 7: .*newer"),
         ({"nnz": np.array([2], np.int32)}, r"offset 7: .* cannot be read: .*nnz: expected 1 in all; got 2"),
         ({"action": np.array([2], np.int64)}, "actions: expected 1 of int32; got"),
         ({"greedy": np.array([2, 1], np.int32)}, "greedy: expected 1 of int32; got"),
@@ -133,3 +133,9 @@ def test_a_record_that_is_not_as_the_format_says_is_refused_with_its_place(
     section = Section("updates", {"partition": 0, "step": 1, "part": 0, "follows": 0}, columns)
     with pytest.raises(UpdatesError, match=message):
         decoded(b"".join(encode_section(section)))
+
+
+def test_a_record_that_claims_more_entries_than_it_holds_is_refused_with_its_place() -> None:
+    head = headed({"name": "updates", "values": {}, "arrays": [["kind", "|i1", [10**12]]]})
+    with pytest.raises(UpdatesError, match=r"^u/0 offset 7: .*bytes left"):
+        decoded(head + b"x")

@@ -303,7 +303,15 @@ class GroupConsumer(Reader):
 
 
 def _generation_of(metadata: bytes) -> int:
-    """The generation in a group's metadata: it stands behind a tag, in four bytes, little end first."""
+    """The generation in a group's metadata: it stands behind a tag, in four bytes, little end first.
+
+    Raises:
+        BrokerError: the metadata have another form.
+    """
     begin = len(_METADATA_TAG)
-    assert metadata.startswith(_METADATA_TAG), f"metadata of a group in an unknown form: {metadata!r}"
+    if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:
+        raise BrokerError(
+            f"metadata of a consumer group: expected {_METADATA_TAG!r} and four bytes; got {metadata[:40]!r}: this "
+            "version of confluent-kafka writes another form; install the one that Onebit requires"
+        )
     return int.from_bytes(metadata[begin : begin + 4], "little", signed=True)

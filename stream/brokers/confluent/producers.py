@@ -31,9 +31,11 @@ from stream.brokers.confluent.headers import headers_to_send
 from stream.brokers.confluent.membership import GroupConsumer
 from stream.brokers.confluent.security import is_refusal
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, Consumer, FencedError
+from stream.brokers.refusals import without_append_time
 from stream.wire.records import Headers, TopicPartition
 
 _kafka: Any = confluent_kafka
+_BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _QUEUED_RECORDS_MAX = 20_000
 _QUEUED_KIB_MAX = 32 << 10
@@ -170,7 +172,8 @@ class _Sent:
 
     def _hear_last(self, error: Any, message: Any) -> None:
         if error is None:
-            self._append_ms[message.topic(), message.partition()] = message.timestamp()[1]
+            kind, append_ms = message.timestamp()
+            self._append_ms[message.topic(), message.partition()] = append_ms if kind == _BY_BROKER else -1
         else:
             self._hear_failure(error, message)
 
@@ -199,6 +202,9 @@ class _Sent:
                 f"could not write {left} records: Kafka at {self._connection.bootstrap} did not answer within "
                 f"{self._connection.request_timeout_ms} ms; see that it runs and is reachable"
             )
+        for tp, ms in append_ms.items():
+            if ms < 0:
+                raise without_append_time(*tp)
         return append_ms
 
     def needs(self) -> list[Acl]:

@@ -15,6 +15,7 @@ What kafka-python leaves to its caller:
 - When the broker says that a producer's epoch is not the newest, which is how a zombie hears of its successor, it asks
   for a new epoch, as a producer may that has lost its way. Now and then it gets one, and its successor is fenced. Here
   it does not ask (`_do_not_come_back`).
+- Its metadata of a record in a CreateTime topic have the sender's time for the append time (`_Sent.settle`).
 - It queues without a limit, and its own close raises, and leaves its thread, when records are not settled.
 """
 
@@ -33,6 +34,7 @@ from stream.brokers.kafka_python.foreign import NULL, NullSerializer, headers_to
 from stream.brokers.kafka_python.membership import GroupConsumer, offsets_of
 from stream.brokers.kafka_python.security import is_refusal
 from stream.brokers.port import Acl, BrokerError, BrokerUnavailableError, Consumer, FencedError
+from stream.brokers.refusals import without_append_time
 from stream.wire.records import Headers, TopicPartition
 
 _QUEUED_RECORDS_MAX = 20_000
@@ -118,6 +120,7 @@ class _Sent:
         appended_ms, self._appended_ms = self._appended_ms, {}
         deadline_s = time.monotonic() + (self._connection.patience_s if wait else 0)
         failed: tuple[int, Exception | None] = (0, None)
+        undated: TopicPartition | None = None
         for future in futures:
             try:
                 written = future.get(max(0.0, deadline_s - time.monotonic()))
@@ -125,10 +128,15 @@ class _Sent:
                 failed = (failed[0] + 1, failed[1] or error)
                 continue
             tp = TopicPartition(written.topic, written.partition)
-            if written.timestamp > appended_ms.get(tp, -1):
-                appended_ms[tp] = written.timestamp
+            _, append_ms, _ = future._produce_future.value
+            if append_ms < 0:
+                undated = tp
+            elif append_ms > appended_ms.get(tp, -1):
+                appended_ms[tp] = append_ms
         if failed[1] is not None:
             self._connection.refuse(f"write {failed[0]} of {len(futures)} records", failed[1], self.needs())
+        if undated is not None:
+            raise without_append_time(*undated)
         return appended_ms
 
     def needs(self) -> list[Acl]:

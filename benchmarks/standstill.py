@@ -1,0 +1,203 @@
+"""How long do partitions decide nothing when a learner joins, when it leaves, and when the broker pauses?
+
+    python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
+
+On a single-node Kafka a learner settles so many ids in each partition and retains them. Then contexts come at a
+steady rate, and the longest time between two predictions of each partition is measured, by their append times: while
+a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose length is taken off. The
+steady gap, with nothing happening, stands beside them.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+
+from stream.brokers.connecting import ADAPTERS, connect
+from stream.brokers.local_kafka import LocalKafka, local_kafka
+from stream.brokers.port import Broker
+from stream.cli.sources import load_settings
+from stream.reporting.versions import versions
+from stream.testing.processes import Programs, wait_for
+from stream.wire.topics import Topics
+
+RATE = 1_000
+PAUSE_S = 1.5
+LOOK_S = 10.0
+FILL_S = 1_800.0
+
+
+def context(number: int) -> bytes:
+    """A context with four features."""
+    return json.dumps({"id": f"{number:020}", "x": [1, number % 2, number % 3, number % 5]}).encode()
+
+
+def fill(producer: Any, topics: Topics, partitions: int, ids: int) -> None:
+    """Write contexts and, right behind each, its feedback; partition by partition in turns."""
+    for number in range(partitions * ids):
+        key, partition = b"%020d" % number, number % partitions
+        for topic, value in (
+            (topics.contexts, context(number)),
+            (topics.feedback, b'{"id":"%s","reward":%d}' % (key, number % 2)),
+        ):
+            while True:
+                try:
+                    producer.produce(topic, value, key, partition)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+    producer.flush()
+
+
+@contextmanager
+def steady(producer: Any, topics: Topics, partitions: int) -> Iterator[None]:
+    """Contexts at a steady rate, to all partitions in turns."""
+    stop, numbers = threading.Event(), count(10**12)
+
+    def send() -> None:
+        while not stop.wait(0.01):
+            for number in (next(numbers) for _ in range(RATE // 100)):
+                producer.produce(topics.contexts, context(number), b"%020d" % number, number % partitions)
+            producer.poll(0)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        producer.flush()
+
+
+class Gaps:
+    """The append times of the predictions that appear while it runs."""
+
+    def __init__(self, bootstrap: str, topics: Topics, partitions: int) -> None:
+        self._consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "gaps", "isolation.level": "read_committed"}
+        )
+        end = confluent_kafka.OFFSET_END
+        self._consumer.assign([confluent_kafka.TopicPartition(topics.predictions, n, end) for n in range(partitions)])
+        self._partitions = partitions
+        self._consumer.poll(2.0)
+
+    def during(self, act: Callable[[], None]) -> dict[int, int]:
+        """The longest gap of each partition, in ms, from shortly before something is done until a while after."""
+        times: dict[int, list[int]] = defaultdict(list)
+        done = threading.Event()
+
+        def run() -> None:
+            time.sleep(2.0)
+            act()
+            time.sleep(LOOK_S)
+            done.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while not done.is_set():
+            for message in self._consumer.consume(1_000, 0.1):
+                if message.error() is None:
+                    times[message.partition() or 0].append(message.timestamp()[1])
+        thread.join()
+        return {
+            partition: max((after - before for before, after in pairwise(times[partition])), default=-1)
+            for partition in range(self._partitions)
+        }
+
+
+def held_by(broker: Broker, group: str, instance: str) -> set[int]:
+    """The partitions of one member of a group."""
+    members = broker.members(group)
+    return {tp.partition for name, tps in members.items() if name.endswith(instance) for tp in tps}
+
+
+def measure(kafka: LocalKafka, client: str, partitions: int, ids: int) -> dict[str, Any]:
+    """Fill the partitions, and find the longest gaps."""
+    settings = load_settings({
+        "bootstrap": kafka.bootstrap, "client": client, "learner": ["banditron"], "n_classes": 2, "n_features": 4,
+        "window": "1m", "retain": "24h", "model": "own", "retained_max": ids, "partitions": partitions,
+    })  # fmt: skip
+    topics = Topics.with_prefix(settings.topic_prefix)
+    broker = connect(kafka.bootstrap, client=client)
+    broker.create_topics(topics.specs(partitions))
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
+    found: dict[str, Any] = {"client": client, "partitions": partitions, "ids": ids, "rate": RATE}
+    with tempfile.TemporaryDirectory() as directory:
+        programs = Programs(Path(directory), settings.environment())
+        try:
+            programs.start("learn", "--instance", "first")
+            fill(producer, topics, partitions, ids)
+            group = f"{settings.topic_prefix}learner"
+            with steady(producer, topics, partitions):
+                gaps = Gaps(kafka.bootstrap, topics, partitions)
+                wait_for(lambda: min(gaps.during(lambda: None).values()) >= 0, "all partitions decide", FILL_S)
+                found["steady"] = gaps.during(lambda: None)
+                second = []
+
+                def join() -> None:
+                    second.append(programs.start("learn", "--instance", "second"))
+                    wait_for(lambda: bool(held_by(broker, group, "second")), "the second learner has partitions")
+
+                found["joins"] = gaps.during(join)
+                found["moved"] = sorted(held_by(broker, group, "second"))
+                found["leaves"] = gaps.during(lambda: _ends(second[0].stop()))
+                found["pause"] = gaps.during(lambda: _pause(kafka.pid))
+        except AssertionError:
+            print(programs.said(), file=sys.stderr)
+            raise
+        finally:
+            programs.close()
+    broker.close()
+    return found
+
+
+def _ends(code: int) -> None:
+    if code:
+        raise AssertionError(f"the second learner ended with exit code {code}")
+
+
+def _pause(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(PAUSE_S)
+    os.kill(pid, signal.SIGCONT)
+
+
+def main() -> None:
+    """Measure, print the longest gap of each kind, and keep them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ids", type=int, default=200_000, help="settled ids of each partition")
+    parser.add_argument("--partitions", type=int, default=10)
+    parser.add_argument("--client", choices=list(ADAPTERS), default="confluent")
+    parser.add_argument("--results", type=Path, help="write the gaps as JSON")
+    arguments = parser.parse_args()
+    with local_kafka() as kafka:
+        found = measure(kafka, arguments.client, arguments.partitions, arguments.ids)
+    moved = set(found["moved"])
+    stays = [partition for partition in range(arguments.partitions) if partition not in moved]
+    print(f"steady: {max(found['steady'].values()):,} ms")
+    for what in ("joins", "leaves"):
+        of = found[what]
+        stay_ms, move_ms = max(of[n] for n in stays), max(of[n] for n in moved)
+        print(f"{what}: those that stay {stay_ms:,} ms, those that move {move_ms:,} ms")
+    print(f"pause of {PAUSE_S:g} s: {max(found['pause'].values()) - 1_000 * PAUSE_S:,.0f} ms beyond it")
+    if arguments.results is not None:
+        about = {"measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions()}
+        arguments.results.write_text(json.dumps(about | found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

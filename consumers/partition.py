@@ -1,0 +1,218 @@
+"""One partition of a learner process: its inputs, its task, its place in the journal, and its next step."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from consumers.shared_model import Reported, SharedModel, Slots
+from stream.brokers.port import Consumer
+from stream.joining.task import Effects, Task, merge
+from stream.joining.task_settings import TaskSettings
+from stream.recovery.commit import Commit, predictions_digest
+from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
+from stream.recovery.snapshot_chunks import Message
+from stream.sharing.view import View
+from stream.wire.codec import encode_prediction
+from stream.wire.records import Record, TopicPartition
+from stream.wire.ticks import is_tick
+
+
+@dataclass(slots=True)
+class Input:
+    """Contexts or feedback of one partition, as far as they were read."""
+
+    tp: TopicPartition
+    offset: int  # of the first record that is not applied
+    buffer: deque[Record] = field(default_factory=deque)  # read, not applied
+    is_paused: bool = False
+
+    def start(self, consumer: Consumer) -> None:
+        """Read from the first record that is not applied."""
+        self.buffer.clear()
+        self.is_paused = False
+        consumer.resume((self.tp,))
+        consumer.seek(self.tp, self.offset)
+
+    def pace(self, consumer: Consumer, records_max: int) -> None:
+        """Pause while the buffer is full: else a backlog of one input fills the memory before the other one's."""
+        is_full = len(self.buffer) >= records_max
+        if is_full and not self.is_paused:
+            consumer.pause((self.tp,))
+        elif self.is_paused and not is_full:
+            consumer.resume((self.tp,))
+        self.is_paused = is_full
+
+    def lag(self, consumer: Consumer) -> int:
+        """Records that are not applied, as far as the last fetch said; ticks that were read do not count."""
+        return sum(not is_tick(record) for record in self.buffer) + consumer.lag(self.tp)
+
+
+@dataclass(slots=True, kw_only=True)
+class Partition:
+    """A task and its place in its topics."""
+
+    partition: int
+    task: Task
+    number: int  # of the last step
+    last_step: JournalStep | None  # as the journal has it; None: the task has made none
+    contexts: Input
+    feedback: Input
+    partitions: int  # of the inputs
+    snapshots: Slots
+    snapshots_end: int  # the high watermark of its snapshots topic before it was recovered
+    imported: str | None  # the model that it began with
+    settings: TaskSettings  # of its next step; a change is written to the journal
+    settings_from: int  # the first step under the settings that the task has; 0: those of the journal's opening
+    wrote: int = 0  # its last step that wrote to the log of a shared model; 0: none
+    reported: Reported = field(default_factory=Reported)  # of the shared model
+    applied_at_ms: int = 0  # by the host's clock, when it last made a step
+    moved_at_ms: int = 0  # likewise, when it last wrote a tick or applied a record of the feedback partition
+    uncommitted: Commit | None = None  # its last step, if the commit failed or its outcome is unknown
+
+    def take(self, contexts_topic: str, record: Record) -> None:
+        """Buffer a record that was read."""
+        (self.contexts if record.topic == contexts_topic else self.feedback).buffer.append(record)
+
+    def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
+        """Whether stream time must move, and neither did for a while nor does by these records."""
+        if not self.waits or now_ms - self.moved_at_ms < idle_ms:
+            return False
+        return all(record.topic == self.contexts.tp.topic for record in records)
+
+    @property
+    def waits(self) -> bool:
+        """Whether stream time must move for something to be settled."""
+        return bool(self.task.join.pending or self.task.join.orphans)
+
+    def next_due_ms(self) -> int | None:
+        """The stream time at which something must be settled, if nothing else comes; None: nothing waits.
+
+        A decision whose tick was read and not applied is due by that tick.
+        """
+        due_ms = self.task.join.next_deadline_ms()
+        tick = next(filter(is_tick, self.feedback.buffer), None)
+        if tick is not None and self.task.join.pending:
+            by_tick_ms = tick.append_ms + self.task.settings.join.window_ms
+            due_ms = by_tick_ms if due_ms is None else min(due_ms, by_tick_ms)
+        return None if due_ms is None else due_ms + 1
+
+    def next_records(self, consumer: Consumer, records_max: int) -> list[Record]:
+        """Remove and return the records that are next.
+
+        Ticks that settle nothing wait for other records, but not in a full buffer, which would keep these out.
+        """
+        contexts, feedback = self.contexts.buffer, self.feedback.buffer
+        if not contexts and 0 < len(feedback) < records_max and all(map(is_tick, feedback)):
+            due_ms = self.next_due_ms()
+            if due_ms is None or feedback[-1].append_ms < due_ms:
+                return []
+        return merge(
+            contexts,
+            feedback,
+            contexts_lag=consumer.lag(self.contexts.tp),
+            feedback_lag=consumer.lag(self.feedback.tp),
+            records_max=records_max,
+        )
+
+    def waits_for_records(self, consumer: Consumer) -> bool:
+        """Whether records of one input wait for records of the other that the next poll reads."""
+        contexts, feedback = self.contexts, self.feedback
+        if contexts.buffer:
+            return not feedback.buffer and consumer.lag(feedback.tp) > 0
+        return bool(feedback.buffer) and consumer.lag(contexts.tp) > 0
+
+    def step(
+        self,
+        records: Sequence[Record],
+        snapshot: Callable[["Partition"], Sequence[Message]],
+        shared: SharedModel | None,
+        *,
+        ticks: bool,
+        reports: bool,
+    ) -> Commit:
+        """Apply records and return what the step publishes.
+
+        Args:
+            records: the next ones; none: time passes, or a snapshot is due.
+            snapshot: returns a portion of a snapshot, after the step.
+            shared: the model of the process, if tasks share one.
+            ticks: whether to write a tick although nothing is decided.
+            reports: whether the journal is to report the replica.
+        """
+        before = self._before_step()
+        # Ticks that were read and settle nothing go along with any step.
+        if not records and not self.contexts.buffer:
+            while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
+                records = [*records, self.feedback.buffer.popleft()]
+        task = self.task
+        contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
+        applied = task.join.records
+        effects = task.step(records, self.number + 1, self.partitions)
+        contexts_ms = []
+        for record in records:
+            if record.topic == self.contexts.tp.topic:
+                self.contexts.offset = record.offset + 1
+                contexts_ms.append(record.append_ms)
+            else:
+                self.feedback.offset = record.offset + 1
+        self.number += 1
+        log = self._log_step(effects)
+        if log is not None:
+            self.wrote = log.wrote(self.number)
+        step = JournalStep(
+            self.number,
+            (contexts_from, self.contexts.offset),
+            (feedback_from, self.feedback.offset),
+            task.updates,
+            task.join.ledger(),
+            self.settings_from,
+            self.partitions,
+            task.alarms,
+            log,
+            shared.report(self.reported, task.join.stream_ms) if shared is not None and reports else None,
+        )
+        # Before the snapshot, which asks the broker: when that is away, the step has been made, and must be committed.
+        self.uncommitted = Commit(
+            self.partition, before, step, effects, (), contexts_ms, ticks or bool(effects.predictions),
+            task.join.records - applied,
+        )  # fmt: skip
+        self.uncommitted = self.uncommitted._replace(snapshot=snapshot(self))
+        return self.uncommitted
+
+    def committed(self, now_ms: int) -> None:
+        """Note that the last step was committed."""
+        commit = self.uncommitted
+        if commit is not None:
+            self.last_step, self.uncommitted, self.applied_at_ms = commit.step, None, now_ms
+            if commit.ticks or commit.step.feedback[0] < commit.step.feedback[1]:
+                self.moved_at_ms = now_ms
+
+    def resume(self, last: JournalStep | None) -> bool:
+        """Whether the task can go on from the last step of its journal, without a recovery.
+
+        A step whose commit failed, or whose outcome is unknown, is committed again, or is known to be committed then.
+        """
+        if self.uncommitted is not None and last == self.uncommitted.step:
+            self.last_step, self.uncommitted = last, None
+        elif self.uncommitted is not None:
+            self.uncommitted = self.uncommitted._replace(snapshot=())
+        return last == self.last_step
+
+    def _before_step(self) -> Opening | SettingsChange | None:
+        """The journal record before the task's next step: its settings, if it has none yet or they change."""
+        if self.number == 0:
+            return Opening(self.task.settings, self.imported)
+        if self.task.settings == self.settings:
+            return None
+        self.task.change_settings(self.settings)
+        self.settings_from = self.number + 1
+        return SettingsChange(self.settings_from, self.task.settings)
+
+    def _log_step(self, effects: Effects) -> LogStep | None:
+        """What the journal says of a step on a shared model."""
+        if not isinstance(self.task.model, View):
+            return None
+        values = [encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
+        return LogStep(
+            self.task.model.offset, self.wrote, len(effects.updates), len(values), predictions_digest(values)
+        )

@@ -1,0 +1,31 @@
+"""Ticks: records that the learner appends to the feedback topic so that time moves and decisions have a date.
+
+A tick has no key and no value, and the header `onebit-tick` with the number of the step that wrote it. It is no
+feedback: every reader of the topic skips it by the header, and no equation of the ledger counts it.
+"""
+
+from stream.wire.codec import VERSION_HEADER
+from stream.wire.records import Headers, Record
+
+TICK_HEADER = "onebit-tick"
+
+
+def tick_headers(step: int) -> Headers:
+    """The headers of the tick that a step writes."""
+    return (VERSION_HEADER, (TICK_HEADER, b"%d" % step))
+
+
+def is_tick(record: Record) -> bool:
+    """Whether a record of the feedback topic is a tick."""
+    return record.value is None and record.key is None and any(name == TICK_HEADER for name, _ in record.headers)
+
+
+def tick_step(record: Record) -> int | None:
+    """The number of the step that wrote a tick; None if the record is no tick or its header is no number."""
+    if not is_tick(record):
+        return None
+    content = dict(record.headers)[TICK_HEADER]
+    return int(content) if content.isdigit() and len(content) <= _DIGITS_MAX else None
+
+
+_DIGITS_MAX = 18  # of a number that fits 64 bits

@@ -1,0 +1,37 @@
+"""What `onebit monitor` reads itself, beside Faust's application."""
+
+from threading import Event
+
+from stream.cli.monitor import _look
+from stream.monitoring.picture import DOUBT_MS, Picture
+from stream.monitoring.verdict import Condition
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+
+class Looks(Event):
+    """Ends after a number of looks."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._left = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether no look is left."""
+        self._left -= 1
+        return self._left < 0
+
+
+def test_a_pipeline_is_idle_although_a_tick_is_not_applied() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.answer("a", 1)
+    pipeline.context("a", 1)
+    while learner.step(0):
+        pass
+    assert learner.tasks[0].join.ledger().pending == 0
+    host_ms = [0]
+    picture = Picture(TOPICS, 1, lambda: host_ms[0])
+    _look(pipeline.broker, picture, TOPICS, 1, Looks(1))
+    host_ms[0] += 10 * DOUBT_MS
+    _look(pipeline.broker, picture, TOPICS, 1, Looks(1))
+    assert picture.verdict().condition is Condition.IDLE

@@ -1,0 +1,137 @@
+"""Parked tasks: one that comes back resumes if its journal has not moved on, and a step is never lost or made twice."""
+
+from typing import Any, NoReturn
+
+import pytest
+
+from consumers.learner import LearnerProgram
+from consumers.recovery import Parked
+from stream.brokers.port import BrokerUnavailableError
+from stream.recovery.commit import COMMIT_STEPS
+from stream.recovery.digests import task_digest
+from stream.recovery.recover import rebuild
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+
+def idle(*programs: LearnerProgram) -> None:
+    """Step until none has anything left to do at this moment."""
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def begun(model: str = "own", **options: Any) -> tuple[Pipeline, LearnerProgram]:
+    pipeline = Pipeline(small_task("late-ucb", model=model))
+    learner = pipeline.learner(**options)
+    for name in "ab":
+        pipeline.context(name)
+        idle(learner)
+    return pipeline, learner
+
+
+def assert_nothing_is_lost(pipeline: Pipeline, learner: LearnerProgram, decided: str) -> None:
+    assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == [*decided]
+    assert [step.number for step in pipeline.journal()] == [*range(1, len(pipeline.journal()) + 1)]
+    assert task_digest(rebuild(pipeline.broker, TOPICS, 0, None).task) == task_digest(learner.tasks[0])
+    assert pipeline.audits()[0].ok
+
+
+@pytest.mark.parametrize("model", ["own", "shared"])
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_task_that_comes_back_resumes_unless_its_journal_has_moved_on(model: str, moves_on: bool) -> None:
+    pipeline, learner = begun(model)
+    before = learner.tasks[0]
+    said: list[str] = []
+    learner._announce = said.append
+    other = pipeline.learner("learner-0")
+    if moves_on:
+        learner.step(0)
+        pipeline.context("c")
+        idle(other)
+    other.close()
+    pipeline.context("d")
+    idle(learner)
+    assert (learner.tasks[0] is before) == (not moves_on)
+    assert any("recovering" in line for line in said) == moves_on
+    assert_nothing_is_lost(pipeline, learner, "abcd" if moves_on else "abd")
+
+
+def test_parked_task_that_is_assigned_to_another_process_is_dropped() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    learner = pipeline.learner("learner-1")
+    idle(learner)
+    other = pipeline.learner("learner-2")
+    idle(learner, other)
+    assert (list(learner.tasks), list(learner.park().partitions)) == ([0], [0])
+
+
+@pytest.mark.parametrize("number", COMMIT_STEPS)
+def test_only_the_commit_that_failed_is_sent_again(number: int) -> None:
+    armed: list[bool] = []
+
+    def fails(reached: int) -> None:
+        if armed and reached == number:
+            armed.clear()
+            raise BrokerUnavailableError("away")
+
+    pipeline, learner = begun(crash_point=fails, snapshot_interval_ms=0)
+    pipeline.context("c")
+    armed.append(True)
+    task, steps = learner.tasks[0], learner.tasks[0].join.ledger().decided
+    with pytest.raises(BrokerUnavailableError):
+        idle(learner)
+    assert task.join.ledger().decided == steps + 1
+    parked = learner.park()
+    learner.close()
+    again = pipeline.learner(parked=parked, snapshot_interval_ms=0)
+    pipeline.context("d")
+    idle(again)
+    assert again.tasks[0] is task
+    assert_nothing_is_lost(pipeline, again, "abcd")
+
+
+def test_step_that_the_group_refuses_is_sent_again_if_its_task_stays() -> None:
+    armed: list[bool] = []
+
+    def rebalances(reached: int) -> None:
+        if armed and reached == 4:
+            armed.clear()
+            pipeline.learner("learner-0").close()
+
+    pipeline, learner = begun(crash_point=rebalances)
+    task = learner.tasks[0]
+    pipeline.context("c")
+    armed.append(True)
+    idle(learner)
+    assert (armed, learner.tasks[0] is task) == ([], True)
+    assert_nothing_is_lost(pipeline, learner, "abc")
+
+
+def test_step_is_not_lost_when_the_broker_is_away_as_its_snapshot_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline, learner = begun(snapshot_interval_ms=50)
+    task = learner.tasks[0]
+    pipeline.clock.advance_to(pipeline.now_ms() + 60)
+    pipeline.context("c")
+
+    def away(*_: object) -> NoReturn:
+        raise BrokerUnavailableError("away")
+
+    monkeypatch.setattr(pipeline.broker, "ends", away)
+    with pytest.raises(BrokerUnavailableError):
+        idle(learner)
+    monkeypatch.undo()
+    parked = learner.park()
+    learner.close()
+    again = pipeline.learner(parked=parked, snapshot_interval_ms=50)
+    idle(again)
+    assert again.tasks[0] is task
+    assert_nothing_is_lost(pipeline, again, "abc")
+
+
+def test_program_that_is_given_nothing_recovers() -> None:
+    pipeline, learner = begun()
+    task = learner.tasks[0]
+    learner.close()
+    again = pipeline.learner(parked=Parked())
+    idle(again)
+    assert again.tasks[0] is not task
+    assert_nothing_is_lost(pipeline, again, "ab")

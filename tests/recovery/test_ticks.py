@@ -1,0 +1,224 @@
+"""Ticks date decisions and move stream time: clocks, replication, idle tasks, fenced learners, recovery."""
+
+from typing import Any
+
+import pytest
+
+from consumers.learner import LearnerProgram
+from stream.brokers.port import BrokerUnavailableError, FencedError
+from stream.recovery.digests import task_digest
+from stream.recovery.recover import rebuild, recover
+from stream.wire.records import Record, TopicPartition
+from stream.wire.ticks import is_tick, tick_step
+from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
+
+FEEDBACK = TopicPartition(TOPICS.feedback, 0)
+IDLE_MS = 100  # a tenth of the window of `small_task`
+WINDOW_MS = 1_000
+
+
+def idle(*programs: LearnerProgram) -> None:
+    """Step until none has anything left to do at this moment."""
+    while sum(program.step(0) for program in programs):
+        pass
+
+
+def wait(pipeline: Pipeline, for_ms: int) -> None:
+    pipeline.clock.advance_to(pipeline.now_ms() + for_ms)
+
+
+def ticks(pipeline: Pipeline) -> list[Record]:
+    return [record for record in pipeline.records(TOPICS.feedback) if is_tick(record)]
+
+
+def outcomes(pipeline: Pipeline) -> list[tuple[str, str, int | None]]:
+    return [(e["id"], e["outcome"], e["delay_ms"]) for e in pipeline.values(TOPICS.examples)]
+
+
+def decided(**options: Any) -> tuple[Pipeline, LearnerProgram]:
+    """A learner that has decided a, and has not read its tick."""
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=0, **options)
+    pipeline.context("a")
+    learner.step(0)  # recovers the task
+    learner.step(0)
+    assert pipeline.ledger().decided == 1
+    return pipeline, learner
+
+
+def test_each_step_that_decides_has_a_tick_and_no_other_step_has() -> None:
+    pipeline, learner = decided()
+    pipeline.context("b")
+    pipeline.context("c")
+    idle(learner)
+    pipeline.answer("a", 1)
+    idle(learner)
+    deciding = [step.number for step in pipeline.journal() if step.contexts[0] < step.contexts[1]]
+    assert len(deciding) == 2
+    assert list(map(tick_step, ticks(pipeline))) == deciding
+
+
+def test_decision_has_the_append_time_of_its_tick_although_clocks_differ() -> None:
+    pipeline, learner = decided()
+    pipeline.clock.advance_to(5_000)
+    pipeline.context("b")  # by the clock of its broker, which is ahead
+    log = pipeline.broker._log(TopicPartition(TOPICS.contexts, 0))
+    log.records[-1] = log.records[-1]._replace(append_ms=900_000)
+    learner._host_ms = lambda: 7_000_000
+    learner.step(0)
+    pipeline.answer("a", 1)
+    idle(learner)
+    assert [pending.time.ms for pending in learner.tasks[0].join.pending.values()] == [5_000]
+    assert [tick.append_ms for tick in ticks(pipeline)[:2]] == [1_000, 5_000]
+
+
+def test_feedback_in_time_that_is_not_replicated_yet_is_matched_and_nothing_expires_before_it() -> None:
+    pipeline, learner = decided()
+    idle(learner)
+    pipeline.broker.hold(FEEDBACK)
+    wait(pipeline, WINDOW_MS)
+    pipeline.answer("a", 1)  # at the deadline itself
+    wait(pipeline, 50 * WINDOW_MS)
+    with pytest.raises(BrokerUnavailableError):
+        idle(learner)  # its tick is not replicated either
+    assert pipeline.ledger().pending == 1
+    parked = learner.park()
+    learner.close()
+    pipeline.broker.release(FEEDBACK)
+    idle(pipeline.learner(parked=parked, snapshot_interval_ms=0))
+    assert outcomes(pipeline) == [("a", "matched", WINDOW_MS)]
+
+
+def test_decision_without_feedback_expires_by_a_tick_of_an_idle_learner() -> None:
+    pipeline, learner = decided()
+    idle(learner)
+    for _ in range(WINDOW_MS // IDLE_MS):
+        wait(pipeline, IDLE_MS)
+        idle(learner)
+    assert outcomes(pipeline) == []  # the deadline itself is in time
+    wait(pipeline, IDLE_MS)
+    idle(learner)
+    assert outcomes(pipeline) == [("a", "expired", None)]
+    written = len(ticks(pipeline))
+    wait(pipeline, 100 * IDLE_MS)
+    idle(learner)
+    assert len(ticks(pipeline)) == written  # nothing waits
+
+
+def test_idle_learner_writes_a_tick_in_each_interval_and_none_before() -> None:
+    pipeline, learner = decided()
+    idle(learner)
+    wait(pipeline, IDLE_MS - 1)
+    assert learner.step(0) == 0
+    wait(pipeline, 1)
+    assert [learner.step(0) for _ in range(3)] == [1, 0, 0]
+    assert len(ticks(pipeline)) == 2
+
+
+def test_orphan_is_dropped_by_a_tick_of_an_idle_learner() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=0)
+    pipeline.answer("a", 1)
+    idle(learner)
+    wait(pipeline, 501)
+    idle(learner)
+    assert (pipeline.ledger().orphans_dropped, pipeline.ledger().orphans_waiting) == (1, 0)
+
+
+def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
+    pipeline = Pipeline(small_task())
+
+    def answers(number: int) -> None:
+        if number == 2 and pipeline.ledger().decided == 0:
+            pipeline.answer("a", 1)  # by a program that reads uncommitted predictions
+            wait(pipeline, 7)
+
+    learner = pipeline.learner(crash_point=answers, snapshot_interval_ms=0)
+    pipeline.context("a")
+    idle(learner)
+    assert outcomes(pipeline) == [("a", "matched", 0)]
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_tick_of_a_learner_that_is_fenced_does_not_count(number: int) -> None:
+    pipeline = Pipeline(small_task())
+    new: list[LearnerProgram] = []
+
+    def replaced(reached: int) -> None:
+        if reached == number:
+            wait(pipeline, 500)
+            new.append(pipeline.learner(snapshot_interval_ms=0))
+            idle(*new)
+
+    old = pipeline.learner(crash_point=replaced)
+    pipeline.context("a")
+    with pytest.raises(FencedError):
+        idle(old)
+    assert [tick.append_ms for tick in ticks(pipeline)] == [1_500]
+    wait(pipeline, WINDOW_MS)
+    pipeline.answer("a", 1)
+    idle(*new)
+    assert outcomes(pipeline) == [("a", "matched", WINDOW_MS)]
+
+
+@pytest.mark.parametrize("snapshot_interval_ms", [0, 1])
+def test_stream_time_and_dates_survive_recovery(snapshot_interval_ms: int) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=snapshot_interval_ms)
+    for name in "abcd":
+        wait(pipeline, 30)
+        pipeline.context(name)
+        idle(learner)
+    running = learner.tasks[0]
+    assert len(running.undated) == 1  # the tick of d is read, and not applied
+    recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
+    assert (recovered.stored.newest is not None) == (snapshot_interval_ms == 1)
+    assert recovered.task.join.stream_ms == running.join.stream_ms > 1_000
+    assert task_digest(recovered.task) == task_digest(running)
+
+
+def test_every_snapshot_has_the_decisions_that_are_not_dated_yet() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(snapshot_interval_ms=1)
+    learner.step(0)
+    undated = 0
+    for number in range(30):
+        wait(pipeline, 70)
+        pipeline.context(f"event-{number}")
+        learner.step(0)
+        undated += bool(learner.tasks[0].undated)
+        if number % 2:
+            pipeline.answer(f"event-{number - 1}", 1)
+        with_snapshot, alone = (rebuild(pipeline.broker, TOPICS, 0, None, snapshots=s) for s in (True, False))
+        assert task_digest(with_snapshot.task) == task_digest(alone.task)
+    assert undated > 10
+
+
+def test_learner_that_dies_before_it_reads_a_tick_dates_its_decision_by_it() -> None:
+    pipeline, learner = decided()
+    learner.close()
+    pipeline.clock.advance_to(3_000)
+    pipeline.answer("a", 1)
+    idle(pipeline.learner())
+    assert outcomes(pipeline) == [("a", "expired", None)]
+    assert pipeline.ledger().late == 1
+    assert pipeline.audits()[0].ok
+
+
+def test_aborted_ticks_date_nothing() -> None:
+    pipeline = Pipeline(small_task())
+
+    def dies(number: int) -> None:
+        if number == 5:
+            raise CrashError
+
+    pipeline.context("a")
+    with pytest.raises(CrashError):
+        idle(pipeline.learner(crash_point=dies))
+    pipeline.clock.advance_to(9_000)
+    again = pipeline.learner(snapshot_interval_ms=0)
+    idle(again)
+    pipeline.answer("a", 1)
+    idle(again)
+    assert [tick.append_ms for tick in ticks(pipeline)] == [9_000]
+    assert outcomes(pipeline) == [("a", "matched", 0)]

@@ -1,0 +1,31 @@
+"""Sections claim no more than the bytes that they are read from."""
+
+from typing import Any
+
+import pytest
+
+from stream.wire.sections import SectionReader, headed
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        ["W", "<f8", [10**12]],
+        ["W", "<f8", [10**6, 10**6]],
+        ["W", "<f8", [-(10**6), -(10**6)]],
+        ["W", "|i1", [3]],
+        ["W", "|S0", [10**12]],
+        ["W", "|O", [10**12]],
+        ["W", "<f8", [1e12]],
+        ["W", "<f8", ["x"]],
+    ],
+)
+def test_array_beyond_the_bytes_that_are_left_is_refused(array: list[Any]) -> None:
+    data = headed({"name": "learner", "values": {}, "arrays": [array]}) + b"xx"
+    with pytest.raises((ValueError, TypeError)):
+        SectionReader([memoryview(data)]).section()
+
+
+def test_head_beyond_the_bytes_that_are_left_is_refused() -> None:
+    with pytest.raises(ValueError, match="a head of 4294967295 bytes, with 2 left"):
+        SectionReader([memoryview(b"\xff\xff\xff\xff{}")]).section()
