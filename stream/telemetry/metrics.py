@@ -105,7 +105,7 @@ PENDING = Metric(
 )
 OLDEST_PENDING = Metric(
     "onebit_oldest_pending_seconds", Kind.GAUGE, _PIPELINE,
-    "How long the oldest decision that waits has waited, by the broker's time; 0 when none waits.", ("partition",),
+    "Age of the oldest pending decision, by append times; 0 when none is pending.", ("partition",),
 )  # fmt: skip
 FEEDBACK_RECORDS = Metric(
     "onebit_feedback_total", Kind.COUNTER, _PIPELINE,
@@ -140,7 +140,8 @@ MODEL_LAG = Metric(
 )  # fmt: skip
 DRIFT_ALARMS = Metric("onebit_drift_alarms_total", Kind.COUNTER, _PIPELINE, "Drift alarms.", ("partition",))
 INPUT_LAG = Metric(
-    "onebit_input_lag_records", Kind.GAUGE, _PIPELINE, "Records of an input that are not applied yet.",
+    "onebit_input_lag_records", Kind.GAUGE, _PIPELINE,
+    "Records of an input that are not applied yet; for the learner without ticks that it has read.",
     ("topic", "partition"),
 )  # fmt: skip
 REWARDS = Metric(
@@ -153,7 +154,7 @@ REWARD_RATIO = Metric(
 )  # fmt: skip
 FEEDBACK_DELAY = Metric(
     "onebit_feedback_delay_seconds", Kind.HISTOGRAM, _PIPELINE,
-    "From a decision to its feedback, by the broker's time; since the start, and the monitor's from the beginning.",
+    "From a decision to its feedback, by append times; since the start, and the monitor's from the beginning.",
     bounds=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0),
 )  # fmt: skip
 DECISION_LATENCY = Metric(
@@ -161,10 +162,6 @@ DECISION_LATENCY = Metric(
     "From a context's append to that of the last record of the transaction with its prediction, or, as the monitor "
     "knows it, of the prediction; since the start, and the monitor's from the beginning.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0),
-)  # fmt: skip
-OUTDATED = Metric(
-    "onebit_outdated_decisions_total", Kind.COUNTER, (LEARNER,),
-    "Decisions that are dated too long before their predictions, and stand: the broker is slow.",
 )  # fmt: skip
 
 FEEDBACK_SENT = Metric("onebit_feedback_sent_total", Kind.COUNTER, (FEEDBACK,), "Feedback written since the start.")

@@ -1,22 +1,30 @@
-"""The HTTP thread of a program: `/metrics`, `/healthz`, `/readyz`, and the pages that it may have."""
+"""The HTTP server of a program: `/metrics`, `/healthz`, `/readyz`, and its pages."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6
+from io import BufferedReader, RawIOBase
+from socket import AF_INET, AF_INET6, socket
 from socketserver import TCPServer
 from threading import Event, Thread
+from time import monotonic
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from stream.telemetry.exposition import exposition
 from stream.telemetry.vital import Verdict, Vital
 
 PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
-_TIMEOUT_S = 10.0
-"""How long a connection may say nothing: each has a thread."""
 
+REQUEST_S = 10.0
+"""Time to read a request, from the end of the one before, and time to write its answer."""
+
+CONNECTIONS_MAX = 64
+"""Open connections, each with a thread; further ones are closed at once. Browsers and health checks need fewer."""
+
+LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
 EVENT_S = 0.3
 """From one server-sent event to the next."""
@@ -32,16 +40,19 @@ class Page(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What a program has for people to look at."""
+    """The pages of a program."""
 
     pages: Mapping[str, Page] = {}  # by path
     event: Callable[[], bytes] | None = None  # makes the data of the next server-sent event of /events
+    allow_hosts: Collection[str] = ()  # names in a browser's address, beyond localhost and the address of the server
 
 
 class VitalServer:
-    """Answers what is asked of a program, in threads of its own, until it is closed."""
+    """Answers requests in threads of its own until it is closed."""
 
-    def __init__(self, vital: Vital, host: str, port: int, site: Site | None = None) -> None:
+    def __init__(
+        self, vital: Vital, host: str, port: int, site: Site | None = None, request_s: float = REQUEST_S
+    ) -> None:
         """Listen.
 
         Raises:
@@ -49,6 +60,8 @@ class VitalServer:
         """
         self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
         self._server.vital, self._server.site, self._server.closed = vital, site or Site(), Event()
+        self._server.request_s, self._server.open = request_s, set()
+        self._server.hosts = {name.lower() for name in (*LOCAL_HOSTS, host, *self._server.site.allow_hosts)}
         self.port = self._server.server_port  # another one than was asked for, if that was 0
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="telemetry", daemon=True)
         self._thread.start()
@@ -65,14 +78,28 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a connection that is kept open does not keep the program
     address_family = AF_INET
+    request_queue_size = CONNECTIONS_MAX  # with fewer, connections that arrive at once are delayed by a second
     vital: Vital
     site: Site
     closed: Event
+    request_s: float
+    hosts: Collection[str]
+    open: set[Any]  # connections
 
     def server_bind(self) -> None:
         """Bind, and look up no name: that may take long, and the base class wants it for CGI alone."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        if len(self.open) >= CONNECTIONS_MAX:
+            return False
+        self.open.add(request)
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        self.open.discard(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing when whoever asked has gone away."""
@@ -84,19 +111,51 @@ class _Server6(_Server):
     address_family = AF_INET6
 
 
+class _RequestBytes(RawIOBase):
+    """Reads a connection until a deadline, however often bytes arrive."""
+
+    def __init__(self, connection: socket) -> None:
+        self._connection = connection
+        self.deadline_s = 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self.deadline_s - monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _TIMEOUT_S
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._bytes = _RequestBytes(self.connection)
+        self.rfile = BufferedReader(self._bytes)
+
+    def handle_one_request(self) -> None:
+        self._bytes.deadline_s = monotonic() + self.server.request_s
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """Answer."""
+        self.connection.settimeout(self.server.request_s)
         path = self.path.partition("?")[0]
         vital, site = self.server.vital, self.server.site
-        if path in site.pages:
+        event = site.event if path == "/events" else None
+        if (path in site.pages or event is not None) and not self._is_host_known():
+            refusal = b"this host name is not known; start the monitor with --allow-host NAME\n"
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, _PLAIN, refusal)
+        elif path in site.pages:
             self._send(HTTPStatus.OK, *site.pages[path])
-        elif path == "/events" and site.event is not None:
-            self._tell(site.event)
+        elif event is not None:
+            self._send_events(event)
         elif path == "/metrics":
             content_type, text = exposition(vital.samples(), self.headers.get("Accept", ""))
             self._send(HTTPStatus.OK, content_type, text)
@@ -107,14 +166,23 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.NOT_FOUND, _PLAIN, f"there are {', '.join(PATHS)}\n".encode())
 
-    def _tell(self, event: Callable[[], bytes]) -> None:
-        """Tell what happens, as long as somebody listens."""
+    do_HEAD = do_GET  # noqa: N815 - the name is that of the base class
+
+    def _is_host_known(self) -> bool:
+        """Whether the browser's address names this server; by DNS rebinding a page of another site would read it."""
+        try:
+            return urlsplit(f"//{self.headers.get('Host', '')}").hostname in self.server.hosts
+        except ValueError:
+            return False
+
+    def _send_events(self, event: Callable[[], bytes]) -> None:
+        """Send events until the client or the server closes."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        while not self.server.closed.is_set():
+        while self.command == "GET" and not self.server.closed.is_set():
             self.wfile.write(b"data: %b\n\n" % event())
             self.server.closed.wait(EVENT_S)
 
@@ -130,7 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        self.wfile.write(text)
+        if self.command == "GET":
+            self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is that of the base class
         """Say nothing: a scrape is no news."""

@@ -1,0 +1,108 @@
+"""The HTTP server's limits: time, connections, host names."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from select import select
+
+import pytest
+
+from stream.telemetry.serving import CONNECTIONS_MAX, Page, Site, VitalServer
+from stream.telemetry.vital import Vital
+
+SITE = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: b"{}", ("Onebit.example", "fd00::1"))
+WAIT_S = 10.0
+
+
+@contextmanager
+def served(request_s: float = WAIT_S) -> Iterator[int]:
+    """The port of a server at 127.0.0.1."""
+    server = VitalServer(Vital("monitor", "1.2.3", lambda: 0), "127.0.0.1", 0, SITE, request_s)
+    with closing(server):
+        yield server.port
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), WAIT_S)
+
+
+@contextmanager
+def answer(port: int, method: str, path: str, host: str = "localhost") -> Iterator[HTTPResponse]:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=WAIT_S)) as connection:
+        connection.request(method, path, headers={"Host": host})
+        yield connection.getresponse()
+
+
+def is_cut_off(client: socket.socket, pause_s: float, bytes_max: int) -> bool:
+    """Whether the server closes the connection of a client that sends a byte after every pause."""
+    client.sendall(b"GET / HTTP/1.1\r\nX: ")
+    for _ in range(bytes_max):
+        if select([client], [], [], pause_s)[0]:
+            return True
+        client.sendall(b"x")
+    return False
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_cut_off() -> None:
+    with served(request_s=0.3) as port, connected(port) as client:
+        assert is_cut_off(client, 0.02, bytes_max=500)
+
+
+def test_a_connection_over_the_limit_is_closed_at_once() -> None:
+    with served() as port, ExitStack() as clients:
+        for _ in range(CONNECTIONS_MAX):
+            clients.enter_context(connected(port)).sendall(b"GET ")
+        assert clients.enter_context(connected(port)).recv(1) == b""
+
+
+def test_a_closed_connection_leaves_room_for_another() -> None:
+    with served() as port:
+        for _ in range(CONNECTIONS_MAX + 1):
+            with connected(port) as client:
+                client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                assert client.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
+
+
+HOSTS = {
+    "localhost": 200,
+    "LOCALHOST:9470": 200,
+    "127.0.0.1:9470": 200,
+    "[::1]:9470": 200,
+    "onebit.example:8000": 200,
+    "[fd00::1]": 200,
+    "attacker.example": 421,
+    "localhost.attacker.example:9470": 421,
+    "10.0.0.1": 421,
+    "[": 421,
+    "": 421,
+}
+
+
+@pytest.mark.parametrize("path", ["/", "/events"])
+def test_pages_and_events_are_for_known_host_names(path: str) -> None:
+    with served() as port:
+        statuses = {}
+        for host in HOSTS:
+            with answer(port, "HEAD", path, host) as response:
+                statuses[host] = response.status
+    assert statuses == HOSTS
+
+
+def test_metrics_are_for_any_host_name() -> None:
+    with served() as port, answer(port, "GET", "/metrics", "learner.example") as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz"])
+def test_head_is_answered_with_the_headers_of_get(path: str) -> None:
+    with served() as port:
+        with answer(port, "GET", path) as got:
+            length = len(got.read())
+        with answer(port, "HEAD", path) as head:
+            assert (head.status, head.headers["Content-Length"], head.read()) == (200, str(length), b"")
+
+
+def test_head_of_events_ends() -> None:
+    with served() as port, answer(port, "HEAD", "/events") as response:
+        assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
