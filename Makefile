@@ -33,7 +33,7 @@ test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k j
 	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n auto $(ARGS)
 
 test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen; CLIENT=kafka-python takes the other client
-	ONEBIT_TEST_CLIENTS=$(CLIENT) $(PY) -m pytest tests/faults -m faults --durations=0 $(ARGS)
+	ONEBIT_TEST_CLIENTS=$(CLIENT) $(PY) -m pytest tests/faults tests/cluster -m faults --durations=0 $(ARGS)
 
 mutants: $(VENV)/.mutants ## Do the fast tests catch small mistakes? A sample: SAMPLE=120 SEED=1 ONLY='stream/verifying/*'
 	$(PY) -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --only '$(ONLY)' $(ARGS)

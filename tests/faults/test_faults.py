@@ -5,21 +5,18 @@ journal is applied again from its first step, is the model the very same one. Th
 a seed; what a process is doing at that moment is up to the machine, so no two runs are alike.
 """
 
-import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stream.brokers import local_kafka
-from stream.brokers.local_kafka import HOST, LocalKafka
+from stream.brokers.local_kafka import LocalKafka
 from stream.testing.processes import Program, wait_for
 from stream.verifying.shared_log import audit_log
-from tests.processes import Pipeline, Watch
+from tests.processes import Pipeline, Watch, kill_broker
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -34,17 +31,6 @@ STREAM = {
 }
 WINDOW = "3s"
 """Shorter than some delays, so that feedback comes late, too."""
-
-
-@pytest.fixture
-def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
-    """A Kafka with its records on disk, which a test may kill."""
-    home = tmp_path / "kafka"
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = int(probe.getsockname()[1])
-    yield local_kafka.start(port, home)
-    local_kafka.stop(home)
 
 
 @pytest.fixture
@@ -173,15 +159,6 @@ def test_zombie_whose_place_is_taken_writes_nothing_whenever_it_is_frozen(
         pipeline.assert_every_context_is_decided_and_settled_once(events)
     assert learner.stop() == 0
     pipeline.assert_model_is_that_of_the_journal()
-
-
-def kill_broker(kafka: LocalKafka, down_s: float = 0.0) -> None:
-    """Kill a broker, and start it again on its disk."""
-    running = local_kafka.status(kafka.home)
-    assert running is not None
-    os.kill(running.pid, signal.SIGKILL)
-    time.sleep(down_s)
-    local_kafka.start(int(kafka.bootstrap.rpartition(":")[2]), kafka.home)
 
 
 def kill_unless_thrown_out(learner: Program) -> None:

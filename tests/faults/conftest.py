@@ -1,0 +1,18 @@
+"""What the runs with faults share: a broker that a test may kill."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stream.brokers import local_kafka
+from stream.brokers.local_kafka import LocalKafka
+from tests.processes import free_port
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[LocalKafka]:
+    """A Kafka with its records on disk, which a test may kill."""
+    home = tmp_path / "kafka"
+    yield local_kafka.start(free_port(), home)
+    local_kafka.stop(home)

