@@ -38,9 +38,9 @@ def measure(events: int) -> None:
 
 def measure_pending(decisions: int) -> None:
     """Bytes of a pending decision beyond its features and scores."""
-    from stream.joining.join import JoinSettings, Pending
-    from stream.joining.task import Task
-    from stream.joining.task_settings import TaskSettings
+    from stream.task.join import JoinSettings, Pending
+    from stream.task.settings import TaskSettings
+    from stream.task.task import Task
     from stream.wire.events import DecisionTime
 
     dataset = synsep(1)

@@ -34,13 +34,13 @@ import numpy as np
 import psutil
 import streams_rival
 
-from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.local_kafka import local_kafka
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
 from stream.cli.composition import dataset_of
 from stream.cli.settings import Settings
 from stream.cli.sources import load_settings
+from stream.devkafka.local_kafka import local_kafka
+from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.learners import check_parameters
 from stream.reporting.versions import versions
 from stream.wire import codec
@@ -54,8 +54,8 @@ PACED_WARM_UP = 5_000  # events whose latency is left out
 STREAMS = [(store, commit_ms) for store in ("memory", "rocksdb") for commit_ms in (100, 10)]
 
 PARTS = (
-    "kafka/net", "kafka/producer", "kafka/consumer", "kafka", "confluent_kafka", "stream/brokers", "stream/wire",
-    "stream/joining", "stream/learners", "stream/recovery", "stream", "producers", "consumers",
+    "kafka/net", "kafka/producer", "kafka/consumer", "kafka", "confluent_kafka", "stream/kafka", "stream/wire",
+    "stream/task", "stream/learners", "stream/journal", "stream", "producers", "consumers",
 )  # fmt: skip
 
 Row = dict[str, Any]

@@ -22,10 +22,10 @@ from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
 from stream.cli.embedded import run_embedded
 from stream.cli.settings import Settings
+from stream.journal.digests import state_digest
 from stream.learners import create
 from stream.offline import Examples, run
 from stream.randomness.draws import Draws, Purpose
-from stream.recovery.digests import state_digest
 from stream.wire.events import FloatArray
 
 DATA = {"synsep": synsep, "synnonsep": synnonsep}

@@ -12,12 +12,12 @@ import time
 import numpy as np
 
 from producers.datasets.catalogue import load
-from stream.brokers.connecting import connect
-from stream.brokers.reading import read_partition
+from stream.kafka.connecting import connect
+from stream.kafka.reading import read_partition
 from stream.learners import create
 from stream.learners.base import KernelLearner
-from stream.sharing.replica import Replica
-from stream.sharing.view import View
+from stream.shared.replica import Replica
+from stream.shared.view import View
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicSpec
 from stream.wire.updates import HEADERS, encode_updates

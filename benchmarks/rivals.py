@@ -15,9 +15,9 @@ import faust
 import numpy as np
 import orjson
 
-from stream.brokers.connecting import connect
 from stream.cli.composition import dataset_of, task_settings
 from stream.cli.sources import load_settings
+from stream.kafka.connecting import connect
 from stream.randomness.draws import Draws, Purpose
 from stream.wire import codec
 from stream.wire.events import Features, Prediction

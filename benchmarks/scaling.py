@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.catalogue import load
-from stream.brokers.virtual_time import run_until_settled
 from stream.cli.composition import topics_of
 from stream.cli.embedded import prepare_embedded
 from stream.cli.settings import Settings
+from stream.kafka.virtual_time import run_until_settled
 
 DATA = "optdigits"
 LEARNERS = ("soba-diag", "late-ucb", "stack-igw")

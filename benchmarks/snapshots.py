@@ -23,15 +23,15 @@ import numpy as np
 import consumers.learner
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
-from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.local_kafka import local_kafka
-from stream.brokers.port import Broker
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
+from stream.devkafka.local_kafka import local_kafka
+from stream.journal import commit as commit_module
+from stream.journal.digests import task_digest
+from stream.journal.recover import Progress, rebuild
+from stream.kafka.kafka_python.broker import KafkaBroker
+from stream.kafka.port import Broker
 from stream.learners import check_parameters
-from stream.recovery import commit as commit_module
-from stream.recovery.digests import task_digest
-from stream.recovery.recover import Progress, rebuild
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.wire import codec
 from stream.wire.events import Feedback
 from stream.wire.topics import Topics

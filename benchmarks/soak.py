@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 
 from producers.datasets.synthetic import synsep
-from stream.brokers.reading import read_partition
 from stream.cli.embedded import EmbeddedPipeline, prepare_embedded
 from stream.cli.settings import Settings
+from stream.kafka.reading import read_partition
 from stream.reporting.versions import versions
 from stream.wire.codec import decode_example
 from stream.wire.events import Outcome

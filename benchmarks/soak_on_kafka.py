@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.local_kafka import local_kafka
-from stream.brokers.port import Broker
 from stream.cli.sources import load_settings
+from stream.devkafka.local_kafka import local_kafka
+from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.port import Broker
 from stream.reporting.versions import versions
 from stream.testing.processes import Program, Programs
 from stream.wire.records import TopicPartition

@@ -26,10 +26,10 @@ from typing import Any
 
 import confluent_kafka
 
-from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.local_kafka import LocalKafka, local_kafka
-from stream.brokers.port import Broker
 from stream.cli.sources import load_settings
+from stream.devkafka.local_kafka import LocalKafka, local_kafka
+from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.port import Broker
 from stream.reporting.versions import versions
 from stream.testing.processes import Programs, wait_for
 from stream.wire.topics import Topics

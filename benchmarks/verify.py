@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from stream.brokers.port import Ends
-from stream.joining.task_settings import TaskSettings
-from stream.recovery import journal
-from stream.recovery.journal import JournalStep, Opening, encode_entry
+from stream.journal import format as journal
+from stream.journal.format import JournalStep, Opening, encode_entry
+from stream.kafka.port import Ends
+from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
 from stream.wire.events import Decision, Example, Features, Feedback, Outcome, Prediction

@@ -10,7 +10,10 @@ from consumers.partition import Partition
 from consumers.recovery import Parked, Recoveries
 from consumers.shared_model import Hold, SharedModel
 from consumers.snapshots import SnapshotOptions, SnapshotWriting
-from stream.brokers.port import (
+from stream.journal.commit import Commit, CrashPoint, commit
+from stream.journal.format import Opening
+from stream.journal.resolve import Given
+from stream.kafka.port import (
     AccessError,
     Broker,
     BrokerError,
@@ -18,14 +21,11 @@ from stream.brokers.port import (
     StaleMemberError,
     TransactionalProducer,
 )
-from stream.joining.task import Task
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.commit import Commit, CrashPoint, commit
-from stream.recovery.journal import Opening
-from stream.recovery.resolve import Given
-from stream.recovery.snapshot_chunks import CHUNK_BYTES
-from stream.sharing.replica import Replica
-from stream.sharing.view import View
+from stream.shared.replica import Replica
+from stream.shared.view import View
+from stream.snapshots.chunks import CHUNK_BYTES
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 

@@ -25,9 +25,9 @@ from faust.auth import Credentials, OAuthCredentials, SASLCredentials, SSLCreden
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
 
-from stream.brokers.client_config import BY_TOKEN, ClientConfig
-from stream.brokers.tls import context_of
-from stream.brokers.token_command import TokenCommand
+from stream.kafka.client_config import BY_TOKEN, ClientConfig
+from stream.kafka.tls import context_of
+from stream.kafka.token_command import TokenCommand
 from stream.monitoring.picture import Picture
 from stream.monitoring.state import FORMAT
 from stream.wire.records import Record

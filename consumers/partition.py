@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from consumers.shared_model import Reported, SharedModel, Slots
-from stream.brokers.port import Consumer
-from stream.joining.task import Effects, Task, merge
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.commit import Commit, predictions_digest
-from stream.recovery.journal import JournalStep, LogStep, Opening, SettingsChange
-from stream.recovery.snapshot_chunks import Message
-from stream.sharing.view import View
+from stream.journal.commit import Commit, predictions_digest
+from stream.journal.format import JournalStep, LogStep, Opening, SettingsChange
+from stream.kafka.port import Consumer
+from stream.shared.view import View
+from stream.snapshots.chunks import Message
+from stream.task.settings import TaskSettings
+from stream.task.task import Effects, Task, merge
 from stream.wire.codec import encode_prediction
 from stream.wire.records import Record, TopicPartition
 from stream.wire.ticks import is_tick

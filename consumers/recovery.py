@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel, Slots
-from stream.brokers.port import Broker
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.inputs import check_partitions
-from stream.recovery.journal_reading import last_step
-from stream.recovery.model_snapshot import PARTITION, imported_model, read_model_snapshots
-from stream.recovery.recover import Progress, Recovered, recovery
-from stream.recovery.resolve import Given
-from stream.recovery.stored_settings import by_name
-from stream.sharing.view import View
+from stream.journal.inputs import check_partitions
+from stream.journal.reading import last_step
+from stream.journal.recover import Progress, Recovered, recovery
+from stream.journal.resolve import Given
+from stream.journal.stored_settings import by_name
+from stream.kafka.port import Broker
+from stream.shared.view import View
+from stream.snapshots.model import PARTITION, imported_model, read_model_snapshots
+from stream.task.settings import TaskSettings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 

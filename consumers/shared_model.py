@@ -4,18 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.brokers.port import Broker, Ends
-from stream.brokers.reading import read_towards
-from stream.joining.task_settings import TaskSettings
+from stream.journal.digests import state_digest
+from stream.journal.format import ReplicaTold, UnrecoverableError
+from stream.kafka.port import Broker, Ends
+from stream.kafka.reading import read_towards
 from stream.learners import State
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import ReplicaTold, UnrecoverableError
-from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model
-from stream.recovery.snapshot_chunks import Stored, other_slot
-from stream.recovery.snapshot_state import Pulse
 from stream.reporting.versions import processor, versions
-from stream.sharing.replica import Replica
-from stream.sharing.view import View
+from stream.shared.replica import Replica
+from stream.shared.view import View
+from stream.snapshots.chunks import Stored, other_slot
+from stream.snapshots.model import decode_model, read_model_snapshots, restore_model
+from stream.snapshots.state import Pulse
+from stream.task.settings import TaskSettings
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

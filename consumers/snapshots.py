@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from consumers.partition import Partition
 from consumers.shared_model import SharedModel, Slots
-from stream.brokers.port import Broker
-from stream.joining.task import Task
+from stream.kafka.port import Broker
 from stream.learners import State
-from stream.recovery.model_snapshot import PARTITION, model_writer, take_model
-from stream.recovery.snapshot_chunks import ChunkWriter, Message, Writer
-from stream.recovery.snapshot_state import Position, take
+from stream.snapshots.chunks import ChunkWriter, Message, Writer
+from stream.snapshots.model import PARTITION, model_writer, take_model
+from stream.snapshots.state import Position, take
+from stream.task.task import Task
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 

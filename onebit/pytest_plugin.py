@@ -55,7 +55,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 def onebit_kafka(pytestconfig: pytest.Config) -> "Iterator[Kafka]":
     """A real Kafka for the whole run: the one of --onebit-kafka, or one that starts from Python packages."""
     check_packages()
-    from stream.brokers.local_kafka import local_kafka
+    from stream.devkafka.local_kafka import local_kafka
     from stream.testing.on_kafka import Kafka
 
     bootstrap, properties = (pytestconfig.getoption(name) for name in ("onebit_kafka", "onebit_client_config"))

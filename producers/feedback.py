@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from producers.datasets.base import Known, UnknownEventError
-from stream.brokers.port import Broker, StaleMemberError
+from stream.kafka.port import Broker, StaleMemberError
 from stream.randomness.delays import FeedbackPlan
 from stream.wire import codec
 from stream.wire.codec import MalformedError

@@ -10,9 +10,9 @@ from math import inf
 
 from producers.datasets.base import Dataset
 from producers.datasets.logged import decided_at_ms, time_of
-from stream.brokers.partitioner import partition_for
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.wire import codec
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

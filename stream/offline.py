@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.joining.task_settings import LatePolicy, OnExpiry, TaskSettings
 from stream.learners.base import KernelLearner, Learner
 from stream.learners.loops import loop_of
+from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 NEVER = -1
@@ -47,7 +47,7 @@ class Examples(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """How long a decision waits for its bit, and what becomes of it then; see `stream.joining.join`."""
+    """How long a decision waits for its bit, and what becomes of it then; see `stream.task.join`."""
 
     window: int | None = None  # in rounds; a bit that is late by just so many is in time. None: for ever
     on_expiry: OnExpiry = "drop"  # what an expired decision teaches: nothing, or that it was wrong

@@ -11,7 +11,7 @@ decisions since, so that a decision lacks what `lag - 1` rounds brought at most,
 
 From the middle on the log may be held up for an `outage`: nobody reads it then, and then all read on as before.
 
-With a lag of 1 that is `stream.offline.run`, to the bit. The tasks are those of the programs (`stream.sharing`); their
+With a lag of 1 that is `stream.offline.run`, to the bit. The tasks are those of the programs (`stream.shared`); their
 steps are not compiled, and a decision takes some 20 µs.
 """
 
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
 from stream.offline import EXPIRED, FOR_EVER, LATE, Examples, Patience, Run, check_run, schedule_of
-from stream.sharing.replica import take_in
-from stream.sharing.view import Overlay
+from stream.shared.replica import take_in
+from stream.shared.view import Overlay
 from stream.wire.events import Decision, FloatArray
 from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry, columns_of
 

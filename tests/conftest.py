@@ -9,11 +9,11 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import stream.cli  # noqa: F401  # one BLAS thread, before numpy is imported: the last bits depend on their number
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.local_kafka import LocalKafka, local_kafka
-from stream.brokers.port import Broker
+from stream.devkafka.local_kafka import LocalKafka, local_kafka
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import Broker
 from stream.testing.on_kafka import Kafka
 from tests.processes import CLIENTS
 from tests.secured import SETTINGS, Secured

@@ -13,17 +13,17 @@ from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synsep
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.partitioner import partition_for
-from stream.brokers.reading import read_partition
-from stream.brokers.virtual_time import Program, run_until_settled
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
+from stream.journal.digests import state_digest
+from stream.journal.format import JournalStep, decode_step
+from stream.journal.resolve import Given
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.partitioner import partition_for
+from stream.kafka.reading import read_partition
+from stream.kafka.virtual_time import Program, run_until_settled
 from stream.randomness.delays import FeedbackPlan, parse_delay
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalStep, decode_step
-from stream.recovery.resolve import Given
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger, total_ledger

@@ -19,12 +19,12 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from stream.brokers import local_kafka
-from stream.brokers.connecting import ADAPTERS
-from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.local_kafka import HOST, LocalKafka
-from stream.brokers.port import BrokerError
-from stream.recovery.journal_reading import JournalFollower
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import HOST, LocalKafka
+from stream.journal.reading import JournalFollower
+from stream.kafka.connecting import ADAPTERS
+from stream.kafka.kafka_python.broker import KafkaBroker
+from stream.kafka.port import BrokerError
 from stream.testing.processes import WAIT_S, Program, Programs, wait_for
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition

@@ -22,9 +22,9 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from stream.brokers.client_config import client_config, read_properties
-from stream.brokers.kafka_python.security import settings_of
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.client_config import client_config, read_properties
+from stream.kafka.kafka_python.security import settings_of
 from stream.testing.processes import wait_for
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"

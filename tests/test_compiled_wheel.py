@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
-HOLDING = ("tests/wire", "tests/joining", "tests/golden", "tests/contract")
+HOLDING = ("tests/wire", "tests/task", "tests/golden", "tests/contract")
 """They tell what is read, decided, learned and written; none of them puts
 something else in the place of a method, which what is compiled does not let them do."""
 
@@ -54,9 +54,7 @@ def test_what_is_tested_of_the_sources_holds(unpacked: Path) -> None:
 
 
 def test_the_tests_ran_what_is_compiled(unpacked: Path) -> None:
-    script = (
-        "import stream.joining.join, stream.wire.codec; print(stream.joining.join.__file__, stream.wire.codec.__file__)"
-    )
+    script = "import stream.task.join, stream.wire.codec; print(stream.task.join.__file__, stream.wire.codec.__file__)"
     ran = subprocess.run(
         [sys.executable, "-c", script],
         cwd=unpacked,

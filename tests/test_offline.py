@@ -4,10 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.joining.task_settings import PolicyError
 from stream.learners import Cost, Learner, create
 from stream.learners.base import State
 from stream.offline import NEVER, Examples, Patience, run
+from stream.task.settings import PolicyError
 from stream.wire.events import Decision, Features, FloatArray
 
 

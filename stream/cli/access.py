@@ -4,7 +4,8 @@ import shlex
 
 from pydantic import SecretStr
 
-from stream.brokers.client_config import (
+from stream.cli.settings import Settings, SettingsError
+from stream.kafka.client_config import (
     BOOTSTRAP,
     PROPERTIES,
     ClientConfig,
@@ -12,8 +13,7 @@ from stream.brokers.client_config import (
     client_config,
     read_properties,
 )
-from stream.brokers.port import AccessError
-from stream.cli.settings import Settings, SettingsError
+from stream.kafka.port import AccessError
 
 FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace(".", "_") in Settings.model_fields)
 """The settings that are properties of a client; the file of properties has more."""

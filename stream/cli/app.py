@@ -8,8 +8,6 @@ import typer
 
 import stream
 from producers.datasets.base import DatasetError
-from stream.brokers.local_kafka import LocalKafkaError, LocalKafkaPortError
-from stream.brokers.port import AccessError, BrokerError, BrokerUnavailableError, FencedError
 from stream.cli import (
     config,
     data,
@@ -35,14 +33,16 @@ from stream.cli.access import access_hint
 from stream.cli.console import end_log, fail, interrupted
 from stream.cli.exits import ExitCode, epilog
 from stream.cli.settings import SettingsError
+from stream.devkafka.local_kafka import LocalKafkaError, LocalKafkaPortError
 from stream.durations import DurationError
 from stream.estimating.policies import EstimateError
 from stream.experiments.definition import ExperimentError
-from stream.joining.task_settings import PolicyError, Unsuitable
+from stream.journal.format import JournalError, UnrecoverableError
+from stream.kafka.port import AccessError, BrokerError, BrokerUnavailableError, FencedError
 from stream.learners import ParameterError
 from stream.randomness.delays import DelayError
-from stream.recovery.journal import JournalError, UnrecoverableError
 from stream.reporting.saved_runs import SavedRunsError
+from stream.task.settings import PolicyError, Unsuitable
 from stream.verifying.model_files import ModelError
 from stream.wire.updates import UpdatesError
 

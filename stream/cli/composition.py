@@ -17,11 +17,11 @@ from stream.cli.console import announce, announced_when_slow, warn
 from stream.cli.setting_values import LOGGED, parse_time
 from stream.cli.settings import AUTO, Settings, SettingsError
 from stream.durations import parse_speed
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import Sharing, TaskSettings
 from stream.learners import check_parameters, registered
 from stream.learners.auto import choose
 from stream.randomness.delays import FeedbackPlan, parse_delay
+from stream.task.join import JoinSettings
+from stream.task.settings import Sharing, TaskSettings
 from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 from stream.wire.topics import Topics
 

@@ -9,7 +9,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.brokers.client_config import BOOTSTRAP, SECRETS, property_of, read_properties
 from stream.cli.access import client_config_of
 from stream.cli.console import out
 from stream.cli.described import Described, described
@@ -18,6 +17,7 @@ from stream.cli.setting_names import config_path, variable_of
 from stream.cli.setting_values import HIDDEN
 from stream.cli.settings import Settings
 from stream.cli.sources import is_set
+from stream.kafka.client_config import BOOTSTRAP, SECRETS, property_of, read_properties
 
 app = typer.Typer(help="The settings that hold here, and where they come from.", no_args_is_help=True)
 

@@ -8,10 +8,17 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from stream.brokers import local_kafka
-from stream.brokers.connecting import chosen
-from stream.brokers.connecting import connect as connect_to_kafka
-from stream.brokers.port import (
+from stream.cli.access import FIELDS, client_config_of
+from stream.cli.composition import topics_of
+from stream.cli.console import announce, every, fail, monotonic_ms
+from stream.cli.exits import ExitCode
+from stream.cli.setting_names import flag_of
+from stream.cli.settings import Settings, SettingsError
+from stream.cli.watching import Watched, watched
+from stream.devkafka import local_kafka
+from stream.kafka.connecting import chosen
+from stream.kafka.connecting import connect as connect_to_kafka
+from stream.kafka.port import (
     AccessError,
     Broker,
     BrokerError,
@@ -20,13 +27,6 @@ from stream.brokers.port import (
     StaleMemberError,
     TopicSettingsError,
 )
-from stream.cli.access import FIELDS, client_config_of
-from stream.cli.composition import topics_of
-from stream.cli.console import announce, every, fail, monotonic_ms
-from stream.cli.exits import ExitCode
-from stream.cli.setting_names import flag_of
-from stream.cli.settings import Settings, SettingsError
-from stream.cli.watching import Watched, watched
 from stream.wire.topics import TopicDescription, Topics
 
 WATCH_INTERVAL_MS = 30_000

@@ -1,9 +1,9 @@
 """How long a learner's events take on a machine like this one, before the first has been applied."""
 
 from producers.datasets.base import Dataset
-from stream.joining.task_settings import TaskSettings
 from stream.learners import registered
 from stream.reporting.tables import duration
+from stream.task.settings import TaskSettings
 
 FLOPS_PER_S = 2e9
 """Of one core in a compiled kernel. Factorisations of 3,600 x 3,600 do 1.8 to 3.2e9; it tells minutes from hours."""

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from stream.brokers.requeueing import Fate, Requeued, requeue
 from stream.cli.connection import connected
 from stream.cli.console import examples, out
 from stream.cli.flags import with_settings
 from stream.cli.settings import Program, Settings
+from stream.kafka.requeueing import Fate, Requeued, requeue
 from stream.reporting.record_lines import quoted, short_name
 from stream.wire.dead_letters import DeadLetter
 

@@ -11,11 +11,6 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.base import Dataset, Known
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayProgram
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
-from stream.brokers.virtual_time import run_until_settled
 from stream.cli import cost
 from stream.cli.collecting import without_collector
 from stream.cli.composition import (
@@ -34,9 +29,13 @@ from stream.cli.hindsight import answers, warnings
 from stream.cli.live_estimates import from_topics
 from stream.cli.progress import RunProgress, run_progress
 from stream.cli.settings import Settings
-from stream.joining.task_settings import TaskSettings
+from stream.journal.digests import state_digest
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
+from stream.kafka.virtual_time import run_until_settled
 from stream.learners import registered
-from stream.recovery.digests import state_digest
 from stream.reporting.delayed import Settlements
 from stream.reporting.errors import ErrorCurve, constant_error_rate, exploration
 from stream.reporting.histograms import histogram
@@ -44,6 +43,7 @@ from stream.reporting.latency import NO_LATENCIES, LatencyCounts, decision_count
 from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
 from stream.reporting.tables import percent
 from stream.reporting.versions import versions
+from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition, latencies_of
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example

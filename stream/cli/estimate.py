@@ -23,8 +23,8 @@ from stream.estimating.estimate import Estimates, Progress, estimate
 from stream.estimating.intervals import Interval
 from stream.estimating.judge import Judged, Options, estimate_fields
 from stream.estimating.policies import Training
-from stream.joining.play import Reward
 from stream.randomness.delays import parse_delay
+from stream.task.play import Reward
 
 app = typer.Typer()
 

@@ -5,8 +5,6 @@ from functools import partial
 import typer
 
 from producers.feedback import FeedbackOptions, FeedbackProgram
-from stream.brokers.clocks import EstimatedClock
-from stream.brokers.port import Broker
 from stream.cli.banner import announce_start
 from stream.cli.collecting import collect_seldom, leave_out_what_stays
 from stream.cli.composition import dataset_of, feedback_plan, feedback_speed, topics_of
@@ -16,6 +14,8 @@ from stream.cli.flags import with_settings
 from stream.cli.program_metrics import feedback_samples
 from stream.cli.settings import Program, Settings
 from stream.cli.watching import Watched
+from stream.kafka.clocks import EstimatedClock
+from stream.kafka.port import Broker
 from stream.telemetry.metrics import FEEDBACK
 
 POLL_MS = 100

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from stream.brokers import local_kafka
-from stream.brokers.local_kafka import LocalKafka
 from stream.cli.console import announce, out
 from stream.cli.exits import ExitCode
 from stream.cli.settings import SettingsError
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import LocalKafka
 
 app = typer.Typer(help="A real single-node Apache Kafka for this user, from Python packages.", no_args_is_help=True)
 

@@ -9,7 +9,6 @@ import typer
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovery import Parked, RecoveryStoppedError
-from stream.brokers.port import Broker, BrokerError
 from stream.cli import cost
 from stream.cli.banner import announce_start
 from stream.cli.collecting import collect_seldom, leave_out_what_stays
@@ -25,11 +24,12 @@ from stream.cli.settings import AUTO, Panel, Program, Settings, SettingsError
 from stream.cli.tally import Tally, drift_warnings, ledger_line
 from stream.cli.wanted import wanted_settings, with_hint
 from stream.cli.watching import Watched
-from stream.joining.task_settings import Sharing, TaskSettings
-from stream.recovery.commit import Commit
-from stream.recovery.resolve import SettingsDifferError
-from stream.recovery.settings_reading import pipeline_settings
+from stream.journal.commit import Commit
+from stream.journal.resolve import SettingsDifferError
+from stream.journal.settings_reading import pipeline_settings
+from stream.kafka.port import Broker, BrokerError
 from stream.reporting.tables import percent
+from stream.task.settings import Sharing, TaskSettings
 from stream.telemetry.metrics import LEARNER
 from stream.wire.topics import Topics
 

@@ -5,11 +5,11 @@ from heapq import merge
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
 from stream.cli.settings import SettingsError
-from stream.joining.play import Play
-from stream.recovery.commit import Commit
+from stream.journal.commit import Commit
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
+from stream.task.play import Play
 from stream.wire.codec import decode_example, decode_prediction
 from stream.wire.events import Example, Prediction
 from stream.wire.records import TopicPartition

@@ -18,7 +18,7 @@ from stream.cli.console import announce, every, examples, monotonic_ms, out
 from stream.cli.exits import ExitCode
 from stream.cli.flags import Json, Partition, with_settings
 from stream.cli.settings import Panel, Program, Settings, SettingsError
-from stream.recovery.recover import Progress
+from stream.journal.recover import Progress
 from stream.verifying.model_files import compare_models, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model, import_model, import_shared_model
 from stream.verifying.reapply import Replay, replay_journal

@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from stream.brokers.port import Broker, BrokerError
-from stream.brokers.reading import RecordsAt, read_partition
 from stream.cli.access import client_config_of
 from stream.cli.composition import topics_of
 from stream.cli.connection import connect, require_topics
@@ -19,11 +17,13 @@ from stream.cli.flags import with_settings
 from stream.cli.policies import check_live, live_policies
 from stream.cli.settings import Panel, Program, Settings, SettingsError
 from stream.cli.watching import Watched, watched
+from stream.journal.reading import JournalFollower
+from stream.journal.settings_reading import settings_in_force
+from stream.kafka.port import Broker, BrokerError
+from stream.kafka.reading import RecordsAt, read_partition
 from stream.monitoring.assets import page_files
 from stream.monitoring.picture import Picture
 from stream.monitoring.policies import Policies
-from stream.recovery.journal_reading import JournalFollower
-from stream.recovery.settings_reading import settings_in_force
 from stream.telemetry.metrics import MONITOR
 from stream.wire.records import Record, TopicPartition
 from stream.wire.ticks import is_tick

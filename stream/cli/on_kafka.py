@@ -11,8 +11,6 @@ from pathlib import Path
 
 from producers.datasets.base import Dataset
 from producers.datasets.logged import LogDataset
-from stream.brokers.port import AccessError, Broker, BrokerError
-from stream.brokers.reading import read_partition
 from stream.cli.composition import class_names_of, events_of, feedback_plan, replay_options, task_settings, topics_of
 from stream.cli.connection import command_hint, connect
 from stream.cli.console import WARNING, StopRequest, announce, fail, warn
@@ -21,12 +19,14 @@ from stream.cli.exits import ExitCode
 from stream.cli.progress import run_progress
 from stream.cli.setting_names import variable_of
 from stream.cli.settings import Settings, SettingsError
-from stream.joining.task_settings import TaskSettings
+from stream.journal.digests import state_digest
+from stream.journal.reading import JournalFollower
+from stream.journal.recover import recover
+from stream.kafka.port import AccessError, Broker, BrokerError
+from stream.kafka.reading import read_partition
 from stream.learners import registered
-from stream.recovery.digests import state_digest
-from stream.recovery.journal_reading import JournalFollower
-from stream.recovery.recover import recover
 from stream.reporting.run_report import RunReport
+from stream.task.settings import TaskSettings
 from stream.verifying.replicas import replica_at
 from stream.verifying.shared_log import audit_log
 from stream.wire import codec

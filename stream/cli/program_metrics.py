@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from consumers.learner import LearnerProgram
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
-from stream.recovery.commit import Commit
+from stream.journal.commit import Commit
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Distribution, Sample

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from producers.replay import ReplayProgram, Timetable, resume_position
-from stream.brokers.port import Broker
 from stream.cli.banner import announce_start
 from stream.cli.composition import dataset_of, replay_options, topics_of
 from stream.cli.connection import by_client, keep_running, watch_topics
@@ -17,6 +16,7 @@ from stream.cli.program_metrics import replay_samples
 from stream.cli.progress import run_progress
 from stream.cli.settings import Panel, Program, Settings
 from stream.cli.watching import Watched
+from stream.kafka.port import Broker
 from stream.reporting.tables import duration
 from stream.telemetry.metrics import REPLAY
 

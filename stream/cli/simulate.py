@@ -15,7 +15,6 @@ from consumers.recovery import Parked
 from stream.cli.console import announce, every, out
 from stream.cli.exits import ExitCode
 from stream.cli.settings import SettingsError
-from stream.joining.task_settings import Sharing
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -30,6 +29,7 @@ from stream.simulation.campaign import (
 from stream.simulation.processes import LearnerSetup
 from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
 from stream.simulation.tracing import Happened, trace_digest
+from stream.task.settings import Sharing
 
 SHOWN_MAX = 3
 """So many failing seeds are shrunk and shown; the others are named."""

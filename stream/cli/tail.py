@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
-from stream.brokers.browsing import follow as follow_topics
-from stream.brokers.browsing import offset_at, read_in_order
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
 from stream.cli.connection import connected
 from stream.cli.console import examples
 from stream.cli.flags import Json, with_settings
 from stream.cli.setting_values import parse_time
 from stream.cli.settings import Program, Settings, SettingsError
 from stream.durations import DurationError, parse_duration
+from stream.kafka.browsing import follow as follow_topics
+from stream.kafka.browsing import offset_at, read_in_order
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.near_names import close_matches
 from stream.reporting.record_lines import event_id_of, record_json, record_line, short_name
 from stream.wire.records import Record, TopicPartition

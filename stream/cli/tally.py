@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from stream.joining.task import DeadLetter
-from stream.recovery.commit import Commit
+from stream.journal.commit import Commit
 from stream.reporting.remedies import MISPLACED_REMEDY
+from stream.task.task import DeadLetter
 from stream.wire.events import DRIFT_OF_ALL, Outcome
 from stream.wire.ledger import Ledger
 

@@ -10,7 +10,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.brokers.port import Broker, TopicSettingsError
 from stream.cli.composition import model_of, topics_of
 from stream.cli.connection import command_hint, connect
 from stream.cli.console import out, warn
@@ -18,6 +17,7 @@ from stream.cli.exits import ExitCode
 from stream.cli.flags import with_settings
 from stream.cli.setting_values import format_retention
 from stream.cli.settings import Panel, Program, Settings
+from stream.kafka.port import Broker, TopicSettingsError
 from stream.wire import schemas
 from stream.wire.topics import TopicDescription, Topics
 

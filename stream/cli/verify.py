@@ -10,8 +10,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.brokers.port import Broker
-from stream.brokers.reading import OPEN_MS, read_partition
 from stream.cli import model
 from stream.cli.collecting import collect_seldom
 from stream.cli.composition import dataset_of, events_of
@@ -22,8 +20,10 @@ from stream.cli.flags import Json, with_settings
 from stream.cli.settings import Program, Settings, SettingsError
 from stream.cli.tally import ledger_line, misplaced
 from stream.durations import parse_duration
-from stream.recovery.journal import JournalError
-from stream.recovery.journal_reading import JournalFollower
+from stream.journal.format import JournalError
+from stream.journal.reading import JournalFollower
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.errors import MatchedError, matched_error
 from stream.reporting.latency import quantiles
 from stream.reporting.remedies import MISPLACED_REMEDY

@@ -7,9 +7,9 @@ from stream.cli import cost
 from stream.cli.composition import class_names_of, dataset_of, n_features_of, task_settings, with_chosen
 from stream.cli.setting_names import flag_of, setting_name
 from stream.cli.settings import AUTO, Settings, SettingsError
-from stream.joining.task_settings import Sharing, TaskSettings
-from stream.recovery.resolve import SettingsDifferError, resolve
-from stream.recovery.stored_settings import PARAMETER
+from stream.journal.resolve import SettingsDifferError, resolve
+from stream.journal.stored_settings import PARAMETER
+from stream.task.settings import Sharing, TaskSettings
 
 STORED_NAMES = {
     "learner": "learner",

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.estimating.rows import Chunk, usable
-from stream.joining.play import Reward
 from stream.learners import FromLogs, Learner, check_parameters, create, registered
 from stream.randomness.delays import DelayModel
 from stream.randomness.draws import Draws, Purpose
+from stream.task.play import Reward
 from stream.wire.events import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stream.joining.task_settings import LatePolicy, OnExpiry
+from stream.task.settings import LatePolicy, OnExpiry
 
 Scalar = int | float | str
 Parameters = dict[str, Scalar]

@@ -27,12 +27,12 @@ from stream.experiments.streams import (
     split,
     stream_of,
 )
-from stream.joining.task_settings import TaskSettings
 from stream.learners import Learner, ParameterError
 from stream.learners.base import KernelLearner
 from stream.offline import NEVER, Patience, Run, run
 from stream.offline_shared import run_shared
 from stream.reporting.versions import versions
+from stream.task.settings import TaskSettings
 
 CURVE_POINTS = 60
 """How many points of a run are kept, at equal distances on a logarithmic axis."""

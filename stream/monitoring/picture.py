@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stream.brokers.clocks import EstimatedClock
-from stream.brokers.port import Ends
 from stream.estimating.judge import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
+from stream.journal.format import JournalStep
+from stream.kafka.clocks import EstimatedClock
+from stream.kafka.port import Ends
 from stream.monitoring.delays import total_sketch
 from stream.monitoring.pending import in_sample
 from stream.monitoring.policies import Contexts, Policies
 from stream.monitoring.state import PartitionState, decode, encode, hash_of
 from stream.monitoring.verdict import Condition, Seen, Verdict, judge
 from stream.monitoring.windows import RECENT_WINDOWS, Counts, Share, total_windows
-from stream.recovery.journal import JournalStep
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Sample

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from stream.joining.join_table import TRANSITIONS, Input, State
-from stream.joining.task_settings import Sharing
-from stream.recovery.commit import COMMIT_STEPS
+from stream.journal.commit import COMMIT_STEPS
 from stream.simulation.checks import check
 from stream.simulation.faultless import equal_faultless
 from stream.simulation.processes import MakeLearner, UnexpectedError
@@ -27,6 +25,8 @@ from stream.simulation.schedule import (
 )
 from stream.simulation.tracing import BEHIND_ITS_LOG, FOREIGN_IN_LOG, OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Happened
 from stream.simulation.world import World
+from stream.task.join_table import TRANSITIONS, Input, State
+from stream.task.settings import Sharing
 
 
 class Result(NamedTuple):

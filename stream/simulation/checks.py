@@ -7,13 +7,11 @@ transactions were committed; of the learners they use only the final state.
 from math import nan
 from typing import Any, NamedTuple
 
-from stream.brokers.reading import read_partition
-from stream.joining.task import Task
-from stream.joining.task_settings import TaskSettings
+from stream.journal.digests import state_digest, task_digest
+from stream.journal.format import JournalStep, decode_step
+from stream.journal.recover import rebuild, recover
+from stream.kafka.reading import read_partition
 from stream.randomness.draws import Purpose, uniform
-from stream.recovery.digests import state_digest, task_digest
-from stream.recovery.journal import JournalStep, decode_step
-from stream.recovery.recover import rebuild, recover
 from stream.simulation.faulty_broker import Fate
 from stream.simulation.oracle import Correction, ExpectedDeadLetter, ExpectedExample, Oracle
 from stream.simulation.outside import TOPICS, label_of
@@ -21,6 +19,8 @@ from stream.simulation.processes import GROUP
 from stream.simulation.schedule import NEVER_MS, Kind
 from stream.simulation.shared_model import LOG, Scribe, Written, check_shared_model
 from stream.simulation.world import World
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire import codec
 from stream.wire.dead_letters import decode_dead_letter

@@ -19,7 +19,7 @@ which records form a step.
 import re
 from collections.abc import Iterable, Mapping
 
-from stream.brokers.reading import read_partition
+from stream.kafka.reading import read_partition
 from stream.simulation.checks import differences, state_of
 from stream.simulation.outside import TOPICS
 from stream.simulation.world import World

@@ -5,9 +5,9 @@ A process that is paused in the middle of a call is a call that, before it retur
 
 from collections.abc import Callable
 
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import BrokerUnavailableError, FencedError
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.simulation.faulty_broker import REPLICATE, SENDS_MODEL, CrashError, FaultyTransactionalProducer, Verdict
 from stream.simulation.outside import PREFIX, TOPICS
 from stream.simulation.processes import Process, Processes

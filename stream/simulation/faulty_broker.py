@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from stream.brokers.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedTransactionalProducer
-from stream.brokers.port import BrokerUnavailableError, Consumer, Ends, Producer, RebalanceListener
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedTransactionalProducer
+from stream.kafka.port import BrokerUnavailableError, Consumer, Ends, Producer, RebalanceListener
 from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 

@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.joining.join import JoinSettings
-from stream.joining.join_table import Input, State
+from stream.task.join import JoinSettings
+from stream.task.join_table import Input, State
 from stream.wire.ledger import Ledger
 
 

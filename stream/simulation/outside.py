@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.brokers.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
-from stream.brokers.partitioner import partition_for
-from stream.brokers.port import BrokerUnavailableError, Producer, TransactionalProducer
-from stream.brokers.reading import read_partition
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
+from stream.kafka.reading import read_partition
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import Broker, BrokerError, FencedError
-from stream.joining.task import Task
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.commit import CrashPoint
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalError
-from stream.sharing.replica import Replica
+from stream.journal.commit import CrashPoint
+from stream.journal.digests import state_digest
+from stream.journal.format import JournalError
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import Broker, BrokerError, FencedError
+from stream.shared.replica import Replica
 from stream.simulation.faulty_broker import (
     CrashError,
     Fate,
@@ -27,6 +25,8 @@ from stream.simulation.outside import TOPICS
 from stream.simulation.schedule import Schedule
 from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
 from stream.wire.topics import Topics
 
 GROUP = "learners"

@@ -9,11 +9,11 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from stream.joining.join import JoinSettings
-from stream.joining.play import Play
-from stream.joining.task_settings import LatePolicy, OnExpiry, Sharing, TaskSettings
-from stream.recovery.commit import COMMIT_STEPS
+from stream.journal.commit import COMMIT_STEPS
 from stream.simulation.luck import Luck
+from stream.task.join import JoinSettings
+from stream.task.play import Play
+from stream.task.settings import LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.wire.events import Logged
 
 EVENTS = 20

@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stream.brokers.reading import read_partition
-from stream.joining.task_settings import TaskSettings
+from stream.journal.digests import state_digest
+from stream.journal.format import JournalStep
+from stream.kafka.reading import read_partition
 from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Purpose, uniform
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalStep
-from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model
-from stream.sharing.replica import Replica
+from stream.shared.replica import Replica
 from stream.simulation.oracle import Correction, Oracle
 from stream.simulation.outside import TOPICS, label_of
 from stream.simulation.processes import SeenModel
 from stream.simulation.world import World
+from stream.snapshots.model import decode_model, read_model_snapshots, restore_model
+from stream.task.settings import TaskSettings
 from stream.verifying.shared_log import audit_log
 from stream.wire import codec
 from stream.wire.events import Decision, Features, Logged, Prediction

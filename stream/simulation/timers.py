@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 
-from stream.brokers.clocks import VirtualClock
+from stream.kafka.clocks import VirtualClock
 
 
 class Timers:

@@ -5,15 +5,15 @@ Everything happens in this one thread, in virtual time.
 
 from collections import deque
 
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.joining.task import Task
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
 from stream.simulation.faults import Faults
 from stream.simulation.outside import TOPICS, Outside
 from stream.simulation.processes import MakeLearner, Processes, UnexpectedError
 from stream.simulation.schedule import ENVIRONMENT, START_MS, Item, Schedule
 from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
+from stream.task.task import Task
 
 SETTLING_MAX = 400
 """After the last item so many more things may fall due; what is then not settled never will be."""

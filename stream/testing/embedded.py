@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
 from stream.cli.composition import model_of
 from stream.cli.wanted import wanted_settings
 from stream.durations import parse_duration
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
 from stream.testing.pipeline import GivenSettings, PipelineUnderTest
 from stream.wire.topics import Topics
 

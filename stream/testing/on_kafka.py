@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from stream.brokers.connecting import connect
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.port import BrokerError
 from stream.cli.access import client_config_of
 from stream.cli.composition import model_of
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.connecting import connect
+from stream.kafka.port import BrokerError
 from stream.testing.pipeline import GivenSettings, PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
 from stream.wire.topics import Topics

@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from stream.brokers.browsing import read_in_order
-from stream.brokers.partitioner import partition_for
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
 from stream.cli.settings import Settings
-from stream.recovery.journal_reading import JournalFollower
+from stream.journal.reading import JournalFollower
+from stream.kafka.browsing import read_in_order
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.reporting.record_lines import event_id_of, record_line
 from stream.verifying.audit import Finding, audit_partition
 from stream.wire.codec import HEADERS, encode_feedback

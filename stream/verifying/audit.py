@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.brokers.partitioner import partition_for
-from stream.brokers.port import Broker
-from stream.brokers.reading import OPEN_MS, read_partition
-from stream.joining.task_settings import TaskSettings
+from stream.journal.format import JournalError, JournalStep, Opening, SettingsChange
+from stream.journal.reading import read_journal
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, read_partition
 from stream.learners import KernelLearner, registered
-from stream.recovery.journal import JournalError, JournalStep, Opening, SettingsChange
-from stream.recovery.journal_reading import read_journal
 from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
-from stream.sharing.view import room_error
+from stream.shared.view import room_error
+from stream.task.settings import TaskSettings
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep

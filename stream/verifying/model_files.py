@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from stream.journal.digests import state_digest
 from stream.learners import State
-from stream.recovery.digests import state_digest
 
 FILE_FORMAT = 1
 

@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stream.brokers.browsing import met_before, offset_at
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
-from stream.joining.join import Overflows
+from stream.journal.digests import state_digest
+from stream.journal.format import JournalError, JournalStep, decode_step, is_foreign
+from stream.journal.reading import last_step, read_journal
+from stream.journal.recover import Progress, Recovered, rebuild
+from stream.journal.settings_reading import pipeline_settings, settings_in_force
+from stream.journal.stored_settings import named, task_settings
+from stream.kafka.browsing import met_before, offset_at
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.learners import ParameterError, create
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalError, JournalStep, decode_step, is_foreign
-from stream.recovery.journal_reading import last_step, read_journal
-from stream.recovery.model_snapshot import PARTITION, ModelSnapshot, model_writer, read_model_snapshots
-from stream.recovery.recover import Progress, Recovered, rebuild
-from stream.recovery.settings_reading import pipeline_settings, settings_in_force
-from stream.recovery.snapshot_chunks import IMPORT_SLOT, ChunkWriter, Stored, Writer
-from stream.recovery.snapshot_reading import read_snapshots
-from stream.recovery.snapshot_state import Position, Snapshot
-from stream.recovery.stored_settings import named, task_settings
+from stream.snapshots.chunks import IMPORT_SLOT, ChunkWriter, Stored, Writer
+from stream.snapshots.model import PARTITION, ModelSnapshot, model_writer, read_model_snapshots
+from stream.snapshots.reading import read_snapshots
+from stream.snapshots.state import Position, Snapshot
+from stream.task.join import Overflows
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, _identity
 from stream.verifying.replicas import replica_at
 from stream.wire import codec

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from stream.brokers.port import Broker
-from stream.brokers.reading import OPEN_MS, read_partition
-from stream.joining.task import Effects
-from stream.recovery.digests import state_digest, task_digest
-from stream.recovery.journal import JournalError
-from stream.recovery.journal_reading import last_step
-from stream.recovery.recover import rebuild
+from stream.journal.digests import state_digest, task_digest
+from stream.journal.format import JournalError
+from stream.journal.reading import last_step
+from stream.journal.recover import rebuild
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, read_partition
+from stream.task.task import Effects
 from stream.verifying.models import Report
 from stream.verifying.shared_replay import LogAgain
 from stream.wire import codec

@@ -1,12 +1,12 @@
 """A shared model as it was at some place of its log, made from the newest snapshot before that place, and the log."""
 
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
-from stream.joining.task_settings import TaskSettings
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.learners.base import KernelLearner
-from stream.recovery.model_snapshot import decode_model, read_model_snapshots, restore_model
-from stream.recovery.snapshot_chunks import Generation
-from stream.sharing.replica import Replica
+from stream.shared.replica import Replica
+from stream.snapshots.chunks import Generation
+from stream.snapshots.model import decode_model, read_model_snapshots, restore_model
+from stream.task.settings import TaskSettings
 from stream.verifying.model_files import ModelError
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics

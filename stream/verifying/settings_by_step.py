@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.journal import SettingsChange
-from stream.recovery.resolve import SettingsDifferError, resolve
-from stream.recovery.stored_settings import by_name
+from stream.journal.format import SettingsChange
+from stream.journal.resolve import SettingsDifferError, resolve
+from stream.journal.stored_settings import by_name
+from stream.task.settings import TaskSettings
 
 
 class Span(NamedTuple):

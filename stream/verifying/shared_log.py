@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream.brokers.port import Broker
-from stream.brokers.reading import OPEN_MS, read_partition
-from stream.recovery.journal import JournalStep, ReplicaTold
-from stream.recovery.journal_reading import read_journal
-from stream.recovery.model_snapshot import PARTITION
-from stream.recovery.settings_reading import pipeline_settings
+from stream.journal.format import JournalStep, ReplicaTold
+from stream.journal.reading import read_journal
+from stream.journal.settings_reading import pipeline_settings
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.run_report import Behind, ReplicaReport
+from stream.snapshots.model import PARTITION
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.updates import Update, UpdatesError, decode_update

@@ -3,17 +3,17 @@
 from collections import deque
 from collections.abc import Iterator
 
-from stream.brokers.port import Broker
-from stream.brokers.reading import OPEN_MS, read_partition
-from stream.joining.task import Effects, Task
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.commit import predictions_digest
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalError, JournalStep, LogStep, ReplicaTold
-from stream.recovery.journal_reading import read_journal
-from stream.recovery.model_snapshot import PARTITION, decode_model, read_model_snapshots
+from stream.journal.commit import predictions_digest
+from stream.journal.digests import state_digest
+from stream.journal.format import JournalError, JournalStep, LogStep, ReplicaTold
+from stream.journal.reading import read_journal
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.versions import processor, versions
-from stream.sharing.view import View
+from stream.shared.view import View
+from stream.snapshots.model import PARTITION, decode_model, read_model_snapshots
+from stream.task.settings import TaskSettings
+from stream.task.task import Effects, Task
 from stream.verifying.replicas import fresh_replica
 from stream.wire import codec
 from stream.wire.records import Record, TopicPartition

@@ -6,8 +6,8 @@ Others under the numbers of its steps are of other programs. With a model of its
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 
-from stream.recovery.commit import predictions_digest
-from stream.recovery.journal import JournalStep
+from stream.journal.commit import predictions_digest
+from stream.journal.format import JournalStep
 from stream.wire.records import Record
 
 _UNTOLD, _FOUND = -1, -2

@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 import stream
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.local_kafka import LocalKafka
 from stream.cli import model
 from stream.cli.connection import command_hint, require_topics
 from stream.cli.exits import ExitCode
@@ -24,6 +21,9 @@ from stream.cli.model import time_ms
 from stream.cli.settings import SettingsError
 from stream.cli.sources import load_settings
 from stream.cli.verify import print_findings
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
 from stream.reporting.errors import MatchedError
 from stream.verifying.audit import Finding
 from stream.verifying.models import TooEarlyError

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import Broker, BrokerUnavailableError
 from stream.cli import connection
 from stream.cli.connection import keep_running
 from stream.cli.settings import Settings, SettingsError
 from stream.cli.sources import load_settings
 from stream.cli.watching import Watched
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import Broker, BrokerUnavailableError
 from stream.wire.topics import Topics
 
 

@@ -16,10 +16,10 @@ from producers.datasets.base import Known
 from stream.cli import console, entry
 from stream.cli.embedded import Judge
 from stream.cli.exits import ExitCode
-from stream.joining.task_settings import Sharing
 from stream.simulation import campaign
 from stream.simulation.campaign import Result, run_seed, run_seeds
 from stream.simulation.processes import LearnerSetup, MakeLearner
+from stream.task.settings import Sharing
 from stream.wire.events import Answer
 from tests.cli.conftest import Onebit
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stream.brokers.port import Broker
 from stream.cli import learn
 from stream.cli.connection import Work
 from stream.cli.exits import ExitCode
 from stream.cli.live_estimates import estimate_lines, from_topics
 from stream.cli.settings import Settings
 from stream.cli.watching import Watched
+from stream.kafka.port import Broker
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from producers.datasets.base import Dataset, SparseRows
-from stream.brokers.reading import read_partition
 from stream.cli.composition import feedback_plan
 from stream.cli.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
 from stream.cli.settings import Settings
-from stream.joining.task_settings import PolicyError
+from stream.journal.digests import state_digest
+from stream.kafka.reading import read_partition
 from stream.learners import registered
 from stream.offline import NEVER, Examples, Patience, Run, run
 from stream.randomness.draws import Draws, Purpose
-from stream.recovery.digests import state_digest
+from stream.task.settings import PolicyError
 from stream.wire.codec import decode_prediction
 from stream.wire.records import TopicPartition
 from tests.learners.test_battery import CASES, Case, examples

@@ -7,7 +7,7 @@ import pytest
 
 from stream.cli.app import POLICY_HINTS, main
 from stream.cli.exits import ExitCode
-from stream.joining.task_settings import Unsuitable
+from stream.task.settings import Unsuitable
 from tests.cli.conftest import Onebit
 
 

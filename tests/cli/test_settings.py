@@ -5,7 +5,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stream.brokers.client_config import ClientConfig
 from stream.cli.access import client_config_of
 from stream.cli.connection import command_hint
 from stream.cli.described import described
@@ -14,6 +13,7 @@ from stream.cli.setting_values import HIDDEN
 from stream.cli.settings import Panel, Program, SettingsError
 from stream.cli.settings_table import as_markdown
 from stream.cli.sources import command_line, load_settings, unknown_variables
+from stream.kafka.client_config import ClientConfig
 from tests.cli.conftest import Onebit
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,7 +14,7 @@ from stream.cli.exits import ExitCode
 from stream.cli.progress import AnnouncedLine
 from stream.cli.settings import SettingsError
 from stream.cli.side_by_side import _portable
-from stream.joining.task_settings import PolicyError, Unsuitable
+from stream.task.settings import PolicyError, Unsuitable
 from tests.cli.conftest import Onebit
 
 TIMES = ("wall_s", "events_per_s")

@@ -15,8 +15,8 @@ from stream.cli.hindsight import Answers
 from stream.cli.progress import AnnouncedLine, RunProgress, TimeToGo
 from stream.cli.sources import load_settings
 from stream.cli.tally import Tally, ledger_line
-from stream.joining.task_settings import TaskSettings
 from stream.learners import check_parameters
+from stream.task.settings import TaskSettings
 from stream.wire.ledger import Ledger
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, small_task

@@ -10,11 +10,11 @@ from stream.cli.composition import model_of, parameters_of
 from stream.cli.settings import Settings
 from stream.cli.sources import load_settings
 from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
+from stream.journal.resolve import SettingsDifferError
+from stream.journal.stored_settings import MODEL_SETTINGS, by_name, named, stored_settings
 from stream.learners import ParameterError, check_parameters
-from stream.recovery.resolve import SettingsDifferError
-from stream.recovery.stored_settings import MODEL_SETTINGS, by_name, named, stored_settings
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Pipeline
 
 BEGUN = TaskSettings(

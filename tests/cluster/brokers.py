@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from stream.brokers import local_kafka
-from stream.brokers.local_kafka import HOST
-from stream.brokers.topic_settings import settings_of
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import HOST
+from stream.kafka.topic_settings import settings_of
 from stream.testing.processes import wait_for
 from stream.wire.topics import Topics
 from tests.processes import free_port, freeze

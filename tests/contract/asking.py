@@ -6,7 +6,7 @@ A broker may take a moment until something shows: a commit's marker, a rebalance
 import time
 from collections.abc import Callable, Iterable
 
-from stream.brokers.port import Broker, Consumer
+from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicSpec
 

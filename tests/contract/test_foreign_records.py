@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 from kafka import KafkaProducer
 
-from stream.brokers.confluent.broker import ConfluentBroker
-from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.confluent.broker import ConfluentBroker
+from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.wire.records import Headers, TopicPartition
 from stream.wire.topics import TopicSpec
 

@@ -7,9 +7,9 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import MemberToRemove
 
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.port import Broker, BrokerError, FencedError, StaleMemberError
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import Broker, BrokerError, FencedError, StaleMemberError
 from stream.wire.records import TopicPartition
 from tests.contract.asking import Heard, joined, read, topic, until, values, write
 

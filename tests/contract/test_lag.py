@@ -1,6 +1,6 @@
 """The contract of the Broker port: how far a consumer is behind what the last fetch response said can be read."""
 
-from stream.brokers.port import Broker, Consumer
+from stream.kafka.port import Broker, Consumer
 from stream.wire.records import Record, TopicPartition
 from tests.contract.asking import Heard, joined, read, settled, topic, until, values, write
 

@@ -7,10 +7,10 @@ import pytest
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import admin as confluent_admin
 
-from stream.brokers.connecting import ADAPTERS, connect
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.port import Broker, Consumer, TopicSettingsError
-from stream.brokers.reading import read_partition
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.port import Broker, Consumer, TopicSettingsError
+from stream.kafka.reading import read_partition
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 from tests.contract.asking import Heard, until

@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import RECORD_BYTES_MAX, Broker, BrokerError, Ends, TopicSettingsError
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import RECORD_BYTES_MAX, Broker, BrokerError, Ends, TopicSettingsError
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 from tests.contract.asking import Heard, joined, read, read_to_end, topic, until, values, write

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.port import Broker, BrokerError, Ends, FencedError
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.port import Broker, BrokerError, Ends, FencedError
 from stream.wire.records import TopicPartition
 from tests.contract.asking import read, read_to_end, settled, topic, until, values, write
 

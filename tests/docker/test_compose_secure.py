@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from cryptography import x509
 
-from stream.brokers.client_config import client_config, read_properties
-from stream.brokers.local_security import LocalSecurity
+from stream.devkafka.security import LocalSecurity
+from stream.kafka.client_config import client_config, read_properties
 
 FOLDER = Path(__file__).parents[2] / "docker"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.brokers import local_kafka
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import LocalKafka
 from tests.processes import free_port
 
 

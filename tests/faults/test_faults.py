@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
 from stream.testing.processes import Program, wait_for
 from stream.verifying.shared_log import audit_log
 from tests.processes import Pipeline, Watch, kill_broker

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message
 
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
 from stream.testing.processes import WAIT_S, wait_for
 from tests.faults.kafka_tools import Tool, class_path
 from tests.judge import committed, header, value

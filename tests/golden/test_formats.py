@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalStep, SettingsChange, decode_step, encode_entry
-from stream.recovery.model_snapshot import model_writer
-from stream.recovery.recover import rebuild
-from stream.recovery.stored_settings import stored_settings
+from stream.journal.digests import state_digest
+from stream.journal.format import JournalStep, SettingsChange, decode_step, encode_entry
+from stream.journal.recover import rebuild
+from stream.journal.stored_settings import stored_settings
+from stream.snapshots.model import model_writer
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
 from stream.wire.updates import encode_updates

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream.joining.task_settings import TaskSettings
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
 from stream.learners.late_ucb import PROJECTION_SEED, LateUcb, projection
 from stream.learners.late_ucb_kernels import BLOCK
+from stream.task.settings import TaskSettings
 from stream.wire.events import Decision, Features, FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
 from tests.oracles.late_bits import NaiveIgwLogistic, NaiveLateUcb, NaiveStackIgw

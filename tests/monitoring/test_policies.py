@@ -8,13 +8,13 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.brokers.reading import RecordsAt
 from stream.cli.policies import check_live, live_policies
 from stream.estimating.policies import EstimateError
+from stream.journal.settings_reading import settings_in_force
+from stream.kafka.reading import RecordsAt
 from stream.learners import create
 from stream.monitoring.picture import Picture
 from stream.monitoring.policies import ALWAYS, Known, Policies
-from stream.recovery.settings_reading import settings_in_force
 from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
 from stream.wire.codec import HEADERS, decode_context, decode_prediction, step_headers, step_of

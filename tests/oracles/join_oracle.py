@@ -6,7 +6,7 @@ join does not compare these two; it expires decisions as the watermark passes. B
 
 from dataclasses import dataclass, field
 
-from stream.joining.join import JoinSettings, Overflows
+from stream.task.join import JoinSettings, Overflows
 from stream.wire.ledger import Ledger
 
 

@@ -11,9 +11,9 @@ from producers.datasets.log import LoggedOutcome
 from producers.datasets.logged import logged_delays_ms, part_of
 from producers.feedback import FeedbackOptions, FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram, Slip, resume_position
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker
-from stream.brokers.reading import read_partition
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker
+from stream.kafka.reading import read_partition
 from stream.randomness.delays import FeedbackPlan, parse_delay
 from stream.wire.codec import HEADERS
 from stream.wire.events import Logged

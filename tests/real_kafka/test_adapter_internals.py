@@ -12,11 +12,11 @@ from kafka.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberErro
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
-from stream.brokers import kafka_python
-from stream.brokers.kafka_python import connection
-from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.kafka_python.foreign import PartitionRecords
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka import kafka_python
+from stream.kafka.kafka_python import connection
+from stream.kafka.kafka_python.broker import KafkaBroker
+from stream.kafka.kafka_python.foreign import PartitionRecords
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
@@ -115,7 +115,7 @@ def assert_has(start: Any, path: str) -> None:
         of = getattr(owner, "__name__", type(owner).__name__)
         assert hasattr(owner, attribute), (
             f"this version of kafka-python has no {attribute!r} in {of}, which the adapter needs "
-            f"({path}): bound the version, or mend stream/brokers/kafka_python"
+            f"({path}): bound the version, or mend stream/kafka/kafka_python"
         )
         return getattr(owner, attribute)
 

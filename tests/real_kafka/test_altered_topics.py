@@ -13,13 +13,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import admin as confluent_admin
 
-from stream.brokers.connecting import connect
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.reading import read_partition
 from stream.cli import connection
 from stream.cli.app import main
 from stream.cli.console import every
 from stream.cli.exits import ExitCode
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.connecting import connect
+from stream.kafka.reading import read_partition
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

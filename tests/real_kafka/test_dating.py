@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.port import Broker
-from stream.brokers.reading import read_partition
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
 from stream.wire.codec import HEADERS, decode_example, step_of
 from stream.wire.events import Outcome
 from stream.wire.records import Record, TopicPartition

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.reading import read_partition
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.reading import read_partition
 from stream.wire.dead_letters import decode_dead_letter
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers, TopicPartition

@@ -12,12 +12,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.partitioner.default import DefaultPartitioner
 
-from stream.brokers import local_kafka
-from stream.brokers.connecting import connect
-from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.partitioner import partition_for
-from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.connecting import connect
+from stream.kafka.kafka_python.broker import KafkaBroker
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 from tests.processes import free_port, freeze

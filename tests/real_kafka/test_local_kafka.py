@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stream.brokers import local_kafka
-from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.testing.processes import wait_for
 from stream.wire.topics import TopicSpec
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
 from stream.wire.ledger import Ledger, total_ledger
 from tests.processes import Pipeline
 

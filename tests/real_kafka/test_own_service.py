@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
 from tests.processes import Pipeline
 
 EXAMPLE = Path(__file__).parents[2] / "examples/own_service.py"

@@ -13,10 +13,10 @@ import pytest
 from kafka import KafkaProducer
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from stream.brokers import local_kafka
-from stream.brokers.connecting import connect
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.reading import read_partition
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.connecting import connect
+from stream.kafka.reading import read_partition
 from stream.reporting.saved_runs import read_runs
 from stream.testing.processes import wait_for
 from stream.wire.ledger import Ledger

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
 from stream.testing.processes import wait_for
 from tests.processes import Pipeline
 

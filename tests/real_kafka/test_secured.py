@@ -19,15 +19,15 @@ import pytest
 import trustme
 from kafka import KafkaConsumer, KafkaProducer
 
-from stream.brokers import local_kafka
-from stream.brokers.client_config import client_config, read_properties
-from stream.brokers.connecting import connect
-from stream.brokers.kafka_python.security import settings_of
-from stream.brokers.local_kafka import LocalKafkaError, start
-from stream.brokers.local_security import LocalSecurity
-from stream.brokers.port import AccessError
 from stream.cli.app import main
 from stream.cli.exits import ExitCode
+from stream.devkafka import local_kafka
+from stream.devkafka.local_kafka import LocalKafkaError, start
+from stream.devkafka.security import LocalSecurity
+from stream.kafka.client_config import client_config, read_properties
+from stream.kafka.connecting import connect
+from stream.kafka.kafka_python.security import settings_of
+from stream.kafka.port import AccessError
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

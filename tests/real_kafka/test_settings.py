@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.brokers.kafka_python.broker import KafkaBroker
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
+from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.testing.processes import Program
 from stream.wire.codec import HEADERS
 from tests.processes import Pipeline

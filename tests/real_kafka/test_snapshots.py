@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
-from stream.brokers.connecting import connect
-from stream.brokers.local_kafka import LocalKafka
-from stream.brokers.port import Broker
 from stream.cli.app import app
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.digests import task_digest
-from stream.recovery.recover import rebuild
+from stream.devkafka.local_kafka import LocalKafka
+from stream.journal.commit import COMMIT_STEPS
+from stream.journal.digests import task_digest
+from stream.journal.recover import rebuild
+from stream.kafka.connecting import connect
+from stream.kafka.port import Broker
+from stream.task.settings import TaskSettings
 from stream.verifying.model_files import ModelError
 from stream.verifying.reapply import replay_journal
 from stream.wire import codec

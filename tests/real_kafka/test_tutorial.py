@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.brokers.local_kafka import LocalKafka
+from stream.devkafka.local_kafka import LocalKafka
 from tests.processes import CLIENTS
 
 TUTORIAL = Path(__file__).parents[2] / "docs/tutorial.md"

@@ -8,13 +8,13 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.brokers.port import BrokerError, BrokerUnavailableError, FencedError
-from stream.joining.join import JoinSettings
-from stream.joining.task import DeadLetter, Effects
-from stream.recovery.commit import COMMIT_STEPS, Commit, commit
-from stream.recovery.digests import task_digest
-from stream.recovery.journal import JournalError, JournalStep, UnrecoverableError
-from stream.recovery.recover import recover
+from stream.journal.commit import COMMIT_STEPS, Commit, commit
+from stream.journal.digests import task_digest
+from stream.journal.format import JournalError, JournalStep, UnrecoverableError
+from stream.journal.recover import recover
+from stream.kafka.port import BrokerError, BrokerUnavailableError, FencedError
+from stream.task.join import JoinSettings
+from stream.task.task import DeadLetter, Effects
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition

@@ -9,10 +9,10 @@ import pytest
 from consumers.learner import LearnerOptions, LearnerProgram
 from stream.cli.learn import status_lines
 from stream.cli.tally import Tally, drift_warnings
+from stream.journal.commit import Commit
+from stream.journal.format import UnrecoverableError
+from stream.journal.recover import rebuild, recover
 from stream.learners import create
-from stream.recovery.commit import Commit
-from stream.recovery.journal import UnrecoverableError
-from stream.recovery.recover import rebuild, recover
 from stream.verifying.reapply import replay_journal
 from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
 

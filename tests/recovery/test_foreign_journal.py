@@ -6,11 +6,11 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.recovery import journal
-from stream.recovery.digests import task_digest
-from stream.recovery.journal import JournalError, JournalStep, Opening, is_foreign
-from stream.recovery.journal_reading import JournalFollower, last_step, settings_entry
-from stream.recovery.recover import rebuild, recover
+from stream.journal import format as journal
+from stream.journal.digests import task_digest
+from stream.journal.format import JournalError, JournalStep, Opening, is_foreign
+from stream.journal.reading import JournalFollower, last_step, settings_entry
+from stream.journal.recover import rebuild, recover
 from stream.verifying.audit import audit_partition
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal

@@ -6,12 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from stream.brokers.embedded import EmbeddedConsumer
-from stream.brokers.port import BrokerUnavailableError
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
-from stream.recovery import journal
-from stream.recovery.journal import (
+from stream.journal import format as journal
+from stream.journal.format import (
     Entry,
     JournalError,
     JournalStep,
@@ -20,8 +16,12 @@ from stream.recovery.journal import (
     decode_step,
     encode_entry,
 )
-from stream.recovery.journal_reading import last_step, settings_entry
-from stream.recovery.stored_settings import stored_settings
+from stream.journal.reading import last_step, settings_entry
+from stream.journal.stored_settings import stored_settings
+from stream.kafka.embedded import EmbeddedConsumer
+from stream.kafka.port import BrokerUnavailableError
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers, Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, small_task

@@ -10,10 +10,10 @@ import pytest
 
 from consumers.learner import LearnerProgram, Portion
 from consumers.partition import Input
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.partitioner import partition_for
-from stream.joining.join import JoinSettings
-from stream.recovery.snapshot_chunks import Stored
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.partitioner import partition_for
+from stream.snapshots.chunks import Stored
+from stream.task.join import JoinSettings
 from stream.wire.codec import HEADERS
 from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, context_value, feedback_value, small_task

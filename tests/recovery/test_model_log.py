@@ -9,12 +9,12 @@ from consumers import shared_model
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
 from consumers.shared_model import GONE_MS, SharedModel
-from stream.brokers.embedded import EmbeddedTransactionalProducer
-from stream.brokers.partitioner import partition_for
-from stream.recovery.journal import HEADERS as JOURNAL_HEADERS
-from stream.recovery.journal import UnrecoverableError
-from stream.recovery.model_snapshot import read_model_snapshots
+from stream.journal.format import HEADERS as JOURNAL_HEADERS
+from stream.journal.format import UnrecoverableError
+from stream.kafka.embedded import EmbeddedTransactionalProducer
+from stream.kafka.partitioner import partition_for
 from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
+from stream.snapshots.model import read_model_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.events import Features
 from stream.wire.records import Foreign, Headers, TopicPartition

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream.recovery.journal import JournalError
-from stream.recovery.model_snapshot import ModelSnapshot, decode_model, model_writer
-from stream.recovery.snapshot_chunks import MODEL_KEYS, ChunkWriter, Stored
-from stream.sharing.replica import Place
+from stream.journal.format import JournalError
+from stream.shared.replica import Place
+from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, Stored
+from stream.snapshots.model import ModelSnapshot, decode_model, model_writer
 from stream.wire.records import Record
 from tests.golden import format_reader
 

@@ -6,10 +6,10 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from consumers.recovery import Parked
-from stream.brokers.port import BrokerUnavailableError
-from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.digests import task_digest
-from stream.recovery.recover import rebuild
+from stream.journal.commit import COMMIT_STEPS
+from stream.journal.digests import task_digest
+from stream.journal.recover import rebuild
+from stream.kafka.port import BrokerUnavailableError
 from tests.pipeline import TOPICS, Pipeline, small_task
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from stream.brokers.embedded import EmbeddedBroker
-from stream.recovery.commit import predictions_digest
-from stream.recovery.journal import JournalStep, LogStep, UnrecoverableError
-from stream.recovery.published import Published
+from stream.journal.commit import predictions_digest
+from stream.journal.format import JournalStep, LogStep, UnrecoverableError
+from stream.journal.published import Published
+from stream.kafka.embedded import EmbeddedBroker
 from stream.wire.codec import encode_prediction, step_headers
 from stream.wire.events import Decision, Prediction
 from stream.wire.ledger import Ledger

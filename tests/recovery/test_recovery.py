@@ -8,17 +8,17 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.brokers.partitioner import partition_for
-from stream.brokers.port import FencedError
-from stream.joining.task import Task
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.digests import task_digest
-from stream.recovery.journal import JournalError
-from stream.recovery.recover import Progress, rebuild, recover
-from stream.recovery.snapshot_chunks import Stored
-from stream.recovery.snapshot_reading import decode_snapshot
-from stream.recovery.snapshot_state import FORMAT
+from stream.journal.commit import COMMIT_STEPS
+from stream.journal.digests import task_digest
+from stream.journal.format import JournalError
+from stream.journal.recover import Progress, rebuild, recover
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import FencedError
+from stream.snapshots.chunks import Stored
+from stream.snapshots.reading import decode_snapshot
+from stream.snapshots.state import FORMAT
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition

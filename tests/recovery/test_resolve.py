@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
-from stream.learners import registered
-from stream.recovery.resolve import CHANGEABLE, Difference, Given, SettingsDifferError, resolve
-from stream.recovery.stored_settings import (
+from stream.journal.resolve import CHANGEABLE, Difference, Given, SettingsDifferError, resolve
+from stream.journal.stored_settings import (
     MODEL_SETTINGS,
     by_name,
     named,
     stored_settings,
     task_settings,
 )
+from stream.learners import registered
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.wire.named_features import Kind, build, to_plain
 
 PLACE = "test.journal/0"

@@ -8,18 +8,18 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.joining.join import JoinSettings
-from stream.joining.task import Task
-from stream.joining.task_settings import TaskSettings
+from stream.journal import format as journal
+from stream.journal.commit import COMMIT_STEPS
+from stream.journal.digests import task_digest
+from stream.journal.format import JournalError, Opening, SettingsChange, decode_step, encode_entry
+from stream.journal.recover import rebuild, recover
+from stream.journal.resolve import SettingsDifferError
+from stream.journal.settings_reading import pipeline_settings, settings_in_force
+from stream.journal.stored_settings import by_name, stored_settings
 from stream.learners import ParameterError
-from stream.recovery import journal
-from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.digests import task_digest
-from stream.recovery.journal import JournalError, Opening, SettingsChange, decode_step, encode_entry
-from stream.recovery.recover import rebuild, recover
-from stream.recovery.resolve import SettingsDifferError
-from stream.recovery.settings_reading import pipeline_settings, settings_in_force
-from stream.recovery.stored_settings import by_name, stored_settings
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
 from stream.verifying.models import export_model
 from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
@@ -256,7 +256,7 @@ def test_recovery_goes_by_the_settings_that_it_has_come_to_whatever_was_found_be
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline, _ = begun()
-    monkeypatch.setattr("stream.recovery.recover.settings_in_force", lambda *_: {})  # as if the task had begun since
+    monkeypatch.setattr("stream.journal.recover.settings_in_force", lambda *_: {})  # as if the task had begun since
     assert recover(pipeline.broker, TOPICS, 0, SHORTER, given=()).settings.join == LIMITS
     with pytest.raises(SettingsDifferError):
         recover(pipeline.broker, TOPICS, 0, SHORTER)

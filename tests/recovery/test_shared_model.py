@@ -13,19 +13,19 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from consumers.shared_model import SharedModel as Process
-from stream.brokers.partitioner import partition_for
-from stream.joining.join import JoinSettings
-from stream.joining.task import Task
+from stream.journal.commit import COMMIT_STEPS
+from stream.journal.digests import state_digest, task_digest
+from stream.journal.format import JournalError, UnrecoverableError
+from stream.journal.recover import recover
+from stream.journal.resolve import SettingsDifferError
+from stream.kafka.partitioner import partition_for
 from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
-from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.digests import state_digest, task_digest
-from stream.recovery.journal import JournalError, UnrecoverableError
-from stream.recovery.model_snapshot import read_model_snapshots
-from stream.recovery.recover import recover
-from stream.recovery.resolve import SettingsDifferError
-from stream.sharing.replica import Replica
+from stream.shared.replica import Replica
+from stream.snapshots.model import read_model_snapshots
+from stream.task.join import JoinSettings
+from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.wire.codec import decode_context, decode_prediction, step_headers, step_of
 from stream.wire.events import Decision, Features

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.joining.join import JoinSettings, Orphan, Overflows, Pending, Retained
-from stream.joining.task import Task
-from stream.joining.task_settings import TaskSettings
+from stream.journal.digests import task_digest
+from stream.journal.stored_settings import stored_settings
 from stream.learners import State, registered
-from stream.recovery.digests import task_digest
-from stream.recovery.snapshot_chunks import (
+from stream.snapshots.chunks import (
     CHUNK_BYTES,
     Generation,
     Stored,
@@ -25,8 +23,8 @@ from stream.recovery.snapshot_chunks import (
     _chunk,
     message_key,
 )
-from stream.recovery.snapshot_reading import decode_snapshot
-from stream.recovery.snapshot_state import (
+from stream.snapshots.reading import decode_snapshot
+from stream.snapshots.state import (
     FORMAT,
     Columns,
     Position,
@@ -42,7 +40,9 @@ from stream.recovery.snapshot_state import (
     retained_block,
     take,
 )
-from stream.recovery.stored_settings import stored_settings
+from stream.task.join import JoinSettings, Orphan, Overflows, Pending, Retained
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
 from stream.wire.events import Decision, DecisionTime, Features, Feedback, Outcome
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record

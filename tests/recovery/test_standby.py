@@ -7,9 +7,9 @@ import pytest
 
 from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram
 from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
-from stream.brokers.port import Consumer
-from stream.joining.join import Pending
-from stream.recovery.snapshot_state import _READERS, Columns, read_pending_block
+from stream.kafka.port import Consumer
+from stream.snapshots.state import _READERS, Columns, read_pending_block
+from stream.task.join import Pending
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -76,7 +76,7 @@ PART_MS = 500
 
 def with_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     """A task whose snapshot has a section for each decision that waits, in small chunks."""
-    monkeypatch.setattr("stream.recovery.snapshot_state.BLOCK_ENTRIES", 1)
+    monkeypatch.setattr("stream.snapshots.state.BLOCK_ENTRIES", 1)
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=50, snapshot_chunk_bytes=300)
     learner.step(0)

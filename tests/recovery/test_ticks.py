@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.brokers.port import BrokerUnavailableError, FencedError
-from stream.recovery.digests import task_digest
-from stream.recovery.recover import rebuild, recover
+from stream.journal.digests import task_digest
+from stream.journal.recover import rebuild, recover
+from stream.kafka.port import BrokerUnavailableError, FencedError
 from stream.wire.records import Record, TopicPartition
 from stream.wire.ticks import is_tick, tick_step
 from tests.pipeline import TOPICS, CrashError, Pipeline, small_task

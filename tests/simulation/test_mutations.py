@@ -19,26 +19,26 @@ from consumers import snapshots as snapshots_module
 from consumers.partition import Partition
 from consumers.recovery import Recoveries
 from consumers.shared_model import SharedModel
-from stream.brokers.embedded import EmbeddedBroker
 from stream.cli.simulate import make_learner
-from stream.joining import decoding, plain_rows
-from stream.joining import task as task_module
-from stream.joining.join import Join
-from stream.joining.join_table import TRANSITIONS, Input, Move, Rule, State
-from stream.joining.play import Played, play_match
-from stream.joining.task import Task
-from stream.joining.task_settings import Sharing
-from stream.recovery import commit as commit_module
-from stream.recovery import recover as recover_module
-from stream.recovery import snapshot_state as snapshot_module
-from stream.recovery.commit import COMMIT_STEPS
-from stream.recovery.journal import JournalStep
-from stream.sharing import replica as replica_module
-from stream.sharing.replica import Replica
-from stream.sharing.view import Overlay, View
+from stream.journal import commit as commit_module
+from stream.journal import recover as recover_module
+from stream.journal.commit import COMMIT_STEPS
+from stream.journal.format import JournalStep
+from stream.kafka.embedded import EmbeddedBroker
+from stream.shared import replica as replica_module
+from stream.shared.replica import Replica
+from stream.shared.view import Overlay, View
 from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
 from stream.simulation.schedule import Kind, Schedule, draw_schedule
+from stream.snapshots import state as snapshot_module
+from stream.task import decoding, plain_rows
+from stream.task import task as task_module
+from stream.task.join import Join
+from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State
+from stream.task.play import Played, play_match
+from stream.task.settings import Sharing
+from stream.task.task import Task
 from stream.wire import codec
 from stream.wire.events import Decision, DecisionTime, Logged, Target
 from stream.wire.records import Record, TopicPartition

@@ -7,13 +7,13 @@ import pytest
 
 from producers.datasets.synthetic import synsep
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
-from stream.brokers.clocks import VirtualClock
-from stream.brokers.embedded import EmbeddedBroker, EmbeddedProducer
-from stream.brokers.partitioner import partition_for
-from stream.brokers.port import BrokerUnavailableError
-from stream.brokers.virtual_time import Program
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
+from stream.kafka.clocks import VirtualClock
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedProducer
+from stream.kafka.partitioner import partition_for
+from stream.kafka.port import BrokerUnavailableError
+from stream.kafka.virtual_time import Program
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers

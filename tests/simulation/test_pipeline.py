@@ -10,8 +10,8 @@ import pytest
 from consumers.learner import LearnerProgram
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayOptions, ReplayProgram, resume_position
-from stream.brokers.port import FencedError
-from stream.joining.join import JoinSettings
+from stream.kafka.port import FencedError
+from stream.task.join import JoinSettings
 from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from tests.pipeline import (

@@ -10,8 +10,6 @@ import orjson
 import pytest
 
 from stream.cli.simulate import Runs, make_learner
-from stream.joining.join import Aside, Event, Join, Pending
-from stream.joining.join_table import State
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -35,6 +33,8 @@ from stream.simulation.schedule import (
     Kind,
     draw_schedule,
 )
+from stream.task.join import Aside, Event, Join, Pending
+from stream.task.join_table import State
 
 
 @pytest.mark.timeout(1_200)  # half a minute on two cores that have nothing else to do

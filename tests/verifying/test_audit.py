@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from stream.joining.join import DroppedOrphan, Join, JoinSettings, Settled
-from stream.joining.task_settings import DatedBy
-from stream.recovery.journal import JournalError
+from stream.journal.format import JournalError
 from stream.reporting.latency import Latency, quantiles
+from stream.task.join import DroppedOrphan, Join, JoinSettings, Settled
+from stream.task.settings import DatedBy
 from stream.verifying import audit
 from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition, latencies_of
 from stream.wire.codec import decode_example

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
+from stream.journal.format import SettingsChange
 from stream.randomness.draws import Purpose, uniform
-from stream.recovery.journal import SettingsChange
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, Place, PredictionSeen, Settlement
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep

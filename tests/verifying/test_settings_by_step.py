@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from stream.joining.join import JoinSettings
-from stream.joining.task_settings import TaskSettings
-from stream.recovery.journal import SettingsChange
+from stream.journal.format import SettingsChange
+from stream.task.join import JoinSettings
+from stream.task.settings import TaskSettings
 from stream.verifying.settings_by_step import SettingsByStep
 from tests.pipeline import small_task
 

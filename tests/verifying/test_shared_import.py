@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from stream.brokers.reading import read_partition
-from stream.recovery.digests import state_digest
-from stream.recovery.journal import JournalError, Opening, UnrecoverableError
-from stream.recovery.journal_reading import read_journal
-from stream.recovery.model_snapshot import imported_model
-from stream.recovery.recover import recover
-from stream.recovery.settings_reading import pipeline_settings
+from stream.journal.digests import state_digest
+from stream.journal.format import JournalError, Opening, UnrecoverableError
+from stream.journal.reading import read_journal
+from stream.journal.recover import recover
+from stream.journal.settings_reading import pipeline_settings
+from stream.kafka.reading import read_partition
+from stream.snapshots.model import imported_model
 from stream.verifying.model_files import Model, ModelError
 from stream.verifying.models import export_model, import_model, import_shared_model
 from stream.verifying.reapply import replay_journal

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from stream.brokers.embedded import EmbeddedBroker
-from stream.recovery.journal import HEADERS
+from stream.journal.format import HEADERS
+from stream.kafka.embedded import EmbeddedBroker
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model
 from stream.wire.records import Headers
 from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task

@@ -8,10 +8,10 @@ import numpy as np
 import orjson
 import pytest
 
+from stream.journal.digests import state_digest
 from stream.learners import State
-from stream.recovery.digests import state_digest
-from stream.recovery.model_snapshot import decode_model, model_writer, read_model_snapshots
 from stream.reporting.versions import processor
+from stream.snapshots.model import decode_model, model_writer, read_model_snapshots
 from stream.verifying.model_files import ModelError, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal

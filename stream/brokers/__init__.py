@@ -1,1 +1,0 @@
-"""Brokers: the port, what stands behind it, and time as brokers tell it."""

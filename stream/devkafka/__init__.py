@@ -1,0 +1,1 @@
+"""A local Kafka for development, from Python packages."""

@@ -1,0 +1,114 @@
+"""The numbered commit: one step's outputs, journal record and offsets, in one transaction."""
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from stream.journal import format as journal
+from stream.journal.format import JournalStep, Opening, SettingsChange, encode_entry
+from stream.kafka.port import Consumer, TransactionalProducer
+from stream.snapshots.chunks import Message
+from stream.task.task import Effects
+from stream.wire import codec, updates
+from stream.wire.dead_letters import encode_dead_letter
+from stream.wire.records import TopicPartition
+from stream.wire.ticks import tick_headers
+from stream.wire.topics import Topics
+from stream.wire.updates import encode_updates
+
+
+class Commit(NamedTuple):
+    """One task's part of a transaction."""
+
+    partition: int
+    before: Opening | SettingsChange | None  # what stands before the step: for the first one, and after a change
+    step: JournalStep
+    effects: Effects
+    snapshot: Sequence[Message] = ()  # chunks of a snapshot of before the step
+    contexts_ms: Sequence[int] = ()  # the append times of the contexts that the step applied
+    ticks: bool = False  # whether the step writes a tick
+    records: int = 0  # contexts and feedback that the step applied
+
+
+CrashPoint = Callable[[int], None]
+"""Called with the number of each commit step when it is done; a test lets it raise."""
+
+
+def commit(
+    producer: TransactionalProducer,
+    consumer: Consumer,
+    topics: Topics,
+    commits: Sequence[Commit],
+    after: CrashPoint = lambda number: None,
+) -> int:
+    """Publish one step of some tasks in one transaction; the latest append time of its records.
+
+    The numbers are those of the crash tests. The records are in the log (4) before the offsets are sent (5),
+    which only a current member of the group can do: so a process that recovers a task either sees an open transaction
+    in its journal, and waits for it, or knows that none can come.
+    """
+    producer.begin()
+    after(1)
+    for part in commits:
+        _send_effects(producer, topics, part)
+    after(2)
+    for part in commits:
+        _send_state(producer, topics, part)
+    for part in commits:
+        _send_updates(producer, topics, part)
+    after(3)
+    producer.flush()
+    after(4)
+    offsets: dict[TopicPartition, int] = {}
+    for part in commits:
+        offsets[TopicPartition(topics.contexts, part.partition)] = part.step.contexts[1]
+        offsets[TopicPartition(topics.feedback, part.partition)] = part.step.feedback[1]
+    producer.send_offsets(offsets, consumer)
+    after(5)
+    append_ms = producer.commit()
+    after(6)
+    return append_ms
+
+
+COMMIT_STEPS = range(1, 7)
+
+
+def predictions_digest(values: Iterable[bytes]) -> str:
+    """SHA-256 of the predictions of a step, by which they are known again."""
+    digest = sha256()
+    for value in values:
+        digest.update(value)
+    return digest.hexdigest()
+
+
+def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
+    """Send the journal records, a portion of a snapshot, and the tick."""
+    if part.before is not None:
+        producer.send(topics.journal, part.partition, None, encode_entry(part.before), journal.HEADERS)
+    producer.send(topics.journal, part.partition, None, encode_entry(part.step), journal.HEADERS)
+    for key, value in part.snapshot:
+        producer.send(topics.snapshots, part.partition, key, value, codec.HEADERS)
+    if part.ticks:
+        producer.send(topics.feedback, part.partition, None, None, tick_headers(part.step.number))
+
+
+def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
+    """Send what the log of a shared model gets: last, so that what is read of it was written a short time before."""
+    if part.effects.updates:
+        if part.step.log is None:
+            raise ValueError(f"step {part.step.number} has updates for the log; expected its LogStep; got none")
+        for value in encode_updates(part.partition, part.step.number, part.step.log.follows, part.effects.updates):
+            producer.send(topics.updates, 0, None, value, updates.HEADERS)
+
+
+def _send_effects(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
+    send, partition, headers = producer.send, part.partition, codec.step_headers(part.step.number)
+    for prediction, offset in part.effects.predictions:
+        value = codec.encode_prediction(prediction, offset)
+        send(topics.predictions, partition, prediction.id.encode(), value, headers)
+    for example, feedback_offset in part.effects.examples:
+        value = codec.encode_example(example, feedback_offset)
+        send(topics.examples, partition, example.id.encode(), value, headers)
+    for record, kind, reason in part.effects.dead_letters:
+        key, letter, place = encode_dead_letter(record, kind, reason)
+        send(topics.dead_letter, partition, key, letter, (*headers, *place[1:]))

@@ -1,0 +1,33 @@
+"""Digests of states: the same state has the same one anywhere."""
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from stream.snapshots.state import Position, encode_state, take
+from stream.task.task import Task
+
+
+def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 of learners' states in a canonical byte form: the same state has the same digest anywhere."""
+    digest = sha256()
+    for state in states:
+        for name in sorted(state):
+            array = np.asarray(state[name])
+            if array.dtype.kind == "U":
+                content, kind = str(array).encode(), "text"
+            else:
+                array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+                content, kind = array.tobytes(), array.dtype.str
+            digest.update(f"{name} {kind} {array.shape} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def task_digest(task: Task) -> str:
+    """SHA-256 of all that a task's future depends on, wherever it stands: learner, join, counts."""
+    digest = sha256()
+    for part in encode_state(take(task, Position(0, 0, 0, 0, 0))):
+        digest.update(part)
+    return digest.hexdigest()

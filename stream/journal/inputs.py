@@ -1,0 +1,92 @@
+"""The two inputs of a task, read again in the portions that its journal names."""
+
+from collections import deque
+
+from stream.journal.format import JournalStep, UnrecoverableError
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_towards
+from stream.task.task import merge
+from stream.wire.records import Record, TopicPartition
+from stream.wire.topics import Topics
+
+
+class Inputs:
+    """Contexts and feedback of one task, from one step of its journal to another."""
+
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
+        contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
+        self._contexts = _Input(broker, contexts, first.contexts[0], last.contexts[1])
+        self._feedback = _Input(broker, feedback, first.feedback[0], last.feedback[1])
+
+    def of(self, step: JournalStep) -> list[Record]:
+        """The records of the next step, in the order in which it applied them."""
+        contexts = self._contexts.up_to(step.contexts[1])
+        feedback = self._feedback.up_to(step.feedback[1])
+        return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
+
+    def close(self) -> None:
+        """Release the connections."""
+        self._contexts.close()
+        self._feedback.close()
+
+
+def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+    """Refuse to go on when records of an input that are still needed were deleted.
+
+    Raises:
+        JournalError: the input is not kept from the offset on, or ends before the other one.
+    """
+    beginning = broker.beginnings([tp])[tp]
+    if beginning > offset:
+        raise UnrecoverableError(
+            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
+            "its retention.ms"
+        )
+    kept_to = broker.ends([tp])[tp].stable
+    if kept_to < end:
+        raise UnrecoverableError(
+            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
+            "made anew since"
+        )
+
+
+def check_partitions(written: int | None, now: int, place: str) -> None:
+    """Refuse a task whose topics have another number of partitions than when it made its last step.
+
+    Args:
+        written: the number at its last step; None: it has made none.
+        now: the number at the next one.
+        place: its journal, for the message.
+
+    Raises:
+        UnrecoverableError: the number is another one.
+    """
+    if written is None or written == now:
+        return
+    raise UnrecoverableError(
+        f"{place}: the topics' number of partitions was {written} at its last step and is {now} "
+        "now, so that an event's feedback would belong to another task than its context: begin anew with topics of "
+        "another prefix"
+    )
+
+
+class _Input:
+    def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
+        check_kept(broker, tp, offset, end)
+        self._tp = tp
+        self._consumer = broker.reader([tp])
+        self._consumer.seek(tp, offset)
+        self._buffer: deque[Record] = deque()
+
+    def up_to(self, end: int) -> deque[Record]:
+        """The records before an offset that have not been taken yet."""
+        taken: deque[Record] = deque()
+        while True:
+            while self._buffer and self._buffer[0].offset < end:
+                taken.append(self._buffer.popleft())
+            if self._buffer or self._consumer.position(self._tp) >= end:
+                return taken
+            self._buffer.extend(read_towards(self._consumer, self._tp, end))
+
+    def close(self) -> None:
+        self._consumer.close()

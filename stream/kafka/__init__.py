@@ -1,0 +1,1 @@
+"""Kafka: the port, the embedded broker, and an adapter for each client."""

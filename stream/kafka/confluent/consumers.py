@@ -1,0 +1,341 @@
+"""Reading from Kafka.
+
+What librdkafka leaves to its caller:
+
+- `consume` waits until it has as many records as are wanted, or for all of its time. So what is there is taken first,
+  and otherwise the first record is waited for.
+- It keeps the high watermark of the last fetch response, and not the last stable offset (`lag`).
+- Its position does not pass the markers of transactions, nor aborted records. The end of a partition is an event here,
+  which says where it is.
+- A partition that is paused loses all that was fetched of it, and once it is resumed waits for the fetch that is under
+  way. So what comes of a paused partition is set aside here, up to a limit; only then it is paused for the client, too.
+- A damaged batch is an event, and the next one is read on. Here its partition is not read any further.
+- A record says whether its time is the broker's or its sender's; nobody else looks at that.
+- No seek is possible just after an assignment. A reader is given its partitions when it first polls.
+- Nor is one in a partition that the client has given up: after an offset that is not there, and sometimes after a
+  damaged batch, whose rest it takes for further batches. Then its partitions are assigned to it anew.
+- A close waits for the group without a limit, and its answer may never come. Here it has a few seconds.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from stream.kafka.confluent.admin import Admin
+from stream.kafka.confluent.bounded import bounded
+from stream.kafka.confluent.connection import RAISED, Connection, error_of, is_transient
+from stream.kafka.confluent.headers import headers_read
+from stream.kafka.port import Acl, BrokerError
+from stream.kafka.refusals import check_dated_by_sender, damaged
+from stream.wire.records import Record, TopicPartition, make
+
+_kafka: Any = confluent_kafka
+_code: Any = confluent_kafka.KafkaError
+_BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
+
+_FETCH_WAIT_MS = 100
+"""How long the broker may wait for records: so long an end that is behind a marker is not heard of, and so long a
+partition that is read on waits for a fetch that is under way."""
+
+_FETCHED_RECORDS_MIN = 10_000
+_FETCHED_KIB_MAX = 16 << 10
+_UNPACKED_BYTES_MAX = 1 << 30
+"""A batch that zstd has made small is refused beyond this size; the client's own is a tenth."""
+
+_ASIDE_RECORDS_MAX = 10_000
+_GRAIN_S = 0.001
+"""The client waits for whole milliseconds: to wait for less is to ask it again and again, some 100 times."""
+
+_CLOSED_WITHIN_S = 5.0
+"""What is not closed by then is left to the end of the process."""
+
+_SEEK_RETRY_S = 0.002
+_SEEK_TRIED_S = 1.0
+"""After so long a refusal the partition has been given up; an assignment takes effect within milliseconds."""
+
+
+def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
+    """A consumer of confluent-kafka that reads committed records, whatever other clients have written."""
+    with connection.translating("make a consumer"):
+        return _kafka.Consumer(
+            connection.properties(
+                **{
+                    "group_id": group,
+                    "enable_auto_commit": False,
+                    "enable_auto_offset_store": False,
+                    "auto_offset_reset": "error",
+                    "isolation_level": "read_committed",
+                    "enable_partition_eof": True,
+                    "check_crcs": True,
+                    "allow_auto_create_topics": False,
+                    "fetch_wait_max_ms": min(_FETCH_WAIT_MS, connection.request_timeout_ms // 2),
+                    "fetch_error_backoff_ms": 50,
+                    "fetch_queue_backoff_ms": 5,
+                    "receive_message_max_bytes": _UNPACKED_BYTES_MAX,
+                    "queued_min_messages": _FETCHED_RECORDS_MIN,
+                    "queued_max_messages_kbytes": _FETCHED_KIB_MAX,
+                    **own,
+                }
+            )
+        )
+
+
+class Reader:
+    """See Consumer; without a group."""
+
+    # Told of what is not this consumer's: librdkafka looks for the group that it is not in.
+    _of_others: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
+
+    def __init__(
+        self, connection: Connection, admin: Admin, client: Any, positions: Mapping[TopicPartition, int]
+    ) -> None:
+        self._connection = connection
+        self._admin = admin
+        self._client = client
+        self._positions = dict(positions)
+        self._is_assigned = False  # to the client; before, a seek only says where to begin
+        self._paused: set[TopicPartition] = set()
+        self._stopped: set[TopicPartition] = set()  # paused for the client, too
+        self._aside: dict[TopicPartition, deque[Any]] = {}  # events of paused partitions, or left over of them
+        self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
+        self._is_drained = False  # whether the last poll has taken all that the client had fetched
+        self._has_moved = False  # past markers or aborted records, and no record was read
+        self._has_lost_its_way = False  # the client: it reads where nobody wants it to
+        self._errors: list[Any] = []  # that the client has told, and poll has not raised
+        self._unreadable: dict[TopicPartition, str] = {}  # and why
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """See Consumer."""
+        return frozenset(self._positions)
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
+        self._begin()
+        self._is_drained = False
+        ends_s = time.monotonic() + timeout_ms / 1000
+        while True:
+            self._refuse_if_told_to()
+            if self._has_lost_its_way and self._positions:
+                self._assign_anew()
+            self._has_moved = False
+            events = self._take_aside(records_max)
+            if len(events) < records_max:
+                left_s = 0.0 if events else max(0.0, ends_s - time.monotonic())
+                events += self._receive(left_s, records_max - len(events))
+            records = self._records(events)
+            if records:  # what else was told is raised by the next poll: what was read is not lost
+                return records
+            self._refuse_if_told_to()
+            if self._has_moved or ends_s - time.monotonic() < _GRAIN_S:
+                return []
+
+    def _begin(self) -> None:
+        if not self._is_assigned:
+            self._assign()
+
+    def _assign(self) -> None:
+        with self._connection.translating("read partitions"):
+            self._client.assign([_kafka.TopicPartition(*tp, offset) for tp, offset in self._positions.items()])
+        self._ends.clear()
+        self._is_assigned = True
+        self._has_lost_its_way = False
+
+    def _take_aside(self, count: int) -> list[Any]:
+        """What was set aside of partitions that are read on, up to a number."""
+        events: list[Any] = []
+        for tp in [tp for tp in self._aside if tp not in self._paused]:
+            waiting = self._aside[tp]
+            while waiting and len(events) < count:
+                events.append(waiting.popleft())
+            if not waiting:
+                del self._aside[tp]
+                if tp in self._stopped:
+                    self._stopped.remove(tp)
+                    self._client.resume([_kafka.TopicPartition(*tp)])
+        return events
+
+    def _receive(self, timeout_s: float, count: int) -> list[Any]:
+        """What has come, or else the first that comes; what is to wait is set aside."""
+        try:
+            events = self._client.consume(count, 0)
+            if not events and timeout_s > 0:
+                first = self._client.poll(timeout_s)
+                events = [] if first is None else [first, *(self._client.consume(count - 1, 0) if count > 1 else ())]
+        except RAISED as raised:
+            self._errors.append(error_of(raised))
+            return []
+        self._is_drained = len(events) < count
+        if not (self._paused or self._aside):
+            return list(events)
+        taken = []
+        for event in events:
+            tp = TopicPartition(event.topic(), event.partition())
+            if tp in self._paused or tp in self._aside:
+                if tp in self._positions:  # else it was taken back while this was received
+                    self._set_aside(tp, event)
+            else:
+                taken.append(event)
+        return taken
+
+    def _set_aside(self, tp: TopicPartition, event: Any) -> None:
+        waiting = self._aside.setdefault(tp, deque())
+        waiting.append(event)
+        if len(waiting) >= _ASIDE_RECORDS_MAX and tp not in self._stopped:
+            self._stopped.add(tp)
+            self._client.pause([_kafka.TopicPartition(*tp)])
+
+    def _records(self, events: Iterable[Any]) -> list[Record]:
+        records = []
+        dated_by_sender: dict[str, Record] = {}
+        positions, unreadable = self._positions, self._unreadable
+        # A record has the topic's name from here, not a copy of its own.
+        known = {tuple(tp): tp for tp in positions}
+        for event in events:
+            place, error = (event.topic(), event.partition()), event.error()
+            if error is not None:
+                self._hear(TopicPartition(*place), event, error)
+                continue
+            tp = known.get(place)
+            if tp is None or tp in unreadable:
+                continue
+            kind, append_ms = event.timestamp()
+            offset = event.offset()
+            record = make(Record, (*tp, offset, append_ms, event.key(), event.value(), headers_read(event)))
+            positions[tp] = offset + 1
+            records.append(record)
+            if kind != _BY_BROKER:
+                dated_by_sender[tp.topic] = record
+        if dated_by_sender:
+            check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
+        return records
+
+    def _hear(self, tp: TopicPartition, event: Any, error: Any) -> None:
+        """Take in what the client tells beside records."""
+        code = error.code()
+        if tp in self._unreadable or is_transient(error) or code in self._of_others:
+            return
+        if code == _code._PARTITION_EOF:
+            if tp in self._positions:
+                self._ends[tp] = event.offset()
+                self._has_moved = self._has_moved or self._positions[tp] != event.offset()
+                self._positions[tp] = event.offset()
+        elif code == _code._AUTO_OFFSET_RESET:
+            self._hear_of_no_such_offset(tp, event, error)
+        elif code in (_code._BAD_MSG, _code._BAD_COMPRESSION):
+            self._unreadable[tp] = damaged(tp, self._positions.get(tp, -1), f"CorruptRecord: {error.str()}")
+        else:
+            self._errors.append(error)
+
+    def _hear_of_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
+        """The client may be where nobody reads: it was, before a seek, or has lost its way in a damaged batch."""
+        offset = self._positions.get(tp)
+        if offset is None:
+            return
+        if event.offset() != offset:
+            first, end = self._admin.beginnings([tp])[tp], self._admin.ends([tp])[tp].high_watermark
+            if first <= offset <= end:
+                self._has_lost_its_way = True
+                return
+        self._unreadable[tp] = (
+            f"an offset to be read is not in its partition, because it is no longer kept or never was: "
+            f"{tp.topic}/{tp.partition}, offset {offset}: {error.str()}"
+        )
+
+    def _refuse_if_told_to(self) -> None:
+        """Raise what the client has told beside records."""
+        errors, self._errors = self._errors, []
+        if errors:
+            self._connection.refuse("read", errors[0], needs=self.needs())
+        for tp, reason in self._unreadable.items():
+            if tp not in self._paused:
+                raise BrokerError(reason)
+
+    def needs(self) -> list[Acl]:
+        """What must be allowed for what this consumer does."""
+        return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
+
+    def position(self, tp: TopicPartition) -> int:
+        """See Consumer."""
+        if tp not in self._positions:
+            raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer")
+        return self._positions[tp]
+
+    def lag(self, tp: TopicPartition) -> int:
+        """See Consumer.
+
+        Offsets up to the high watermark, unless the client has reported the end here. It reports it by the fetch after
+        the last record, which the broker may keep for `_FETCH_WAIT_MS`. A single offset that is left when all fetched
+        records were taken is a commit marker: a response ends before its last stable offset only if it is full.
+        """
+        position = self.position(tp)
+        if not self._is_assigned or self._ends.get(tp) == position:
+            return 0
+        try:
+            _, high_watermark = self._client.get_watermark_offsets(_kafka.TopicPartition(*tp), cached=True)
+        except KafkaException:  # nothing was fetched
+            return 0
+        left = int(high_watermark) - position
+        if left == 1 and self._is_drained and tp not in self._aside:
+            return 0
+        return max(0, left)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """See Consumer."""
+        self.position(tp)
+        self._positions[tp] = offset
+        self._ends.pop(tp, None)
+        self._aside.pop(tp, None)
+        self._unreadable.pop(tp, None)
+        if self._is_assigned:
+            self._seek(tp, offset)
+
+    def _seek(self, tp: TopicPartition, offset: int) -> None:
+        if tp in self._stopped:
+            self._stopped.remove(tp)
+            self._client.resume([_kafka.TopicPartition(*tp)])
+        given_up_s = time.monotonic() + _SEEK_TRIED_S
+        while True:
+            try:
+                self._client.seek(_kafka.TopicPartition(*tp, offset))
+            except KafkaException as raised:
+                if error_of(raised).code() != _code._STATE:
+                    self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", error_of(raised), raised)
+                if time.monotonic() > given_up_s:
+                    self._assign_anew()
+                    return
+                time.sleep(_SEEK_RETRY_S)
+            else:
+                return
+
+    def _assign_anew(self) -> None:
+        """Have every partition read on where it stands here; what was set aside is fetched again."""
+        self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
+        self._stopped.clear()
+        self._aside.clear()
+        self._assign()
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        self._paused.update(tps)
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """See Consumer."""
+        self._paused.difference_update(tps)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See Consumer."""
+        raise BrokerError("this consumer is in no group and has no offsets to commit")
+
+    def check_place(self) -> None:
+        """See Consumer."""
+
+    def close(self) -> None:
+        """See Consumer."""
+        self._connection.forget(self)
+        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError: it was closed already
+            bounded(self._client.close, _CLOSED_WITHIN_S)

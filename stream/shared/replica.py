@@ -1,0 +1,250 @@
+"""A replica of a shared model: a function of the log of updates, and of nothing else.
+
+    model at version n = the first n entries of the log, taken in one by one in the order of their offsets
+
+So replicas that have read equally far are equal to the bit, whoever runs them, and however many records they read at
+once. Entries are taken in by the learner's own kernels, in one compiled loop.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.learners.base import KernelLearner
+from stream.learners.loops import loop_of
+from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.records import Foreign, Record, place_of
+from stream.wire.updates import (
+    CORRECTED,
+    DECIDED,
+    NO_LABEL,
+    SETTLED,
+    Entries,
+    Update,
+    UpdatesError,
+    decode_update,
+    joined,
+)
+
+
+class Place(NamedTuple):
+    """How far the log of one task is known."""
+
+    step: int = 0  # the last one that wrote to it; 0: none has
+    parts: int = 0  # of that step, so far
+    decided: int = 0  # how many of the task's decisions the model has observed
+
+
+_NOWHERE = Place()
+
+
+class Replica:
+    """A shared model, and how far its log is known."""
+
+    def __init__(self, learner: KernelLearner) -> None:
+        """Begin with a learner that has seen nothing of the log."""
+        self.learner = learner
+        self.version = 0  # entries taken in
+        self.updates = 0  # of these: bits and corrections that changed the model
+        self.offset = 0  # of the first record that is not read
+        self.places: dict[int, Place] = {}  # by partition
+        self.foreign = Foreign()  # records of other programs, which are passed over
+        self.is_overlaid = False  # a task decides on it, see `stream.shared.view`: the model is not the log's alone
+
+    def place_of(self, partition: int) -> Place:
+        """How far the log of a task is known."""
+        return self.places.get(partition, _NOWHERE)
+
+    def read(self, records: Sequence[Record]) -> int:
+        """Take in the records that follow, and return how many entries they held.
+
+        A record that was read before, in the place of a step or of its part, is passed over, as a mirror may write one
+        twice. So are those of other programs. After an error the replica is to be made anew.
+
+        Args:
+            records: of the log, in their order, from `offset` on; offsets may be missing, where there is no record.
+
+        Raises:
+            UpdatesError: records are missing, or one cannot be read or does not fit the model.
+        """
+        assert not self.is_overlaid, "a task decides on this model: its decisions must be taken off first"
+        taken: list[tuple[Record, Entries]] = []
+        for record in records:
+            if record.offset < self.offset:
+                continue
+            self.offset = record.offset + 1
+            update = decode_update(record)
+            if update is None:
+                self.foreign = self.foreign.and_also(record)
+            elif self._follows(record, update):
+                taken.append((record, update.entries))
+        if not taken:
+            return 0
+        try:
+            entries = joined([part for _, part in taken])
+            check(self.learner, entries)
+        except ValueError:
+            self._name_misfit(taken)
+            raise
+        self.updates += take_in(self.learner, entries)
+        self.version += entries.kinds.size
+        return entries.kinds.size
+
+    def _follows(self, record: Record, update: Update) -> bool:
+        """Whether a record is the next one of its task; its place is then taken note of."""
+        place = self.place_of(update.partition)
+        is_next_part = (update.step, update.part) == (place.step, place.parts)
+        is_next_step = update.step > place.step == update.follows and update.part == 0
+        if not is_next_part and not is_next_step:
+            if (update.step, update.part) < (place.step, place.parts):
+                return False
+            raise UpdatesError(
+                f"{place_of(record)}: expected updates of partition {update.partition} after step {place.step}, part "
+                f"{place.parts - 1}; got step {update.step}, part {update.part}, after step {update.follows}: records "
+                "are missing; set the topic's retention.ms to -1"
+            )
+        decided = int(np.count_nonzero(update.entries.kinds == DECIDED))
+        self.places[update.partition] = Place(update.step, update.part + 1, place.decided + decided)
+        return True
+
+    def _name_misfit(self, taken: Sequence[tuple[Record, Entries]]) -> None:
+        for record, entries in taken:
+            try:
+                check(self.learner, entries)
+            except ValueError as error:
+                raise UpdatesError(
+                    f"{place_of(record)}: the updates do not fit a model of {self.learner.name}, "
+                    f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}: a learner with "
+                    "other settings has written them; give this one topics of its own"
+                ) from error
+
+
+def check(learner: KernelLearner, entries: Entries) -> None:
+    """See that entries fit a model.
+
+    Raises:
+        ValueError: they do not.
+    """
+    K, d = learner.n_classes, learner.n_features
+    width = K + learner.logged_size
+    if entries.scores.shape[1] != width:
+        raise ValueError(f"expected {width} scores and logged numbers; got {entries.scores.shape[1]}")
+    bits = entries.rewards[entries.kinds != DECIDED]
+    replaced = entries.assumed[entries.kinds == CORRECTED]
+    labels = entries.labels[entries.kinds == SETTLED] if learner.needs_label else entries.labels[:0]
+    for name, column, stop in (
+        ("kind", entries.kinds, 3),
+        ("action", entries.actions, K),
+        ("greedy class", entries.greedy, K),
+        ("reward", bits, 2),
+        ("assumed reward", replaced, 2),
+        ("label", labels, K),
+        ("feature", entries.indices, d),
+    ):
+        if column.size and not 0 <= column.min() <= column.max() < stop:
+            raise ValueError(f"{name}: expected 0 to {stop - 1}; got {column.min()} to {column.max()}")
+    rises = np.diff(entries.indices) > 0
+    ends = np.cumsum(entries.sizes)[:-1]
+    rises[ends[(ends > 0) & (ends < entries.indices.size)] - 1] = True
+    if not rises.all():
+        raise ValueError("features: expected strictly increasing indices")
+
+
+def take_in(learner: KernelLearner, entries: Entries) -> int:
+    """Let a model take in entries that fit it; how many bits and corrections have changed it.
+
+    Corrections leave the compiled loop: some 10 µs each.
+    """
+    loop = loop_of(learner, _loop, {"np": np, "DECIDED": DECIDED, "CORRECTED": CORRECTED, "NO_LABEL": NO_LABEL})
+    ends = np.cumsum(entries.sizes, dtype=np.int64)
+    done = updates = 0
+    while True:
+        done, changed = loop(
+            done,
+            entries.kinds,
+            entries.actions,
+            entries.greedy,
+            entries.propensities,
+            entries.scores,
+            entries.rewards,
+            entries.v,
+            entries.labels,
+            ends,
+            entries.sizes,
+            entries.indices,
+            entries.values,
+            learner.needs_label,
+            learner.model,
+        )
+        updates += changed
+        if done == entries.kinds.size:
+            return updates
+        updates += _correct(learner, entries, done, int(ends[done]))
+        done += 1
+
+
+def _correct(learner: KernelLearner, entries: Entries, place: int, end: int) -> bool:
+    part = slice(end - int(entries.sizes[place]), end)
+    row, K = entries.scores[place].copy(), learner.n_classes  # a learner knows by its base what belongs together
+    decision = Decision(
+        int(entries.actions[place]), int(entries.greedy[place]), float(entries.propensities[place]), row[:K], row[K:]
+    )
+    x = Features(entries.indices[part], entries.values[part])
+    assumed, reward = int(entries.assumed[place]), int(entries.rewards[place])
+    return learner.retract(x, decision, assumed, reward, float(entries.v[place]))
+
+
+def _loop(
+    done: int,
+    kinds: NDArray[np.int8],
+    actions: NDArray[np.int32],
+    greedy: NDArray[np.int32],
+    propensities: FloatArray,
+    scores: FloatArray,
+    rewards: NDArray[np.int8],
+    v: FloatArray,
+    labels: NDArray[np.int32],
+    ends: NDArray[np.int64],
+    sizes: NDArray[np.int32],
+    indices: IndexArray,
+    values: FloatArray,
+    needs_label: bool,
+    model: tuple[Any, ...],
+) -> tuple[int, int]:
+    """Take in entries from `done` on; the learner's kernels are globals, see `loop_of`.
+
+    Returns how many are taken in, all or those before a correction, which is for the caller, and how many of them
+    changed the model.
+    """
+    updates = 0
+    while done < kinds.size and kinds[done] != CORRECTED:
+        stop = ends[done]
+        start = stop - sizes[done]
+        if kinds[done] == DECIDED:
+            observe(  # type: ignore[name-defined] # noqa: F821
+                indices[start:stop],
+                values[start:stop],
+                np.int64(actions[done]),
+                np.int64(greedy[done]),
+                propensities[done],
+                scores[done],
+                *model,
+            )
+        else:
+            changed = update(  # type: ignore[name-defined] # noqa: F821
+                indices[start:stop],
+                values[start:stop],
+                np.int64(actions[done]),
+                np.int64(greedy[done]),
+                propensities[done],
+                scores[done],
+                np.int64(rewards[done]),
+                v[done],
+                np.int64(labels[done]) if needs_label else NO_LABEL,
+                *model,
+            )
+            updates += 1 if changed else 0
+        done += 1
+    return done, updates

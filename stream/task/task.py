@@ -1,0 +1,302 @@
+"""The pure step of a task: records, in the order in which they are applied, to decisions, updates and effects.
+
+A task is partition n of contexts and of feedback, with its own join and its own model or its view of a shared one. It
+reads no clock: stream time is the largest append time of the feedback records that it has applied, so the same records
+in the same order give the same state, bit for bit.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from stream.learners import Learner
+from stream.randomness.draws import Draws, Purpose
+from stream.shared.view import Recall, View
+from stream.task.decoding import decode_contexts
+from stream.task.join import Aside, DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
+from stream.task.join_table import Input
+from stream.task.model import Model, OwnModel
+from stream.task.placement import count_misplaced
+from stream.task.play import Played, play_logged, play_match
+from stream.task.settings import TaskSettings
+from stream.wire.codec import MalformedError, decode_feedback
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
+from stream.wire.events import Context, Decision, DecisionTime, Example, Outcome, Prediction
+from stream.wire.records import Record, make
+from stream.wire.ticks import is_tick, tick_step
+from stream.wire.updates import Entry
+
+
+class DeadLetter(NamedTuple):
+    """A record that leads no further, and why."""
+
+    record: Record
+    kind: str
+    reason: str
+
+
+class Effects(NamedTuple):
+    """A step's output."""
+
+    predictions: list[tuple[Prediction, int]]  # with the offset of the context
+    examples: list[tuple[Example, int | None]]  # with the offset of the feedback
+    dead_letters: list[DeadLetter]
+    updates: Sequence[Entry] = ()  # for the log of a shared model
+
+
+def merge(
+    contexts: deque[Record], feedback: deque[Record], *, contexts_lag: int, feedback_lag: int, records_max: int
+) -> list[Record]:
+    """Remove and return the next records, in the order of append time, contexts before feedback, offset.
+
+    While one buffer is empty, the other waits only if the last fetch said that the broker has more for the empty one
+    (as in Kafka Streams with `max.task.idle.ms=0`).
+
+        contexts   10 ──── 30              returned: 10, 20, 25
+        feedback      20 25 (lag 3)        30 waits: the broker has feedback that may be earlier
+    """
+    merged: list[Record] = []
+    while contexts and feedback and len(merged) < records_max:
+        source = contexts if contexts[0].append_ms <= feedback[0].append_ms else feedback
+        merged.append(source.popleft())
+    rest, other_lag = (contexts, feedback_lag) if contexts else (feedback, contexts_lag)
+    if other_lag == 0:
+        merged += [rest.popleft() for _ in range(min(len(rest), records_max - len(merged)))]
+    return merged
+
+
+class StepFailedError(Exception):
+    """An earlier step of this task raised: its state is undefined, and it must be recovered."""
+
+
+class Task:
+    """The state of one partition, and what each record does to it."""
+
+    def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
+        self.settings = settings = settings.resolved()
+        is_shared = settings.model == "shared"
+        self.model: Model = (
+            Recall(settings.make_shareable_learner()) if is_shared else OwnModel(settings.make_learner())
+        )
+        self.join = Join(
+            settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
+        )
+        self._contexts_topic = contexts_topic
+        self._time = DecisionTime(0)  # of the decisions of the current step
+        self.undated: dict[int, DecisionTime] = {}  # of the steps whose ticks were not read yet, by number
+        self._is_broken = False
+        self._draw_action = Draws(settings.seed, Purpose.ACTION)
+        self._draw_update = Draws(settings.seed, Purpose.UPDATE)
+        self._draw_log = Draws(settings.seed, Purpose.LOG)
+        self._log = settings.log_reading
+        self._encoder = settings.feature_encoder()
+        self._propensity_min = settings.learned_propensity_min
+
+    @property
+    def learner(self) -> Learner:
+        """The learner of the model."""
+        return self.model.learner
+
+    @property
+    def updates(self) -> int:
+        """Updates that changed the model; of a shared one, its version at the last step."""
+        return self.model.version
+
+    @property
+    def alarms(self) -> int:
+        """How often drift has reset the model, or a class of it; 0 for a shared one, whose log has the alarms."""
+        return self.model.alarms
+
+    def change_settings(self, settings: TaskSettings) -> None:
+        """Use other settings from the next step on, which first settles what is overdue or too many by them.
+
+        Args:
+            settings: the same learner, sizes, parameters, seed and play; another window, other limits or policies.
+        """
+        self.settings = settings = settings.resolved()
+        self.join.change_settings(
+            settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
+        )
+
+    def use_model(self, view: View) -> None:
+        """Decide on a shared model from the next step on; before that, steps can only be applied again."""
+        view.version = self.model.version
+        self.model = view
+
+    def step(self, records: Sequence[Record], number: int, partitions: int = 1) -> Effects:
+        """Apply records in their order.
+
+        The decisions have no time yet, unless they are dated by their contexts: it comes with the step's tick.
+
+        Args:
+            records: contexts and feedback, as `merge` returned them.
+            number: of the step.
+            partitions: the number of partitions of the inputs, which gives the partition of a key.
+
+        Raises:
+            StepFailedError: an earlier step raised.
+        """
+        if self._is_broken:
+            raise StepFailedError("a step of this task raised: expected a recovered task; recover it from its topics")
+        self._is_broken = True
+        with self.model.step() as entries:
+            effects = self._step(records, number, partitions)
+        self._is_broken = False
+        return effects._replace(updates=entries) if entries else effects
+
+    def _step(self, records: Sequence[Record], number: int, partitions: int) -> Effects:
+        effects = Effects([], [], [])
+        self._time = DecisionTime(number)
+        self._act_on(self.join.settle_changed(), effects)
+        places: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
+        partition = 0
+        of_contexts = [record for record in records if record.topic == self._contexts_topic]
+        contexts = decode_contexts(of_contexts, self.settings.n_features, self._log, self._encoder)
+        for record in records:
+            is_context = record.topic == self._contexts_topic
+            if is_context:
+                event_id = self._apply_context(record, next(contexts), effects)
+            else:
+                if record.append_ms > self.join.stream_ms:
+                    self._act_on(self.join.pass_time(record.append_ms), effects)
+                if record.value is None and is_tick(record):
+                    self._apply_tick(record)
+                    continue
+                event_id = self._apply_feedback(record, effects)
+            if partitions > 1:
+                partition = record.partition
+                key = record.key if event_id is None or record.key is not None else event_id.encode()
+                if key is not None:
+                    places[not is_context].append(key)
+        if effects.predictions and self.settings.dated_by == "tick":
+            self.undated[number] = self._time
+        if partitions > 1:
+            misplaced = [count_misplaced(keys, partition, partitions) for keys in places]
+            self.join.count_misplaced(contexts=misplaced[0], feedback=misplaced[1])
+        return effects
+
+    def _apply_tick(self, record: Record) -> None:
+        """Date the decisions of the step that wrote a tick.
+
+        Their time is the tick's append time, and never before that of earlier decisions: clocks may step back when
+        another broker becomes the leader of the partition.
+        """
+        time = self.undated.pop(tick_step(record) or 0, None)
+        if time is not None:
+            self.join.date(time, record.append_ms)
+
+    def _apply_context(self, record: Record, context: Context | MalformedError, effects: Effects) -> str | None:
+        """Apply a context; its id, if it can be read."""
+        if isinstance(context, Context):
+            context = self.model.refusal(context.x) or context
+        if isinstance(context, MalformedError):
+            self.join.receive_malformed(Input.CONTEXT)
+            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(context)))
+            return None
+
+        event_id = context.id
+        events = self.join.receive_context(event_id, partial(self._answer, context, record, effects))
+        if events:
+            self._act_on(events, effects)
+        return event_id
+
+    def _answer(self, context: Context, record: Record, effects: Effects) -> Pending | Aside:
+        """Decide on a context, and publish the prediction."""
+        event_id, x, logged = context
+        decision, target, counts = self.model.decide(event_id, x, self._draw_action(event_id)), None, True
+        if logged is not None:
+            decision, target, counts, is_floored = self._play(context, decision)
+            if is_floored:
+                self.join.count_floored()
+        if counts:
+            self.model.observe(x, decision if logged is None else self._taught(decision))
+        if self.settings.dated_by == "context":
+            self._time = DecisionTime(self._time.step, record.append_ms)
+        names = self.settings.class_names
+        name = None if names is None else names[decision.action]
+        carried = decision.logged if self.settings.model == "shared" and decision.logged.size else None
+        prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried))
+        effects.predictions.append((prediction, record.offset))
+        pending = make(Pending, (x, decision, self._time))
+        return pending if counts else Aside(pending)
+
+    def _play(self, context: Context, own: Decision) -> Played:
+        """What becomes of a decision where a log has one."""
+        assert context.logged is not None
+        if self.settings.play == "logged":
+            return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
+        return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
+
+    def _taught(self, decision: Decision) -> Decision:
+        """A decision as the learner gets it: one that weighs by propensities gets none below the least.
+
+        The others ask for none; where a log does not say, they get 1.
+        """
+        propensity = decision.propensity
+        if propensity >= self._propensity_min:
+            return decision
+        return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
+
+    def _apply_feedback(self, record: Record, effects: Effects) -> str | None:
+        """Apply a feedback; its id, if it can be read."""
+        try:
+            feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
+        except MalformedError as error:
+            self.join.receive_malformed(Input.FEEDBACK)
+            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
+            return None
+        self._act_on(self.join.receive_feedback(feedback, record), effects)
+        return feedback.id
+
+    def _act_on(self, events: Iterable[Event], effects: Effects) -> None:
+        for event in events:
+            if isinstance(event, Settled):
+                self._learn(event, effects)
+            elif isinstance(event, Late):
+                self._correct(event)
+            elif isinstance(event, Mismatched):
+                self._refuse(event, effects)
+            else:
+                self._drop(event, effects)
+
+    def _learn(self, settled: Settled, effects: Effects) -> None:
+        """Update from a settled decision, and publish the example."""
+        event_id, pending, outcome, feedback, record = settled
+        decision = pending.decision
+        delay_ms, label, drift = None, None, None
+        reward = None if outcome is Outcome.UNMATCHED else self.join.assumed_reward
+        if feedback is not None and record is not None:
+            reward, label = feedback.reward, feedback.label
+            decided_ms = pending.time.ms  # None: the feedback came before the step's tick
+            delay_ms = 0 if decided_ms is None else max(0, record.append_ms - decided_ms)
+        if reward is not None:
+            taught = decision if self._log is None else self._taught(decision)
+            drift = self.model.settle(pending.x, taught, reward, self._update_draw(event_id), label)
+        settled_at_ms = self.join.stream_ms
+        example = make(
+            Example, (event_id, outcome, decision.action, decision.propensity, reward, delay_ms, settled_at_ms, drift)
+        )
+        effects.examples.append((example, None if record is None else record.offset))
+
+    def _correct(self, late: Late) -> None:
+        """Replace the reward that was learned or assumed by a later one."""
+        feedback, (_, learned, _, pending) = late
+        if pending is not None and learned is not None:
+            v = self._update_draw(feedback.id)  # the one that the first update was made with
+            self.model.correct(pending.x, self._taught(pending.decision), learned, feedback.reward, v)
+
+    def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:
+        feedback, record, action = mismatched
+        reason = f"feedback for {feedback.id!r}: expected action {action}, as it was decided; got {feedback.action}"
+        effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MISMATCHED, reason))
+
+    def _update_draw(self, event_id: str) -> float:
+        return self._draw_update(event_id) if self.learner.randomised_update else 0.0
+
+    def _drop(self, dropped: DroppedOrphan, effects: Effects) -> None:
+        waited_ms = self.join.stream_ms - dropped.orphan.kept_at_ms
+        reason = f"feedback for {dropped.id!r}: expected its context within {self.settings.join.orphan_ms} ms; got none"
+        if waited_ms <= self.settings.join.orphan_ms:
+            reason = f"feedback for {dropped.id!r}: more than {self.settings.join.orphans_max} wait for their contexts"
+        effects.dead_letters.append(DeadLetter(dropped.orphan.record, DEAD_LETTER_ORPHAN, reason))

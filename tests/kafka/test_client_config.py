@@ -1,0 +1,189 @@
+"""Properties of clients: which are taken, which refused, and that no secret shows."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from stream.kafka.client_config import (
+    PROPERTIES,
+    ClientConfig,
+    ClientConfigError,
+    client_config,
+    read_properties,
+)
+
+SECRET = "correct-horse"  # noqa: S105  # looked for everywhere
+USER = {"sasl.username": "ada", "sasl.password": SECRET}
+SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **USER}
+
+
+def test_properties_make_a_config_and_go_on_to_librdkafka_as_they_are() -> None:
+    given = {**SCRAM, "ssl.ca.location": "/ca.pem", "client.id": "onebit"}
+    assert client_config(given).librdkafka() == given | {"ssl.endpoint.identification.algorithm": "https"}
+
+
+def test_without_properties_there_is_no_security() -> None:
+    assert client_config({}) == ClientConfig()
+    assert ClientConfig().librdkafka() == {
+        "security.protocol": "PLAINTEXT", "ssl.endpoint.identification.algorithm": "https"
+    }  # fmt: skip
+
+
+def jaas(module: str, options: str) -> str:
+    return f"org.apache.kafka.common.security.{module}LoginModule required {options};"
+
+
+@pytest.mark.parametrize(
+    ("java", "meant"),
+    [
+        ({"security.protocol": "sasl_ssl", "sasl.mechanisms": "scram-sha-512", **USER}, SCRAM),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.jaas.config": jaas("scram.Scram", f'username="ada" password="{SECRET}"'),
+            },
+            SCRAM,
+        ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.jaas.config": jaas("plain.Plain", f"username=ada password='{SECRET}' "),
+            },
+            SCRAM | {"sasl.mechanism": "PLAIN"},
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": "/ca.pem"},
+            {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"},
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.keystore.type": "pem", "ssl.keystore.location": "/own.pem"},
+            {
+                "security.protocol": "SSL",
+                "ssl.certificate.location": "/own.pem",
+                "ssl.key.location": "/own.pem",
+            },
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""},
+            {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"},
+        ),
+        ({"bootstrap.servers": "kafka:9092"}, {}),
+    ],
+    ids=["letters", "jaas of scram", "jaas of plain", "truststore in PEM", "keystore in PEM", "any name", "address"],
+)
+def test_what_is_written_for_other_clients_means_the_same(java: dict[str, str], meant: dict[str, str]) -> None:
+    assert client_config(java) == client_config(meant)
+
+
+SASL = {"security.protocol": "SASL_SSL"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"sasl.mecanism": "PLAIN"}, "sasl.mecanism: no property of this name is known; did you mean sasl.mechanism"),
+        ({"zzz": "1"}, "zzz: no property of this name is known, see docs/security.md: take the line out"),
+        ({"security.protocol": "TLS"}, "security.protocol: expected one of PLAINTEXT, SSL, .*; got 'TLS'"),
+        (SASL | {"sasl.mechanism": "GSSAPI"}, "sasl.mechanism: expected one of PLAIN, .*; got 'GSSAPI'"),
+        ({"ssl.truststore.location": "/t.jks"}, r"ssl.truststore.location: Java's key stores .* export PEM"),
+        ({"ssl.keystore.password": SECRET}, "ssl.keystore.password: Java's key stores"),
+        ({"acks": "1"}, "acks: Onebit sets it itself.*take the line out"),
+        ({"session.timeout.ms": "1"}, "session.timeout.ms: it is a setting of its own, session_timeout"),
+        ({"sasl.login.callback.handler.class": "X"}, "give sasl.mechanism=OAUTHBEARER and .*token.command"),
+        ({"sasl.kerberos.service.name": "kafka"}, "sasl.kerberos.service.name: Kerberos is not supported"),
+        ({"enable.ssl.certificate.verification": "false"}, "certificates are always verified; .*ssl.ca.location"),
+        (USER, "security.protocol: with PLAINTEXT sasl.password has no effect; expected SASL_SSL"),
+        ({"ssl.ca.location": "/ca.pem"}, "security.protocol: with PLAINTEXT ssl.ca.location has no effect"),
+        (SASL | USER, "sasl.mechanism: SASL_SSL needs one of PLAIN, .*; got none"),
+        (SASL | {"sasl.mechanism": "PLAIN"}, "sasl.username: PLAIN needs it; got none"),
+        (
+            SASL | {"sasl.mechanism": "PLAIN", "sasl.username": "ada"},
+            "sasl.password: PLAIN needs it; got none .*ONEBIT_SASL_PASSWORD",
+        ),
+        (SASL | {"sasl.mechanism": "OAUTHBEARER"}, "sasl.oauthbearer.token.command: OAUTHBEARER needs it; got none"),
+        (
+            SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": f"echo '{SECRET}"},
+            "sasl.oauthbearer.token.command: expected a command .*; no closing quotation",
+        ),
+        (
+            SASL | {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.command": "  "},
+            "sasl.oauthbearer.token.command: expected a command .*; it is empty",
+        ),
+        (SCRAM | {"sasl.mechanisms": "PLAIN"}, "sasl.mechanism and sasl.mechanisms mean the same, and differ"),
+        (
+            {"sasl.jaas.config": jaas("plain.Plain", f'username="a" password="{SECRET}"b"')},
+            "got something else: a quote",
+        ),
+        (SCRAM | {"ssl.key.location": "/key"}, "a client's certificate needs its key"),
+        (SCRAM | {"ssl.ca.location": ""}, "ssl.ca.location: expected a value; got none"),
+        ({"sasl.jaas.config": f"com.sun.Krb5LoginModule required password={SECRET};"}, "expected PlainLoginModule or"),
+        ({"sasl.jaas.config": jaas("plain.Plain", f'password="{SECRET}"')}, "expected username=... .*; got password"),
+        (
+            SASL | {"sasl.jaas.config": jaas("scram.Scram", f'username="a" password="{SECRET}"')},
+            "its module is that of SCRAM; add sasl.mechanism=SCRAM-SHA-512",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_what_to_do_in_one_line(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ClientConfigError, match=message) as refused:
+        client_config(properties)
+    assert SECRET not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_with_several_properties_that_are_not_taken_is_told_of_all_of_them() -> None:
+    handed_out = {"client.dns.lookup": "use_all_dns_ips", "session.timeout.ms": "45000", "acks": "all"}
+    with pytest.raises(ClientConfigError) as refused:
+        client_config(SCRAM | USER | handed_out)
+    assert all(f"{name}: " in str(refused.value) for name in handed_out), refused.value
+
+
+def test_a_file_has_comments_lines_that_go_on_and_values_with_equals_signs(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text('# ours\n! theirs\n\n security.protocol = SSL\nsasl.jaas.config=a required \\\n  b="c=d";\n')
+    assert read_properties(path) == {"security.protocol": "SSL", "sasl.jaas.config": 'a required b="c=d";'}
+
+
+def test_a_file_is_read_as_java_has_stored_it(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    meant = 'p\\a"t:h'
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    stored = f'{module} required username\\="ada" password\\="p\\\\\\\\a\\\\"t\\:h";'
+    path.write_text(
+        f"bootstrap.servers: kafka\\:9092\nsecurity.protocol=SASL_SSL\nsasl.jaas.config={stored}\n",
+        encoding="utf-8-sig",
+    )
+    properties = read_properties(path)
+    assert properties["bootstrap.servers"] == "kafka:9092"
+    config = client_config(properties)
+    assert config.sasl_password is not None
+    assert (config.sasl_username, config.sasl_password.get_secret_value()) == ("ada", meant)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"client.id=a\n{SECRET}\n", "line 2: expected NAME=VALUE, or # before a comment"),
+        (f"sasl.password={SECRET}\nsasl.password={SECRET}\n", "line 2: sasl.password stands there twice; leave one"),
+        (f"sasl.password={SECRET}\\x\n", "line 1: sasl.password has a backslash, .*ONEBIT_SASL_PASSWORD"),
+        (None, "the properties cannot be read: No such file or directory"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "client.properties"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ClientConfigError, match=f"{path}.*{message}") as refused:
+        read_properties(path)
+    assert SECRET not in str(refused.value)
+
+
+def test_no_secret_shows_in_what_is_printed_of_a_config() -> None:
+    config = client_config(SCRAM | {"ssl.key.password": SECRET})
+    assert isinstance(config.sasl_password, SecretStr)
+    for shown in (repr(config), str(config), f"{config}", repr(asdict(config))):
+        assert SECRET not in shown
+    assert [name for name in PROPERTIES if name.endswith("password")] == ["sasl.password", "ssl.key.password"]

@@ -1,0 +1,55 @@
+"""Calls of confluent-kafka that never come back."""
+
+import time
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stream.kafka.client_config import ClientConfig
+from stream.kafka.confluent.bounded import bounded
+from stream.kafka.confluent.connection import Connection
+from stream.kafka.confluent.membership import GroupConsumer
+from stream.kafka.confluent.producers import TransactionalConfluentProducer
+from stream.kafka.port import BrokerUnavailableError
+from stream.wire.records import TopicPartition
+
+
+def test_what_a_call_gives_or_raises_is_its_caller_s() -> None:
+    assert bounded(lambda: 3, 10.0) == 3
+    with pytest.raises(ZeroDivisionError):
+        bounded(lambda: 1 // 0, 10.0)
+
+
+def test_call_that_does_not_come_back_is_not_waited_for() -> None:
+    ended = Event()
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError):
+        bounded(ended.wait, 0.05)
+    assert time.monotonic() - began_s < 5.0
+    ended.set()
+
+
+def test_offsets_whose_sending_does_not_come_back_leave_the_outcome_unknown_and_the_producer_of_no_use() -> None:
+    ended = Event()
+    nothing = lambda *arguments, **named: None  # noqa: E731
+    client: Any = SimpleNamespace(
+        begin_transaction=nothing, purge=nothing, poll=nothing, abort_transaction=nothing, flush=lambda s: 0,
+        send_offsets_to_transaction=lambda *arguments: ended.wait(),
+    )  # fmt: skip
+    connection = Connection("127.0.0.1:1", 50, ClientConfig())
+    admin: Any = None
+    producer = TransactionalConfluentProducer(connection, admin, client, "learner-1")
+    consumer: Any = object.__new__(GroupConsumer)
+    consumer.group, consumer._topics = "learners", []
+    consumer.membership = lambda: b""
+    producer.begin()
+    began_s = time.monotonic()
+    offsets = {TopicPartition("contexts", 0): 7}
+    for ask in (lambda: producer.send_offsets(offsets, consumer), producer.commit, producer.begin):
+        with pytest.raises(BrokerUnavailableError, match=r"learner-1 .* is unknown: could not send the offsets"):
+            ask()
+    assert connection.cut_off_s > began_s  # and the member was not thrown out for nothing
+    producer.close()
+    ended.set()

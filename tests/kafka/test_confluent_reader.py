@@ -1,0 +1,37 @@
+"""A reader of confluent-kafka, without a broker."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from stream.kafka.client_config import ClientConfig
+from stream.kafka.confluent.connection import Connection
+from stream.kafka.confluent.consumers import Reader, make_consumer
+
+NOBODY_THERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    connection = Connection(NOBODY_THERE, 1_000, ClientConfig())
+    admin: Any = None  # it is asked only about what was read
+    with closing(Reader(connection, admin, make_consumer(connection, "nobody"), {})) as reader:
+        yield reader
+
+
+def test_poll_waits_for_its_time_and_does_not_ask_the_client_again_and_again(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, asked = reader._receive, 0
+
+    def asking(timeout_s: float, count: int) -> list[Any]:
+        nonlocal asked
+        asked += 1
+        return receive(timeout_s, count)
+
+    monkeypatch.setattr(reader, "_receive", asking)
+    for _ in range(10):
+        reader.poll(5, 100)
+    assert asked <= 30

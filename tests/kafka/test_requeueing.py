@@ -1,0 +1,86 @@
+"""Dead letters are put again as the records that they were, once, and the pipeline takes them like any others."""
+
+from stream.kafka.requeueing import REQUEUED_HEADER, Fate, Requeued, requeue
+from stream.wire.codec import HEADERS
+from stream.wire.dead_letters import DeadLetter, dead_letter_headers, encode_dead_letter
+from stream.wire.records import Record
+from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
+
+OWN = (*HEADERS, ("onebit-trace", b"\xff"), ("trace", b"8"))
+BAD = b'{"id":"bad","x":{"i":[99]}}'
+
+
+def work(pipeline: Pipeline) -> None:
+    """Let a learner apply what there is."""
+    learner = pipeline.learner()
+    while learner.step(0):
+        pass
+    learner.close()
+
+
+def with_an_orphan_and_a_malformed_context() -> Pipeline:
+    """`late` has feedback that was given up before its context came; `bad` has a feature that there is not."""
+    pipeline = Pipeline(small_task())
+    pipeline.send(TOPICS.contexts, BAD, key=b"bad")
+    pipeline.answer("late", 1)
+    pipeline.run([], pipeline.learner())  # until the orphan is dropped
+    pipeline.context("late", 1)
+    work(pipeline)
+    return pipeline
+
+
+def test_orphan_that_is_put_again_meets_its_decision_and_the_books_are_exact() -> None:
+    pipeline = with_an_orphan_and_a_malformed_context()
+    counts = requeue(pipeline.broker, TOPICS, 1, lambda letter: letter.kind == "orphan")
+    work(pipeline)
+    assert counts == {Fate.REQUEUED: 1}
+    ledger = pipeline.ledger()
+    assert (ledger.feedback, ledger.orphans_dropped, ledger.matched) == (2, 1, 1)
+    assert [found.ok for found in pipeline.audits()] == [True]
+
+
+def test_record_is_put_again_byte_for_byte_with_a_header_that_names_its_letter() -> None:
+    pipeline = Pipeline(small_task(), partitions=2)
+    broken = Record(TOPICS.feedback, 1, 7, 0, b"visit-1", feedback_value("other", 1), OWN)
+    key, value, headers = encode_dead_letter(broken, "malformed", "why")
+    pipeline.broker.producer().send(TOPICS.dead_letter, 1, key, value, headers)
+    told: list[Requeued] = []
+    requeue(pipeline.broker, TOPICS, 2, told=told.append)
+    [again] = [record for number in (0, 1) for record in pipeline.records(TOPICS.feedback, number)]
+    assert (again.key, again.value) == (broken.key, broken.value)
+    assert again.headers == (*OWN, (REQUEUED_HEADER, b"1@0"))
+    letter = DeadLetter(TOPICS.feedback, 1, 7, "malformed", "why", broken.key, broken.value, OWN, True)
+    assert told == [Requeued(letter, 1, 0, Fate.REQUEUED)]
+
+
+def test_letter_is_put_again_once_and_a_record_that_still_cannot_be_used_becomes_another() -> None:
+    pipeline = with_an_orphan_and_a_malformed_context()
+    assert requeue(pipeline.broker, TOPICS, 1) == {Fate.REQUEUED: 2}
+    assert requeue(pipeline.broker, TOPICS, 1) == {Fate.BEFORE: 2}
+    work(pipeline)
+    assert requeue(pipeline.broker, TOPICS, 1) == {Fate.BEFORE: 2, Fate.REQUEUED: 1}
+    marks = [dict(record.headers).get(REQUEUED_HEADER) for record in pipeline.records(TOPICS.contexts)]
+    letters = len(pipeline.records(TOPICS.dead_letter))
+    assert marks == [None, None, b"0@0", b"0@%d" % (letters - 1)]
+    work(pipeline)
+    assert [found.ok for found in pipeline.audits()] == [True]
+
+
+def test_dry_run_tells_and_writes_nothing() -> None:
+    pipeline = with_an_orphan_and_a_malformed_context()
+    before, told = pipeline.ends(), list[Requeued]()
+    assert requeue(pipeline.broker, TOPICS, 1, told=told.append, dry_run=True) == {Fate.REQUEUED: 2}
+    assert [one.letter.key for one in told] == [b"bad", b"late"]
+    assert pipeline.ends() == before
+
+
+def test_what_was_cut_or_is_no_input_or_no_letter_is_passed_over() -> None:
+    pipeline = Pipeline(small_task())
+    send = pipeline.broker.producer().send
+    large = Record(TOPICS.contexts, 0, 7, 0, b"a", b"x" * 600_000, ())
+    send(TOPICS.dead_letter, 0, *encode_dead_letter(large, "malformed", "why"))
+    send(TOPICS.dead_letter, 0, b"a", b"b", dead_letter_headers(TOPICS.predictions, 0, 3, "malformed", "why"))
+    send(TOPICS.dead_letter, 0, b"a", b"b", dead_letter_headers("other.contexts", 0, 3, "malformed", "why"))
+    send(TOPICS.dead_letter, 0, b"a", b"b", HEADERS)
+    assert requeue(pipeline.broker, TOPICS, 1) == {Fate.CUT: 1, Fate.NO_INPUT: 2}
+    assert pipeline.records(TOPICS.contexts) == []

@@ -1,0 +1,178 @@
+"""TLS: files that cannot be used, and brokers that cannot be trusted, in words for people."""
+
+import gc
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from stream.cli.app import main
+from stream.cli.exits import ExitCode
+from stream.kafka.client_config import ClientConfig, ClientConfigError
+from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.port import AccessError, BrokerUnavailableError
+from stream.kafka.tls import context_of
+
+AUTHORITY = trustme.CA()
+OWN = AUTHORITY.issue_cert("client")
+EXPIRED = AUTHORITY.issue_cert(
+    "127.0.0.1", not_before=datetime(2020, 1, 1, tzinfo=UTC), not_after=datetime(2020, 1, 2, tzinfo=UTC)
+)
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> str:
+    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    return str(tmp_path / "ca.pem")
+
+
+@contextmanager
+def server(certificate: trustme.LeafCert | None, *, wants_certificate: bool = False) -> Iterator[str]:
+    """Something that listens, by TLS with this certificate, or without TLS, and says no word of Kafka."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if certificate is not None:
+        certificate.configure_cert(context)
+    if wants_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+        AUTHORITY.configure_trust(context)
+
+    def answer(plain: socket.socket) -> None:
+        try:
+            if certificate is None:
+                plain.recv(1000)
+                plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            else:
+                with context.wrap_socket(plain, server_side=True) as secured:
+                    secured.recv(1000)
+        except OSError:
+            pass
+        finally:
+            plain.close()
+
+    def serve() -> None:
+        while True:
+            try:
+                plain, _ = listening.accept()
+            except OSError:
+                return
+            answer(plain)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def refusal(bootstrap: str, config: ClientConfig, client: str) -> str:
+    with pytest.raises(AccessError) as refused:
+        connect(bootstrap, config=config, client=client, connect_timeout_ms=3_000)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def tls(ca: str | None = None, **more: str) -> ClientConfig:
+    return ClientConfig(security_protocol="SSL", ssl_ca_location=ca, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("client", ADAPTERS)
+@pytest.mark.parametrize(
+    ("certificate", "why"),
+    [
+        (EXPIRED, "its certificate has expired; whoever runs that Kafka must renew it"),
+        (trustme.CA().issue_cert("127.0.0.1"), "its certificate is not trusted: it is not signed by the authority in"),
+        (AUTHORITY.issue_cert("kafka.example.com"), "its certificate is for another name"),
+        (None, "it speaks no TLS at this port; is security.protocol right"),
+    ],
+    ids=["expired", "untrusted", "another name", "no TLS"],
+)  # fmt: skip
+def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
+    ca: str, certificate: trustme.LeafCert | None, why: str, client: str
+) -> None:
+    with server(certificate) as bootstrap:
+        assert why in refusal(bootstrap, tls(ca), client)
+
+
+@pytest.mark.timeout(60)
+def test_handshake_that_is_not_answered_is_given_up(ca: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        with pytest.raises(BrokerUnavailableError, match="within 300 ms"):
+            connect(f"127.0.0.1:{silent.getsockname()[1]}", config=tls(ca), connect_timeout_ms=300)
+        gc.collect()  # a socket that is collected unclosed warns, and a warning is an error
+
+
+@pytest.mark.parametrize("client", ADAPTERS)
+def test_command_at_a_broker_whose_certificate_has_expired_ends_with_one_line_and_2(
+    ca: str, client: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    access = ("--security-protocol", "SSL", "--ssl-ca-location", ca)
+    with server(EXPIRED) as bootstrap, pytest.raises(SystemExit) as ended:
+        main(["topics", "describe", "--bootstrap", bootstrap, "--client", client, *access])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == ExitCode.USAGE
+    assert line.startswith(f"error: no connection to Kafka at {bootstrap}: its certificate has expired")
+
+
+@pytest.mark.parametrize("client", ADAPTERS)
+def test_broker_that_wants_a_certificate_of_the_client_is_heard(ca: str, client: str) -> None:
+    with server(AUTHORITY.issue_cert("127.0.0.1"), wants_certificate=True) as bootstrap:
+        assert "it may want another certificate of the client" in refusal(bootstrap, tls(ca), client)
+
+
+def test_name_of_a_certificate_need_not_be_checked(ca: str) -> None:
+    assert context_of(tls(ca)).check_hostname
+    assert not context_of(tls(ca, ssl_endpoint_identification_algorithm="none")).check_hostname
+
+
+def test_clients_own_certificate_and_key_are_read_from_files(ca: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.pem"
+    OWN.private_key_and_cert_chain_pem.write_to_path(str(own))
+    context_of(tls(ca, ssl_certificate_location=str(own), ssl_key_location=str(own)))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "the file cannot be read: No such file or directory"),
+        (b"\xfe\xed\xfe\xed\0\0", r"expected PEM, with -----BEGIN CERTIFICATE-----; got a Java key store \(JKS\)"),
+        (b"\x30\x82\x01", r"expected PEM, .*; got DER or a key store \(PKCS12\): export it to PEM"),
+        (b"hello", "expected PEM, with -----BEGIN CERTIFICATE-----$"),
+        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate in it cannot be read"),
+    ],
+)
+def test_file_of_authorities_that_cannot_be_used_says_what_it_is(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    path = tmp_path / "ca"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ClientConfigError, match=rf"ssl\.ca\.location {path}: .*{why}"):
+        context_of(tls(str(path)))
+
+
+def test_key_that_cannot_be_used_says_why_without_its_password(ca: str, tmp_path: Path) -> None:
+    certificate, other, locked = (str(tmp_path / name) for name in ("own.pem", "other.pem", "locked.pem"))
+    OWN.cert_chain_pems[0].write_to_path(certificate)
+    AUTHORITY.issue_cert("other").private_key_pem.write_to_path(other)
+    key = serialization.load_pem_private_key(OWN.private_key_pem.bytes(), None)
+    Path(locked).write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"correct-horse"),
+        )
+    )
+    with pytest.raises(ClientConfigError, match="is not that of the certificate in"):
+        context_of(tls(ca, ssl_certificate_location=certificate, ssl_key_location=other))
+    with pytest.raises(
+        ClientConfigError, match=r"cannot be read \(.*\); if it is encrypted, is ssl.key.password right"
+    ):
+        context_of(tls(ca, ssl_certificate_location=certificate, ssl_key_location=locked))

@@ -1,0 +1,127 @@
+"""Tokens of a command: run when one is needed, read as printed, and never shown."""
+
+import base64
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stream.kafka.port import AccessError
+from stream.kafka.token_command import Token, TokenCommand, read_token
+from stream.testing.processes import wait_for
+
+NOW_S = 1_000.0
+
+
+def jwt(**claims: object) -> str:
+    return ".".join(
+        (*(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims)), "sign")
+    )
+
+
+def test_a_token_is_read_as_it_is_or_as_an_oauth_server_answers() -> None:
+    whole = jwt(exp=2_000, sub="ada")
+    assert read_token("opaque\n", NOW_S) == Token("opaque", 0.0, "")
+    assert read_token(whole, NOW_S) == Token(whole, 2_000.0, "ada")
+    assert read_token(json.dumps({"access_token": "opaque", "expires_in": 60}), NOW_S) == Token("opaque", 1_060.0, "")
+
+
+@pytest.mark.parametrize("more", [{}, {"expires_in": None}])
+def test_an_answer_without_a_time_leaves_it_to_the_token(more: dict[str, object]) -> None:
+    assert read_token(json.dumps({"access_token": "opaque"} | more), NOW_S) == Token("opaque", 0.0, "")
+    whole = jwt(exp=2_000)
+    assert read_token(json.dumps({"access_token": whole} | more), NOW_S) == Token(whole, 2_000.0, "")
+
+
+@pytest.mark.parametrize("printed", ["", "two words", '{"error": "secret-7"}', "{secret-7", "a\x01b", "tök"])
+def test_what_is_no_token_is_refused_and_not_shown(printed: str) -> None:
+    with pytest.raises(AccessError, match="expected the token alone, or JSON with access_token") as refused:
+        read_token(printed, NOW_S)
+    assert "secret-7" not in str(refused.value)
+
+
+def counting(tmp_path: Path, printed: str) -> tuple[TokenCommand, Path]:
+    """A command that prints this, and leaves a line each time it is run."""
+    runs, text = tmp_path / "runs", tmp_path / "text"
+    text.write_text(printed)
+    program = tmp_path / "command.py"
+    program.write_text(f"open({str(runs)!r}, 'a').write('x'); print(open({str(text)!r}).read())")
+    return TokenCommand(f"{sys.executable} {program}"), runs
+
+
+def test_a_token_is_used_again_while_it_lasts_and_not_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, runs = counting(tmp_path, json.dumps({"access_token": "opaque", "expires_in": 100}))
+    began_s = time.monotonic()
+    for now_s, times in ((0.0, 1), (79.0, 1), (80.0, 2), (159.0, 2), (161.0, 3)):
+        monkeypatch.setattr("stream.kafka.token_command.time.monotonic", lambda now_s=now_s: began_s + now_s)
+        assert command.token().value == "opaque"
+        assert runs.read_text() == "x" * times
+
+
+def test_a_token_is_used_to_its_end_while_the_command_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began_s = time.monotonic()
+    printed = tmp_path / "printed"
+    printed.write_text(json.dumps({"access_token": "opaque", "expires_in": 100}))
+    command = TokenCommand(f"cat {printed}")
+    assert command.token().value == "opaque"
+    printed.unlink()
+    monkeypatch.setattr("stream.kafka.token_command.time.monotonic", lambda: began_s + 95.0)
+    assert command.token().value == "opaque"
+    monkeypatch.setattr("stream.kafka.token_command.time.monotonic", lambda: began_s + 105.0)
+    with pytest.raises(AccessError, match="ended with exit code 1"):
+        command.token()
+
+
+def test_bytes_that_are_no_text_are_refused_and_a_byte_order_mark_is_not(tmp_path: Path) -> None:
+    printed = tmp_path / "printed"
+    printed.write_bytes(bytes(range(128, 256)))
+    with pytest.raises(AccessError, match="the command printed something else"):
+        TokenCommand(f"cat {printed}").token()
+    printed.write_text("opaque\n", encoding="utf-8-sig")
+    assert TokenCommand(f"cat {printed}").token().value == "opaque"
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.kafka.token_command.COMMAND_TIMEOUT_S", 0.5)
+    pid = tmp_path / "pid"
+    with pytest.raises(AccessError, match=r"the command was ended: it took longer than 0.5 s"):
+        TokenCommand(f"sh -c 'sleep 60 & echo $! > {pid}; wait'").token()
+    wait_for(lambda: not _runs(int(pid.read_text())), "the command's own process has ended")
+
+
+def test_what_a_command_that_has_printed_a_token_leaves_behind_may_stay(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    command = TokenCommand(f"sh -c 'sleep 60 >/dev/null & echo $! > {pid}; echo opaque'")
+    assert command.token().value == "opaque"
+    left = psutil.Process(int(pid.read_text()))
+    assert _runs(left.pid)
+    left.kill()
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+
+
+def test_a_token_that_does_not_tell_its_end_is_asked_for_each_time(tmp_path: Path) -> None:
+    command, runs = counting(tmp_path, "opaque")
+    assert [command.token().value for _ in range(2)] == ["opaque", "opaque"]
+    assert runs.read_text() == "xx"
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("/no/such/command --key secret-7", "(/no/such/command ...): expected a token; the command could not be run"),
+        ("sh -c 'echo secret-7 >&2; exit 3'", "(sh ...): expected a token; the command ended with exit code 3"),
+    ],
+)
+def test_a_command_that_fails_is_named_without_what_it_says(command: str, why: str) -> None:
+    with pytest.raises(AccessError) as refused:
+        TokenCommand(command).token()
+    assert why in str(refused.value)
+    assert "secret-7" not in str(refused.value)

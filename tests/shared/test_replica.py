@@ -1,0 +1,120 @@
+"""What a replica reads, passes over and refuses."""
+
+import numpy as np
+import pytest
+
+from stream.journal.digests import state_digest
+from stream.learners import create
+from stream.learners.base import KernelLearner
+from stream.shared.replica import Place, Replica
+from stream.wire.events import Decision, Features
+from stream.wire.records import Foreign, Headers, Record
+from stream.wire.sections import Section, encode_section
+from stream.wire.updates import DECIDED, HEADERS, SETTLED, Entry, UpdatesError, encode_updates
+
+X = Features(np.array([0, 2], np.int32), np.array([1.0, -0.5]))
+WRONG = Decision(1, 0, 0.25, np.array([0.5, 0.25, 0.0]))
+
+
+def replica(name: str = "banditron") -> Replica:
+    learner = create(name, 3, 4)
+    assert isinstance(learner, KernelLearner)
+    return Replica(learner)
+
+
+def settled(action: int = 1, x: Features = X, reward: int = 1, label: int = -1) -> Entry:
+    return Entry(SETTLED, x, WRONG._replace(action=action), reward, label=label)
+
+
+def record(offset: int, value: bytes, headers: Headers = HEADERS) -> Record:
+    return Record("onebit.updates", 0, offset, 1_000, None, value, headers)
+
+
+def step(offset: int, number: int, follows: int, *entries: Entry, partition: int = 0) -> Record:
+    (value,) = encode_updates(partition, number, follows, entries or (settled(),))
+    return record(offset, value)
+
+
+def test_steps_of_each_task_follow_on_each_other_and_their_numbers_may_have_gaps() -> None:
+    one = replica()
+    records = [step(0, 3, 0), step(2, 1, 0, partition=1), step(5, 7, 3), step(6, 2, 1, partition=1)]
+    assert one.read(records[:3]) == 3
+    assert one.read(records) == 1
+    assert (one.version, one.offset, one.updates) == (4, 7, 4)
+    assert one.places == {0: Place(7, 1, 0), 1: Place(2, 1, 0)}
+
+
+def test_parts_of_a_step_follow_on_each_other() -> None:
+    entries = [settled(), settled(0), settled(2)]
+    whole, cut = replica(), replica()
+    whole.read([step(0, 1, 0, *entries)])
+    values = encode_updates(0, 1, 0, entries, bytes_max=1)
+    assert len(values) == 3
+    for offset, value in enumerate(values):
+        assert cut.read([record(offset, value)]) == 1
+    assert cut.places == {0: Place(1, 3, 0)}
+    assert state_digest([cut.learner.state()]) == state_digest([whole.learner.state()])
+
+
+def test_decisions_of_each_task_are_counted() -> None:
+    one = replica("late-ucb")
+    logged = np.zeros(create("late-ucb", 3, 4).predict(X, 0.5).logged.size)
+    decision = WRONG._replace(logged=logged)
+    decided = Entry(DECIDED, X, decision)
+    one.read([step(0, 1, 0, decided, decided, Entry(SETTLED, X, decision, 1)), step(1, 2, 1, decided)])
+    assert (one.place_of(0).decided, one.place_of(1).decided) == (3, 0)
+
+
+def test_a_record_that_comes_twice_is_passed_over() -> None:
+    one, other = replica(), replica()
+    one.read([step(0, 1, 0), step(1, 2, 1), step(2, 1, 0), step(3, 2, 1)])
+    other.read([step(0, 1, 0), step(1, 2, 1)])
+    assert one.version == 2
+    assert state_digest([one.learner.state()]) == state_digest([other.learner.state()])
+
+
+def test_records_of_other_programs_are_passed_over_and_told() -> None:
+    one = replica()
+    assert one.read([record(0, b"{}", ()), step(1, 1, 0), record(2, b"{}")]) == 1
+    assert (one.foreign, one.offset) == (Foreign(2, "onebit.updates/0 offset 0"), 3)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([step(0, 1, 0), step(1, 4, 3)], "offset 1: expected updates of partition 0 after step 1, part 0; got step 4"),
+        ([step(0, 4, 3)], "after step 0, part -1; got step 4, part 0, after step 3: records are missing"),
+        ([record(0, encode_updates(0, 1, 0, [settled()] * 2, bytes_max=1)[1])], "got step 1, part 1"),
+        ([record(0, b"".join(encode_section(Section("updates"))))], "cannot be read"),
+        ([step(0, 1, 0)._replace(headers=((HEADERS[0][0], b"2"),))], "onebit-version=1; got b'2'"),
+    ],
+)
+def test_what_is_missing_or_cannot_be_read_is_refused(records: list[Record], message: str) -> None:
+    with pytest.raises(UpdatesError, match=message):
+        replica().read(records)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "message"),
+    [
+        ("banditron", settled(3), "action: expected 0 to 2; got 1 to 3"),
+        ("banditron", settled(reward=2), "reward: expected 0 to 1"),
+        ("banditron", settled(x=Features(np.array([0, 4], np.int32), np.ones(2))), "feature: expected 0 to 3"),
+        ("banditron", settled(x=Features(np.array([2, 1], np.int32), np.ones(2))), "strictly increasing"),
+        ("stack-igw", settled(), "expected 12 scores and logged numbers; got 3"),
+        ("perceptron", settled(), "label: expected 0 to 2; got -1"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused_with_its_place(name: str, entry: Entry, message: str) -> None:
+    fits = () if name == "stack-igw" else (step(0, 1, 0, settled(label=1)),)
+    one = replica(name)
+    before = state_digest([one.learner.state()])
+    with pytest.raises(UpdatesError, match=f"offset 1: the updates do not fit a model of {name}.*{message}"):
+        one.read([*fits, step(1, 2, len(fits), settled(label=1) if name == "banditron" else entry, entry)])
+    assert state_digest([one.learner.state()]) == before
+
+
+def test_features_may_fall_from_one_event_to_the_next() -> None:
+    empty = Features(np.zeros(0, np.int32), np.zeros(0))
+    entries = [settled(x=empty), settled(), settled(x=empty), settled(), settled(x=empty)]
+    assert replica().read([step(0, 1, 0, *entries)]) == 5

@@ -1,0 +1,197 @@
+"""Decisions on a shared model, against the plain transcription in `tests.oracles.shared_model`."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from stream.journal.digests import state_digest
+from stream.learners import create, registered
+from stream.learners.base import KernelLearner
+from stream.shared.replica import Replica
+from stream.shared.view import View
+from stream.wire.events import Decision, Features
+from stream.wire.records import Record
+from stream.wire.updates import HEADERS, encode_updates
+from tests.oracles.shared_model import SharedModel, Told
+
+K, D = 4, 9
+
+
+class Case(NamedTuple):
+    """A learner, and whether its updates are corrected."""
+
+    name: str
+    parameters: Mapping[str, Any] = {}
+    corrects: bool = False
+
+    def fresh(self) -> KernelLearner:
+        learner = create(self.name, K, D, **self.parameters)
+        assert isinstance(learner, KernelLearner)
+        return learner
+
+
+CASES = {
+    "soba-diag": Case("soba-diag"),
+    "soba-diag, corrected": Case("soba-diag", corrects=True),
+    "soba-adaptive": Case("soba-adaptive"),
+    "late-ucb": Case("late-ucb"),
+    "late-ucb, corrected": Case("late-ucb", {"drift": "off"}, corrects=True),
+    "late-ucb, projected": Case("late-ucb", {"drift": "off", "project": 5}, corrects=True),
+    "stack-igw": Case("stack-igw"),
+    "confidit, projected": Case("confidit", {"projection": True}),
+    "perceptron": Case("perceptron"),
+}
+
+
+class Event(NamedTuple):
+    x: Features
+    u: float
+    v: float
+    label: int
+
+
+def events(count: int) -> list[Event]:
+    rng = np.random.default_rng(5)
+    made = []
+    for _ in range(count):
+        indices = np.flatnonzero(rng.random(D) < 0.6).astype(np.int32)
+        x = Features(indices, rng.normal(size=indices.size))
+        made.append(Event(x, float(rng.random()), float(rng.random()), int(rng.integers(K))))
+    return made
+
+
+class Process:
+    """A learner process: a replica, and some tasks on it."""
+
+    def __init__(self, case: Case, tasks: range) -> None:
+        self.replica = Replica(case.fresh())
+        self.views = {task: View(self.replica, task) for task in tasks}
+
+
+def play(case: Case, processes: list[Process], oracle: SharedModel, steps: int) -> tuple[list[Record], list[str]]:
+    """Steps of tasks in turn by chance, replicas that read on by chance; the log, and what differed."""
+    rng = np.random.default_rng(7)
+    coming = iter(events(8 * steps))
+    log: list[Record] = []
+    last: dict[int, int] = {}
+    waiting: dict[int, list[tuple[Event, Decision]]] = {}
+    expired: dict[int, list[tuple[Event, Decision]]] = {}
+    differing = []
+    for number in range(1, steps + 1):
+        process = processes[rng.integers(len(processes))]
+        if rng.random() < 0.5:
+            process.replica.read(log[: rng.integers(len(log) + 1)])
+        task = int(rng.choice(list(process.views)))
+        view, told = process.views[task], list[Told]()
+        with view.step() as entries:
+            for _ in range(rng.integers(4)):
+                event = next(coming)
+                decision = view.learner.predict(event.x, event.u)
+                if not same(decision, oracle.decide(task, view.version, told, event.x, event.u)):
+                    differing.append(f"step {number} of task {task}, version {view.version}")
+                view.observe(event.x, decision)
+                waiting.setdefault(task, []).append((event, decision))
+                if process.replica.learner.observed:
+                    told.append(Told(task, "decided", event.x, decision))
+            while waiting.get(task) and rng.random() < 0.6:
+                event, decision = waiting[task].pop(rng.integers(len(waiting[task])))
+                reward, label = int(decision.action == event.label), event.label
+                if case.corrects and rng.random() < 0.5:
+                    expired.setdefault(task, []).append((event, decision))
+                    reward = 0
+                label_told = label if view.learner.needs_label else None
+                view.settle(event.x, decision, reward, event.v, label_told)
+                told.append(Told(task, "settled", event.x, decision, reward, v=event.v, label=label_told))
+            while expired.get(task) and rng.random() < 0.5:
+                event, decision = expired[task].pop()
+                reward = int(decision.action == event.label)
+                view.correct(event.x, decision, 0, reward, event.v)
+                told.append(Told(task, "corrected", event.x, decision, reward, 0, event.v))
+        if entries:
+            for value in encode_updates(task, number, last.get(task, 0), entries, bytes_max=600):
+                log.append(Record("u", 0, 2 * len(log), 0, None, value, HEADERS))
+            last[task] = number
+        oracle.log += told
+    return log, differing
+
+
+def same(one: Decision, other: Decision) -> bool:
+    arrays = ((one.scores, other.scores), (one.logged, other.logged))
+    return one[:3] == other[:3] and all(np.array_equal(*pair) for pair in arrays)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_decisions_and_replicas_are_those_of_models_that_are_made_anew_from_the_log(case: Case) -> None:
+    oracle = SharedModel(case.fresh)
+    processes = [Process(case, range(2)), Process(case, range(2, 3))]
+    log, differing = play(case, processes, oracle, steps=60)
+    assert differing == []
+    assert len(oracle.log) > 40
+    late = Replica(case.fresh())
+    replicas = [late, *(process.replica for process in processes)]
+    for replica in replicas:
+        replica.read(log)
+    assert [replica.version for replica in replicas] == [len(oracle.log)] * 3
+    expected = state_digest([oracle.model(len(oracle.log)).state()])
+    assert [state_digest([replica.learner.state()]) for replica in replicas] == [expected] * 3
+
+
+MOVED_BY_DECISIONS = [
+    *(Case(name) for name, learner in registered().items() if learner.observed),
+    Case("confidit", {"projection": True}),
+    Case("late-ucb", {"project": 5}),
+]
+
+
+@pytest.mark.parametrize("case", MOVED_BY_DECISIONS, ids=lambda case: f"{case.name} {case.parameters}")
+def test_a_step_leaves_the_model_as_it_was_to_the_bit(case: Case) -> None:
+    replica = Replica(case.fresh())
+    view = View(replica, 0)
+    before = state_digest([replica.learner.state()])
+    with view.step():
+        for event in events(5):
+            view.observe(event.x, view.learner.predict(event.x, event.u))
+        assert state_digest([replica.learner.state()]) != before
+    assert state_digest([replica.learner.state()]) == before
+
+
+def test_a_step_that_fails_leaves_the_model_as_it_was_too() -> None:
+    replica = Replica(Case("late-ucb").fresh())
+    view = View(replica, 0)
+    before = state_digest([replica.learner.state()])
+    event = events(1)[0]
+    decision = view.learner.predict(event.x, event.u)
+    with pytest.raises(ValueError, match="logs"), view.step():
+        view.observe(event.x, decision._replace(logged=np.zeros(7)))
+    assert state_digest([replica.learner.state()]) == before
+    assert replica.read([]) == 0
+
+
+def test_a_view_whose_task_has_gone_on_elsewhere_does_not_break() -> None:
+    replica = Replica(Case("late-ucb").fresh())
+    zombie, successor = View(replica, 0), View(replica, 0)
+    event = events(1)[0]
+    with successor.step() as entries:
+        successor.observe(event.x, successor.learner.predict(event.x, event.u))
+    (value,) = encode_updates(0, 1, 0, entries)
+    replica.read([Record("u", 0, 0, 0, None, value, HEADERS)])
+    before = state_digest([replica.learner.state()])
+    for view in (zombie, successor):
+        with view.step():
+            assert state_digest([replica.learner.state()]) == before
+
+
+def test_replica_reads_nothing_while_a_task_decides_on_it() -> None:
+    replica = Replica(Case("late-ucb").fresh())
+    with View(replica, 0).step(), pytest.raises(AssertionError, match="taken off"):
+        replica.read([])
+
+
+def test_a_learner_whose_decisions_do_not_move_it_writes_none() -> None:
+    view = View(Replica(Case("soba-diag").fresh()), 0)
+    event = events(1)[0]
+    with view.step() as entries:
+        view.observe(event.x, view.learner.predict(event.x, event.u))
+    assert entries == []

@@ -1,0 +1,493 @@
+"""The join: its transitions line by line, its limits, and any sequence of inputs against a plain-list oracle."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from stream.task.join import (
+    Aside,
+    DroppedOrphan,
+    Event,
+    Join,
+    JoinSettings,
+    Late,
+    Mismatched,
+    Overflows,
+    Pending,
+)
+from stream.task.join_table import TRANSITIONS, Input, State
+from stream.wire.events import Decision, DecisionTime, Features, Feedback, Outcome
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record
+from tests.oracles.join_oracle import JoinOracle
+
+LIMITS = JoinSettings(window_ms=100, orphan_ms=50, retain_ms=1_000, pending_max=10, orphans_max=10, retained_max=10)
+X = Features(np.zeros(0, dtype=np.int32), np.zeros(0))
+DECISION = Decision(0, 0, 1.0, np.zeros(2))
+RECORD = Record("feedback", 0, 0, 0, None, None, ())
+
+
+class Driver:
+    """Drives a join as the task does, and tells in words what came of each input."""
+
+    def __init__(self, limits: JoinSettings, *, negative: bool = False, corrects: bool = False) -> None:
+        self.join = Join(limits, assumes_negative=negative, corrects=corrects)
+
+    def context(self, event_id: str, decided_at_ms: int, action: int = 0, *, aside: bool = False) -> list[str]:
+        """A context comes; if it is decided, then by this action at this time, or set aside."""
+        before = self.join.ledger()
+        pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
+        events = self.join.receive_context(event_id, lambda: Aside(pending) if aside else pending)
+        duplicate = self.join.ledger().context_duplicates > before.context_duplicates
+        return ["context duplicate"] * duplicate + [self._told(event) for event in events]
+
+    def feedback(self, event_id: str, reward: int, append_ms: int, action: int | None = None) -> list[str]:
+        happened = self.time(append_ms)
+        before = self.join.ledger()
+        events = self.join.receive_feedback(Feedback(event_id, reward, action=action), RECORD)
+        after = self.join.ledger()
+        if after.conflicts > before.conflicts:
+            happened.append("feedback conflict")
+        elif after.feedback_duplicates > before.feedback_duplicates:
+            happened.append("feedback duplicate")
+        return happened + [self._told(event) for event in events]
+
+    def time(self, now_ms: int) -> list[str]:
+        return [self._told(event) for event in self.join.pass_time(now_ms)]
+
+    def _told(self, event: Event) -> str:
+        if isinstance(event, DroppedOrphan):
+            return f"dropped {event.id}"
+        if isinstance(event, Late):
+            return f"late {event.feedback.id}"
+        if isinstance(event, Mismatched):
+            return f"mismatched {event.feedback.id} {event.feedback.action} for {event.action}"
+        reward = self.join.assumed_reward if event.feedback is None else event.feedback.reward
+        if event.outcome is Outcome.UNMATCHED:
+            reward = None
+        return f"{event.outcome} {event.id} {reward}"
+
+    def run(self, script: str) -> list[str]:
+        """Inputs such as `context a@0`, `aside a@0`, `right a@5`, `wrong a@5`, `right 2 a@5`, `time@9`.
+
+        A number is the action that a context is decided by, 0 without one, or the action that feedback names.
+        """
+        happened: list[str] = []
+        for line in script.split(","):
+            what, at = line.strip().split("@")
+            kind, *numbers, event_id = what.split(" ") if " " in what else (what, "")
+            action = int(numbers[0]) if numbers else None
+            if kind == "context":
+                happened += self.context(event_id, int(at), action or 0)
+            elif kind == "aside":
+                happened += self.context(event_id, int(at), action or 0, aside=True)
+            elif kind == "time":
+                happened += self.time(int(at))
+            else:
+                happened += self.feedback(event_id, int(kind == "right"), int(at), action)
+        return happened
+
+
+class Row(NamedTuple):
+    """Inputs, what happens, and the whole ledger afterwards."""
+
+    claim: str
+    script: str
+    happens: list[str]
+    ledger: Ledger
+
+
+ROWS = [
+    Row("unseen, context: decided, waits", "context a@0", [], Ledger(contexts=1, decided=1, pending=1)),
+    Row("unseen, feedback: kept as orphan", "right a@0", [], Ledger(feedback=1, orphans_waiting=1)),
+    Row(
+        "orphan, context: decided and matched at once", "right a@0, context a@10", ["matched a 1"],
+        Ledger(contexts=1, decided=1, feedback=1, matched=1),
+    ),
+    Row(
+        "orphan, feedback: duplicate", "right a@0, right a@5", ["feedback duplicate"],
+        Ledger(feedback=2, feedback_duplicates=1, orphans_waiting=1),
+    ),
+    Row(
+        "orphan, other feedback: conflict, and the first wins", "right a@0, wrong a@5, context a@10",
+        ["feedback conflict", "matched a 1"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1, conflicts=1),
+    ),
+    Row("orphan, at its deadline: waits", "right a@0, time@50", [], Ledger(feedback=1, orphans_waiting=1)),
+    Row("orphan, deadline passes: dropped", "right a@0, time@51", ["dropped a"], Ledger(feedback=1, orphans_dropped=1)),
+    Row(
+        "orphan dropped, context: waits for another feedback", "right a@0, time@51, context a@51", ["dropped a"],
+        Ledger(contexts=1, decided=1, pending=1, feedback=1, orphans_dropped=1),
+    ),
+    Row(
+        "pending, context: duplicate, the same decision stands", "context a@0, context a@90, time@101",
+        ["context duplicate", "expired a None"],
+        Ledger(contexts=2, decided=1, context_duplicates=1, expired=1),
+    ),
+    Row(
+        "pending, feedback: matched", "context a@0, wrong a@10", ["matched a 0"],
+        Ledger(contexts=1, decided=1, feedback=1, matched=1),
+    ),
+    Row(
+        "pending, feedback exactly at the deadline: in time", "context a@7, right a@107", ["matched a 1"],
+        Ledger(contexts=1, decided=1, feedback=1, matched=1),
+    ),
+    Row(
+        "pending, feedback one past the deadline: expired, and the feedback late", "context a@7, right a@108",
+        ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
+    ),
+    Row("pending, at its deadline: waits", "context a@0, time@100", [], Ledger(contexts=1, decided=1, pending=1)),
+    Row(
+        "pending, deadline passes: expired", "context a@0, time@101", ["expired a None"],
+        Ledger(contexts=1, decided=1, expired=1),
+    ),
+    Row(
+        "pending, other feedback past the deadline: expired", "context a@0, right b@101", ["expired a None"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, orphans_waiting=1),
+    ),
+    Row(
+        "matched, context: duplicate", "context a@0, right a@1, context a@2", ["matched a 1", "context duplicate"],
+        Ledger(contexts=2, decided=1, context_duplicates=1, feedback=1, matched=1),
+    ),
+    Row(
+        "matched, feedback: duplicate", "context a@0, right a@1, right a@500", ["matched a 1", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
+    ),
+    Row(
+        "matched, other feedback: conflict", "context a@0, wrong a@1, right a@2", ["matched a 0", "feedback conflict"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1, conflicts=1),
+    ),
+    Row(
+        "matched, retained to the millisecond: still known", "context a@0, right a@1, right a@1001",
+        ["matched a 1", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
+    ),
+    Row(
+        "matched, retained no longer: forgotten", "context a@0, right a@1, right a@1002, context a@1003",
+        ["matched a 1", "matched a 1"], Ledger(contexts=2, decided=2, feedback=2, matched=2),
+    ),
+    Row(
+        "expired, context: duplicate", "context a@0, time@101, context a@102", ["expired a None", "context duplicate"],
+        Ledger(contexts=2, decided=1, context_duplicates=1, expired=1),
+    ),
+    Row(
+        "expired, feedback: late, as often as it comes", "context a@0, time@101, right a@102, wrong a@103",
+        ["expired a None", "late a", "late a"], Ledger(contexts=1, decided=1, feedback=2, expired=1, late=2),
+    ),
+    Row(
+        "expired, retained to the millisecond: still known", "context a@0, time@101, right a@1101",
+        ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
+    ),
+    Row(
+        "expired, retained no longer: forgotten", "context a@0, time@101, right a@1102", ["expired a None"],
+        Ledger(contexts=1, decided=1, feedback=1, expired=1, orphans_waiting=1),
+    ),
+    Row(
+        "orphan of the decided action: matched", "right 0 a@0, context a@10", ["matched a 1"],
+        Ledger(contexts=1, decided=1, feedback=1, matched=1),
+    ),
+    Row(
+        "orphan of another action: refused when its context comes, and the decision waits on",
+        "right 2 a@0, context a@10, time@110, time@111", ["mismatched a 2 for 0", "expired a None"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
+    ),
+    Row(
+        "orphan of another action, refused: the next feedback settles the decision",
+        "right 2 a@0, context a@10, right 0 a@20", ["mismatched a 2 for 0", "matched a 1"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
+    ),
+    Row(
+        "orphan, feedback of another action than the first: duplicate, and the first wins",
+        "right 0 a@0, right 2 a@5, context a@10", ["feedback duplicate", "matched a 1"],
+        Ledger(contexts=1, decided=1, feedback=2, matched=1, feedback_duplicates=1),
+    ),
+    Row(
+        "pending, feedback of the decided action: matched", "context a@0, wrong 0 a@10", ["matched a 0"],
+        Ledger(contexts=1, decided=1, feedback=1, matched=1),
+    ),
+    Row(
+        "pending, feedback of another action: refused, and the decision waits on",
+        "context a@0, right 1 a@10, right 1 a@11, wrong a@100",
+        ["mismatched a 1 for 0", "mismatched a 1 for 0", "matched a 0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=3, mismatched=2),
+    ),
+    Row(
+        "matched, feedback of another action: refused, and no duplicate", "context a@0, right a@1, wrong 1 a@2",
+        ["matched a 1", "mismatched a 1 for 0"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, mismatched=1),
+    ),
+    Row(
+        "matched, feedback of the decided action: duplicate", "context a@0, right a@1, right 0 a@2",
+        ["matched a 1", "feedback duplicate"],
+        Ledger(contexts=1, decided=1, matched=1, feedback=2, feedback_duplicates=1),
+    ),
+    Row(
+        "expired, feedback of another action: refused, and not late", "context a@0, time@101, right 1 a@102",
+        ["expired a None", "mismatched a 1 for 0"],
+        Ledger(contexts=1, decided=1, expired=1, feedback=1, mismatched=1),
+    ),
+    Row(
+        "expired, feedback of the decided action: late", "context a@0, time@101, right 0 a@102",
+        ["expired a None", "late a"], Ledger(contexts=1, decided=1, expired=1, feedback=1, late=1),
+    ),
+    Row(
+        "unseen, context set aside: settled at once, and never pending", "aside a@0, time@101", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1),
+    ),
+    Row(
+        "orphan, context set aside: its feedback is passed over", "wrong a@0, aside a@10, right a@11",
+        ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2),
+    ),
+    Row(
+        "orphan of another action, context set aside: passed over, too, and not refused",
+        "right 2 a@0, aside a@10", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
+    ),
+    Row(
+        "unmatched, feedback of whatever action: passed over", "aside a@0, right a@1, wrong 2 a@2, right 0 a@3",
+        ["unmatched a None"], Ledger(contexts=1, decided=1, unmatched=1, feedback=3, feedback_unmatched=3),
+    ),
+    Row(
+        "unmatched, context: duplicate", "aside a@0, context a@1, aside a@2",
+        ["unmatched a None", "context duplicate", "context duplicate"],
+        Ledger(contexts=3, decided=1, context_duplicates=2, unmatched=1),
+    ),
+    Row(
+        "unmatched, retained to the millisecond: still known", "aside a@0, right a@1000", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1, feedback=1, feedback_unmatched=1),
+    ),
+    Row(
+        "unmatched, retained no longer: forgotten", "aside a@0, right a@1001", ["unmatched a None"],
+        Ledger(contexts=1, decided=1, unmatched=1, feedback=1, orphans_waiting=1),
+    ),
+    Row(
+        "pending, context set aside: duplicate, the first decision stands", "context a@0, aside a@1, right a@2",
+        ["context duplicate", "matched a 1"],
+        Ledger(contexts=2, decided=1, context_duplicates=1, matched=1, feedback=1),
+    ),
+    Row(
+        "time does not go back: an earlier append time is taken as the watermark", "context a@0, time@101, right a@50",
+        ["expired a None", "late a"], Ledger(contexts=1, decided=1, feedback=1, expired=1, late=1),
+    ),
+    Row(
+        "time does not go back: the deadline of an orphan counts from the watermark",
+        "time@100, right a@20, time@150, time@90, time@151", ["dropped a"], Ledger(feedback=1, orphans_dropped=1),
+    ),
+    Row(
+        "deadlines fall due from the oldest on", "context a@0, context b@1, context c@2, time@102",
+        ["expired a None", "expired b None"], Ledger(contexts=3, decided=3, expired=2, pending=1),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim)
+def test_join_does_what_its_table_says(row: Row) -> None:
+    driver = Driver(LIMITS)
+    assert (driver.run(row.script), driver.join.ledger()) == (row.happens, row.ledger)
+    assert driver.join.ledger().balances
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim)
+def test_oracle_agrees_with_the_table(row: Row) -> None:
+    if "does not go back" in row.claim:
+        return  # the oracle is told true times
+    oracle = JoinOracle(LIMITS)
+    driver = Driver(LIMITS)
+    driver.context, driver.feedback, driver.time = oracle.context, oracle.feedback, oracle.time  # type: ignore[method-assign]
+    assert (driver.run(row.script), oracle.ledger()) == (row.happens, row.ledger)
+
+
+REACH = {
+    State.UNSEEN: "time@1",
+    State.ORPHAN: "right 0 a@1",
+    State.PENDING: "context a@1",
+    State.MATCHED: "context a@1, right a@1",
+    State.EXPIRED: "context a@1, time@102",
+    State.UNMATCHED: "aside a@1",
+}
+
+
+GIVE = {
+    Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.MISMATCH: "wrong 1 a@20",
+    Input.DEADLINE: "time@5000", Input.ASIDE: "aside a@20",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "happened"), TRANSITIONS)
+def test_each_transition_leads_to_the_state_that_the_table_names(state: State, happened: Input) -> None:
+    driver = Driver(LIMITS)
+    driver.run(REACH[state])
+    assert driver.join.state_of("a") is state
+    orphan_refused = state is State.ORPHAN and happened is Input.MISMATCH  # which shows when its context comes
+    driver.run("context 1 a@20" if orphan_refused else GIVE[happened])
+    assert driver.join.state_of("a") is TRANSITIONS[state, happened].after
+    assert driver.join.ledger().balances
+
+
+def test_pending_overflow_expires_the_oldest_decision_and_counts_it() -> None:
+    driver = Driver(JoinSettings(window_ms=100, pending_max=2))
+    assert driver.run("context a@0, context b@1, context c@2, right a@3") == ["expired a None", "late a"]
+    assert driver.join.overflows() == Overflows(pending=1)
+    assert driver.join.ledger() == Ledger(contexts=3, decided=3, pending=2, expired=1, feedback=1, late=1)
+
+
+def test_decision_that_matches_at_once_takes_no_room_among_the_pending() -> None:
+    driver = Driver(JoinSettings(window_ms=100, pending_max=1))
+    assert driver.run("context a@0, right b@1, context b@1") == ["matched b 1"]
+    assert driver.join.overflows() == Overflows()
+
+
+def test_orphan_overflow_drops_the_oldest_orphan_and_counts_it() -> None:
+    driver = Driver(JoinSettings(orphan_ms=100, orphans_max=2))
+    assert driver.run("right a@0, right b@0, right c@0, context a@1") == ["dropped a"]
+    assert driver.join.overflows() == Overflows(orphans=1)
+    assert driver.join.ledger() == Ledger(
+        contexts=1, decided=1, pending=1, feedback=3, orphans_waiting=2, orphans_dropped=1
+    )
+
+
+def test_retained_overflow_forgets_the_oldest_settled_id_and_counts_it() -> None:
+    driver = Driver(JoinSettings(retained_max=1))
+    driver.run("context a@0, right a@0, context b@0, right b@0, right a@0, right b@0")
+    assert driver.join.overflows() == Overflows(retained=1)
+    assert driver.join.ledger() == Ledger(
+        contexts=2, decided=2, matched=2, feedback=4, feedback_duplicates=1, orphans_waiting=1
+    )
+
+
+def test_limits_of_zero_settle_everything_at_once() -> None:
+    driver = Driver(JoinSettings(pending_max=0, orphans_max=0, retained_max=0))
+    assert driver.run("context a@0, right b@0, context a@0") == ["expired a None", "dropped b", "expired a None"]
+    assert driver.join.ledger().balances
+    assert driver.join.overflows() == Overflows(pending=2, orphans=1, retained=2)
+
+
+def test_expiry_assumes_reward_0_where_the_policy_is_negative() -> None:
+    driver = Driver(LIMITS, negative=True)
+    assert driver.run("context a@0, time@101") == ["expired a 0"]
+    assert driver.join.retained["a"].reward == 0
+
+
+@pytest.mark.parametrize("corrects", [True, False])
+def test_expired_decision_is_kept_for_correction_only_where_asked_and_only_once(corrects: bool) -> None:
+    driver = Driver(LIMITS, negative=True, corrects=corrects)
+    driver.run("context a@0, time@101")
+    join = driver.join
+    (first,) = join.receive_feedback(Feedback("a", 1), RECORD)
+    (second,) = join.receive_feedback(Feedback("a", 1), RECORD)
+    assert isinstance(first, Late)
+    assert isinstance(second, Late)
+    retained = first.retained
+    assert (retained.outcome, retained.reward, retained.pending) == (
+        Outcome.EXPIRED,
+        0,
+        Pending(X, DECISION, DecisionTime(0, 0)) if corrects else None,
+    )
+    assert second.retained.pending is None
+    assert join.ledger().late == 2
+
+
+def test_matched_decision_is_not_kept() -> None:
+    driver = Driver(LIMITS, negative=True, corrects=True)
+    driver.run("context a@0, right a@1")
+    assert driver.join.retained["a"].pending is None
+
+
+@pytest.mark.parametrize(
+    ("script", "due_ms"),
+    [
+        ("time@5", None),
+        ("context a@7", 107),
+        ("right a@7", 57),
+        ("context a@7, right b@8", 58),
+        ("right b@60, context a@7", 107),
+        ("context a@7, right a@8", None),
+        ("context a@7, context b@9, right a@9", 109),
+    ],
+)
+def test_next_deadline_is_that_of_the_oldest_who_waits(script: str, due_ms: int | None) -> None:
+    driver = Driver(LIMITS)
+    driver.run(script)
+    assert driver.join.next_deadline_ms() == due_ms
+
+
+def test_malformed_records_are_counted_under_their_input() -> None:
+    join = Join(LIMITS)
+    join.receive_malformed(Input.CONTEXT)
+    join.receive_malformed(Input.FEEDBACK)
+    join.receive_malformed(Input.FEEDBACK)
+    assert join.ledger() == Ledger(contexts=1, context_malformed=1, feedback=2, feedback_malformed=2)
+
+
+def test_counts_of_a_stored_state_are_taken_over() -> None:
+    driver = Driver(JoinSettings(orphans_max=0))
+    driver.run("context a@0, right a@1, right b@1")
+    other = Join(JoinSettings(orphans_max=0))
+    other.restore_counts(driver.join.ledger(), driver.join.overflows())
+    assert (other.ledger(), other.overflows()) == (driver.join.ledger(), driver.join.overflows())
+
+
+IDS = st.sampled_from("abcdefg")
+ACTIONS = st.integers(0, 1)
+TIGHT = st.builds(
+    JoinSettings,
+    window_ms=st.integers(0, 30),
+    orphan_ms=st.integers(0, 30),
+    retain_ms=st.integers(0, 60),
+    pending_max=st.sampled_from([0, 1, 2, 3, 1_000]),
+    orphans_max=st.sampled_from([0, 1, 2, 3, 1_000]),
+    retained_max=st.sampled_from([0, 1, 2, 3, 1_000]),
+)
+
+
+class JoinMachine(RuleBasedStateMachine):
+    """Any sequence of inputs, with the broker's time standing still or moving: the join says what the oracle says."""
+
+    @initialize(limits=TIGHT, negative=st.booleans())
+    def start(self, limits: JoinSettings, negative: bool) -> None:
+        self.driver = Driver(limits, negative=negative)
+        self.oracle = JoinOracle(limits, 0 if negative else None)
+        self.now_ms = 0
+
+    @rule(event_id=IDS, action=ACTIONS, aside=st.booleans())
+    def context(self, event_id: str, action: int, aside: bool) -> None:
+        told = self.driver.context(event_id, self.now_ms, action, aside=aside)
+        assert told == self.oracle.context(event_id, self.now_ms, action, aside=aside)
+
+    @rule(event_id=IDS, reward=st.integers(0, 1), action=st.none() | ACTIONS)
+    def feedback(self, event_id: str, reward: int, action: int | None) -> None:
+        told = self.driver.feedback(event_id, reward, self.now_ms, action)
+        assert told == self.oracle.feedback(event_id, reward, self.now_ms, action)
+
+    @rule(passed_ms=st.integers(1, 25))
+    def time_passes(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+
+    @rule(behind_ms=st.integers(0, 10))
+    def feedback_is_read_to_its_end(self, behind_ms: int) -> None:
+        at_ms = self.now_ms - behind_ms
+        assert self.driver.time(at_ms) == self.oracle.time(at_ms)
+
+    @invariant()
+    def books_are_the_same(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        join = self.driver.join
+        assert join.ledger() == self.oracle.ledger()
+        assert join.ledger().balances
+        assert join.overflows() == self.oracle.overflows()
+        assert join.stream_ms == self.oracle.time_ms
+        assert list(join.pending) == [d.id for d in self.oracle.decisions if not d.outcome]
+        assert list(join.orphans) == [orphan.id for orphan in self.oracle.orphans]
+        remembered = sorted(
+            (d for d in self.oracle.decisions if d.outcome and not d.forgotten), key=lambda d: d.settled_as
+        )
+        assert list(join.retained) == [d.id for d in remembered]
+
+
+TestJoinMachine: Any = JoinMachine.TestCase
+TestJoinMachine.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)

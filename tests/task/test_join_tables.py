@@ -1,0 +1,154 @@
+"""The table of the join drives it: a change of one rule is refused, or the join differs from the oracle."""
+
+from random import Random
+from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from stream.task.join import Join, JoinSettings, Late
+from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State, TableError, check_table
+from stream.wire.events import Feedback, Outcome
+from tests.oracles.join_oracle import JoinOracle
+from tests.task.test_join import LIMITS, RECORD, ROWS, Driver
+
+OFTEN, TIGHT = 1_000, 2
+
+SETTINGS = (
+    JoinSettings(window_ms=8, orphan_ms=5, retain_ms=13, pending_max=OFTEN, orphans_max=OFTEN, retained_max=OFTEN),
+    JoinSettings(window_ms=4, orphan_ms=11, retain_ms=9, pending_max=TIGHT, orphans_max=OFTEN, retained_max=OFTEN),
+    JoinSettings(window_ms=9, orphan_ms=6, retain_ms=20, pending_max=OFTEN, orphans_max=TIGHT, retained_max=OFTEN),
+    JoinSettings(window_ms=9, orphan_ms=12, retain_ms=20, pending_max=OFTEN, orphans_max=OFTEN, retained_max=TIGHT),
+)
+"""All times differ, and each limit is met in one of them and in no other: so a swap of two shows."""
+
+SEEDS = 6
+INPUTS = 120
+
+
+def check_rows() -> None:
+    """The join does what is written down by hand."""
+    for row in ROWS:
+        driver = Driver(LIMITS)
+        assert (driver.run(row.script), driver.join.ledger()) == (row.happens, row.ledger)
+
+
+def check_against_the_oracle(limits: JoinSettings, seed: int) -> None:
+    """The join does what the oracle does, input by input, in a run drawn from a seed."""
+    luck = Random(seed)
+    assumes_negative = luck.random() < 0.5
+    driver, oracle = Driver(limits, negative=assumes_negative), JoinOracle(limits, 0 if assumes_negative else None)
+    now_ms = 0
+    for _ in range(INPUTS):
+        now_ms += luck.choice((0, 0, 0, 1, 2, limits.window_ms))
+        event_id, action = luck.choice("abcdef"), luck.randrange(2)
+        match luck.randrange(5):
+            case 0 | 1:
+                aside = luck.randrange(4) == 0
+                told = driver.context(event_id, now_ms, action, aside=aside)
+                assert told == oracle.context(event_id, now_ms, action, aside=aside)
+            case 2 | 3:
+                bit, named = luck.randrange(2), luck.choice((None, action))
+                told = driver.feedback(event_id, bit, now_ms, named)
+                assert told == oracle.feedback(event_id, bit, now_ms, named)
+            case _:
+                assert driver.time(now_ms) == oracle.time(now_ms)
+        join = driver.join
+        assert join.ledger() == oracle.ledger()
+        assert join.ledger().balances
+        assert join.overflows() == oracle.overflows()
+
+
+def check_all() -> None:
+    check_rows()
+    for limits in SETTINGS:
+        for seed in range(SEEDS):
+            check_against_the_oracle(limits, seed)
+
+
+class Change(NamedTuple):
+    """A table with one rule that is another one."""
+
+    name: str
+    table: dict[tuple[State, Input], Rule]
+
+
+def changes() -> list[Change]:
+    found: list[Change] = []
+    for row, rule in TRANSITIONS.items():
+        name = f"{row[0].name} + {row[1].name}"
+        others = [rule._replace(move=move) for move in Move] + [rule._replace(after=state) for state in State]
+        others += [rule._replace(settles=outcome) for outcome in (None, *Outcome)]
+        others += [rule._replace(counts=other.counts) for other in TRANSITIONS.values()]
+        others += [rule._replace(differing=other) for other in ((), ("conflicts",), ("late",))]
+        others += TRANSITIONS.values()
+        found += [
+            Change(f"{name}: {number} {other}", {**TRANSITIONS, row: other})
+            for number, other in enumerate(dict.fromkeys(others))
+            if other != rule
+        ]
+        rest = {key: kept for key, kept in TRANSITIONS.items() if key != row}
+        found.append(Change(f"{name}: taken out", rest))
+    return found
+
+
+def test_join_does_what_the_oracle_says() -> None:
+    check_all()
+
+
+def test_a_change_of_one_rule_is_refused_or_noticed() -> None:
+    unnoticed = []
+    for change in changes():
+        try:
+            check_table(change.table)
+        except TableError:
+            continue
+        with patch.dict(TRANSITIONS, change.table):
+            try:
+                check_all()
+            except (AssertionError, TableError):  # a wrong result, or a table that the settings forbid
+                continue
+        unnoticed.append(change.name)
+    assert unnoticed == []
+
+
+REFUSED = {
+    "match": Rule(Move.MATCH, State.MATCHED, ("matched",), settles=Outcome.MATCHED),
+    "take late": Rule(Move.TAKE_LATE, State.MATCHED, ("late",)),
+    "refuse": Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
+    "forget": Rule(Move.FORGET, State.UNSEEN, ("feedback_duplicates",)),
+    "expired": Rule(Move.IGNORE_FEEDBACK, State.EXPIRED, ("feedback_duplicates",)),
+}
+
+
+@pytest.mark.parametrize("edit", REFUSED)
+def test_rule_that_contradicts_itself_is_refused_when_the_table_is_loaded(edit: str) -> None:
+    with pytest.raises(TableError, match=r"MATCHED \+ FEEDBACK"):
+        Join(LIMITS, table={**TRANSITIONS, (State.MATCHED, Input.FEEDBACK): REFUSED[edit]})
+
+
+def replacing(state: State) -> dict[tuple[State, Input], Rule]:
+    rule = TRANSITIONS[state, Input.FEEDBACK]
+    return {**TRANSITIONS, (state, Input.FEEDBACK): rule._replace(move=Move.REPLACE)}
+
+
+def test_second_bit_replaces_that_of_an_orphan_by_an_edit_of_the_table() -> None:
+    driver = Driver(LIMITS)
+    driver.join = Join(LIMITS, table=replacing(State.ORPHAN))
+    assert driver.run("right a@0, wrong a@5, context a@10") == ["feedback conflict", "matched a 0"]
+
+
+def test_second_bit_replaces_that_of_a_matched_decision_by_an_edit_of_the_table() -> None:
+    driver = Driver(LIMITS)
+    driver.join = Join(LIMITS, assumes_negative=True, corrects=True, table=replacing(State.MATCHED))
+    driver.run("context a@0, right a@5")
+    first = driver.join.retained["a"]
+    assert first.pending is not None
+    assert driver.join.receive_feedback(Feedback("a", 0), RECORD) == (Late(Feedback("a", 0), first),)
+    assert driver.join.retained["a"] == first._replace(reward=0)
+    assert driver.join.ledger().balances
+
+
+def test_second_bit_cannot_replace_that_of_a_matched_decision_where_late_bits_do_not_correct() -> None:
+    with pytest.raises(TableError):
+        Join(LIMITS, table=replacing(State.MATCHED))

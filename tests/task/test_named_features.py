@@ -1,0 +1,108 @@
+"""Contexts with named features: a task reads them by its settings, which are stored with it."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from stream.journal.resolve import SettingsDifferError, resolve
+from stream.journal.stored_settings import by_name, named, stored_settings, task_settings
+from stream.learners import ParameterError
+from stream.task.settings import TaskSettings
+from stream.task.task import Task
+from stream.verifying.audit import audit_partition
+from stream.wire.codec import MalformedError, decode_context
+from stream.wire.named_features import Kind, build, to_plain
+from tests.pipeline import TOPICS, Inputs, Pipeline, small_task
+
+ENCODER = build({"price": (Kind.NUMERIC, None), "i": (Kind.CATEGORICAL, ["de", "fr"])}, None)
+
+
+def settings() -> TaskSettings:
+    return replace(small_task(features=to_plain(ENCODER)), n_features=3)
+
+
+def test_named_features_decide_as_their_indices_do() -> None:
+    task, inputs = Task(settings(), TOPICS.contexts), Inputs()
+    other, others = Task(replace(settings(), features=None), TOPICS.contexts), Inputs()
+    for number, (by_name_, by_index) in enumerate(
+        [
+            ({"price": 2.5, "i": "fr"}, {"i": [0, 2], "v": [2.5, 1]}),
+            ({"i": "de"}, {"i": [1]}),
+            ({}, {"i": []}),
+            ({"i": [0, 1]}, {"i": [0, 1]}),
+        ]
+    ):
+        one, two = (
+            some.add(TOPICS.contexts, number, orjson.dumps({"id": f"e{number}", "x": x}))
+            for some, x in ((inputs, by_name_), (others, by_index))
+        )
+        x = decode_context(one, 3, None, ENCODER).x
+        assert (x.indices.tolist(), x.values.tolist()) == tuple(
+            one.tolist() for one in decode_context(two, 3).x
+        )  # fmt: skip
+        effects, expected = task.step([one], 0, -1), other.step([two], 0, -1)
+        assert effects.predictions[0][0].decision.scores.tolist() == expected.predictions[0][0].decision.scores.tolist()
+        assert effects.predictions[0][0].decision.action == expected.predictions[0][0].decision.action
+
+
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        ({"prise": 1}, "x: no feature is called 'prise'; did you mean price?"),
+        ({"price": "1"}, "x: price: expected a finite number; got '1'"),
+        ({"price": [1]}, "x: price: expected a finite number; got [1]"),
+    ],
+)
+def test_names_and_values_that_do_not_fit_make_a_dead_letter(x: dict[str, object], reason: str) -> None:
+    task, inputs = Task(settings(), TOPICS.contexts), Inputs()
+    effects = task.step([inputs.add(TOPICS.contexts, 1, orjson.dumps({"id": "a", "x": x}))], 0, -1)
+    assert [letter.reason for letter in effects.dead_letters] == [reason]
+    assert effects.predictions == []
+
+
+def test_without_the_setting_names_are_malformed() -> None:
+    record = Inputs().add(TOPICS.contexts, 1, b'{"id":"a","x":{"price":1}}')
+    with pytest.raises(MalformedError, match=r"x\.i: expected a list of whole numbers"):
+        decode_context(record, 3)
+
+
+def test_an_encoder_that_does_not_fit_the_learner_is_refused() -> None:
+    with pytest.raises(ParameterError, match="n_features=3 is expected"):
+        replace(settings(), n_features=4).make_learner()
+    with pytest.raises(ParameterError, match="features: encoder of features: expected version 1"):
+        replace(settings(), features={}).make_learner()
+
+
+def test_the_setting_is_stored_only_where_there_are_names() -> None:
+    stored = orjson.loads(orjson.dumps(stored_settings(settings())))
+    assert task_settings(named(stored)) == settings().resolved()
+    assert by_name(small_task())["features"] is None
+
+
+def test_names_cannot_come_or_go_in_a_running_pipeline() -> None:
+    plain = replace(settings(), features=None)
+    for begun, wanted in ((plain, settings()), (settings(), plain)):
+        with pytest.raises(SettingsDifferError, match="features = "):
+            resolve(by_name(begun), wanted, ("features",), place="journal 0")
+        with pytest.raises(SettingsDifferError, match="this cannot change in a running pipeline"):
+            resolve(by_name(begun), wanted, ("features",), change=True, place="journal 0")
+        assert resolve(by_name(begun), wanted, (), place="journal 0").features == begun.features
+
+
+def test_audit_and_a_restarted_learner_read_the_names_as_the_learner_did() -> None:
+    pipeline = Pipeline(settings())
+    for number in range(4):
+        learner = pipeline.learner()  # a process that finds what the one before it left
+        value = orjson.dumps({"id": f"e{number}", "x": {"price": number, "i": "fr"}})
+        pipeline.send(TOPICS.contexts, value if number != 2 else value.replace(b"price", b"prise"))
+        while learner.step(0):
+            pass
+        if number == 0:
+            pipeline.answer("e0", 1)
+        pipeline.clock.advance_to(1_100 + number)
+    while learner.step(0):
+        pass
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.ok
+    assert (finding.audited.decided, finding.audited.context_malformed, finding.audited.matched) == (3, 1, 1)

@@ -1,0 +1,21 @@
+"""Where a key belongs: the compiled count against the partitioner that producers use."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.kafka.partitioner import partition_for
+from stream.task.placement import count_misplaced
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.lists(st.binary(max_size=20), max_size=20), st.integers(2, 1_000), st.data())
+def test_count_is_that_of_the_partitioner(keys: list[bytes], partitions: int, data: st.DataObject) -> None:
+    partition = data.draw(st.integers(0, partitions - 1) | st.sampled_from([partition_for(b"", partitions)]))
+    expected = sum(partition_for(key, partitions) != partition for key in keys)
+    assert count_misplaced(keys, partition, partitions) == expected
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=40), st.integers(1, 1_000))
+def test_key_in_its_own_partition_is_not_misplaced(key: bytes, partitions: int) -> None:
+    assert count_misplaced([key], partition_for(key, partitions), partitions) == 0

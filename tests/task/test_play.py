@@ -1,0 +1,243 @@
+"""Replaying the decisions of a log: what is played, what counts, what is learned, and who may learn from it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from stream.journal.digests import state_digest
+from stream.journal.stored_settings import by_name, task_settings
+from stream.learners import FromLogs, ParameterError, check_parameters, create, registered
+from stream.task.settings import PolicyError, TaskSettings, Unsuitable
+from stream.task.task import Effects, Task
+from stream.wire.codec import decode_context, encode_context
+from stream.wire.events import Decision, Features, Logged, Outcome, Target
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record
+from tests.pipeline import TOPICS, Inputs, small_task
+
+X = Features(np.array([0, 2], dtype=np.int32), np.ones(2))
+
+
+def logged_context(inputs: Inputs, event_id: str, at_ms: int, logged: Logged | None) -> Record:
+    return inputs.add(TOPICS.contexts, at_ms, encode_context(event_id, X, logged))
+
+
+def play(task: Task, *records: Record) -> Effects:
+    return task.step(records, 1)
+
+
+def predict(settings: TaskSettings, event_id: str) -> Decision:
+    """What a fresh learner decides by itself."""
+    task = Task(settings, TOPICS.contexts)
+    return task.learner.predict(X, task._draw_action(event_id))
+
+
+def other_than(action: int) -> int:
+    return (action + 1) % 3
+
+
+def test_log_is_not_looked_at_where_the_learner_plays_its_own() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    effects = play(task, logged_context(inputs, "a", 1, Logged(2, 0.5)))
+    bad = inputs.add(TOPICS.contexts, 2, b'{"id":"b","x":{"i":[0]},"logged":"none of yours"}')
+    effects = play(task, bad)
+    assert ([p.target for p, _ in effects.predictions], effects.dead_letters) == ([None], [])
+
+
+FROM_LOGS = (
+    "banditron", "soba-diag", "soba", "newtron", "late-ucb", "igw-logistic", "stack-igw", "confidit", "perceptron",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("learner", FROM_LOGS)
+def test_logged_action_is_played_and_learned_from_and_the_learners_own_is_the_target(learner: str) -> None:
+    settings = small_task(learner, play="logged")
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    by_hand = settings.make_learner()
+    for number in range(6):
+        event_id, logged = f"e{number}", Logged(number % 3, 0.25)
+        effects = play(task, logged_context(inputs, event_id, 10 * number, logged))
+        ((prediction, _),) = effects.predictions
+        own = by_hand.predict(X, task._draw_action(event_id))
+        assert prediction.target == Target(own.action, own.propensity)
+        assert prediction.decision[:3] == (logged.action, own.greedy, 0.25)
+        played = by_hand.as_played(X, own, logged.action, 0.25)
+        by_hand.observe(X, played)
+        play(task, inputs.feedback(event_id, number % 2, 10 * number + 1, label=1))
+        v = task._draw_update(event_id) if by_hand.randomised_update else 0.0
+        by_hand.update(X, played, number % 2, v, 1)
+    assert state_digest([task.learner.state()]) == state_digest([by_hand.state()])
+    assert task.join.ledger() == Ledger(contexts=6, decided=6, matched=6, feedback=6)
+
+
+def test_small_propensity_is_published_as_it_is_and_learned_from_as_the_least() -> None:
+    task, inputs = Task(small_task(play="logged", propensity_min=0.2), TOPICS.contexts), Inputs()
+    effects = play(task, logged_context(inputs, "a", 1, Logged(1, 0.001)), inputs.feedback("a", 1, 2))
+    assert [p.decision.propensity for p, _ in effects.predictions] == [0.001]
+    assert [example.propensity for example, _ in effects.examples] == [0.001]
+    assert task.learner.weights()[1].tolist() == [5.0, 0.0, 5.0, 0.0], "x / 0.2"
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, matched=1, feedback=1, propensities_floored=1)
+
+
+def test_regression_of_the_bit_is_given_no_floor_and_needs_no_propensity() -> None:
+    task, inputs = Task(small_task("late-ucb", play="logged", propensity_min=0.2), TOPICS.contexts), Inputs()
+    records = [logged_context(inputs, "a", 1, Logged(2)), logged_context(inputs, "b", 2, Logged(1, 0.001))]
+    effects = play(task, *records, inputs.feedback("a", 1, 3))
+    assert [math.isnan(p.decision.propensity) for p, _ in effects.predictions] == [True, False]
+    assert math.isnan(effects.examples[0][0].propensity)
+    assert (task.updates, task.join.ledger().propensities_floored) == (1, 0)
+    assert task.learner.weights()[2].any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged", "says"),
+    [
+        (small_task(play="logged"), None, "logged: expected"),
+        (small_task(play="logged"), Logged(1), "logged.propensity: expected the probability"),
+        (small_task("late-ucb", play="logged"), Logged(3, 0.5), "logged.action: expected a whole number from 0 to 2"),
+        (small_task("late-ucb", play="match"), Logged(1), "logged.propensity: expected the probability"),
+        (small_task("late-ucb", play="match"), Logged(1, 0.5), "logged.propensity: expected 0.3333, each of 3 classes"),
+    ],
+)
+def test_context_whose_log_says_too_little_is_malformed_with_the_reason(
+    settings: TaskSettings, logged: Logged | None, says: str
+) -> None:
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    effects = play(task, logged_context(inputs, "a", 1, logged))
+    assert effects.dead_letters[0].reason.startswith(says)
+    assert task.join.ledger() == Ledger(contexts=1, context_malformed=1)
+
+
+def test_match_counts_what_the_log_also_did_and_settles_the_rest_at_once_without_a_trace() -> None:
+    settings = small_task("stack-igw", play="match")
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    untouched = state_digest([task.learner.state()])
+    own = predict(settings, "a")
+    effects = play(task, logged_context(inputs, "a", 1, Logged(other_than(own.action), 1 / 3)))
+    ((prediction, _),) = effects.predictions
+    assert (prediction.decision.action, prediction.target) == (own.action, Target(own.action, own.propensity))
+    ((example, offset),) = effects.examples
+    assert (example.outcome, example.reward, example.delay_ms, offset) == (Outcome.UNMATCHED, None, None, None)
+    effects = play(task, inputs.feedback("a", 1, 2), inputs.feedback("a", 0, 3, action=2))
+    assert effects == Effects([], [], [])
+    assert state_digest([task.learner.state()]) == untouched
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, unmatched=1, feedback=2, feedback_unmatched=2)
+
+    agreeing = predict(settings, "b").action
+    play(task, logged_context(inputs, "b", 5_001, Logged(agreeing, 1 / 3)), inputs.feedback("b", 1, 5_002))
+    assert (task.join.ledger().matched, task.updates) == (1, 1)
+
+
+def test_unmatched_teaches_nothing_even_where_an_expired_decision_does() -> None:
+    settings = small_task(play="match", on_expiry="negative", late="correct")
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    action = predict(settings, "a").action
+    play(task, logged_context(inputs, "a", 1, Logged(other_than(action), 1 / 3)))
+    play(task, inputs.feedback("a", 1, 50_000))
+    assert (task.updates, task.learner.weights().sum()) == (0, 0.0)
+
+
+def matched_rewards(settings: TaskSettings, events: int) -> tuple[float, int]:
+    """The mean bit of what counts, and how much does, of a log that was not uniform."""
+    rng = np.random.default_rng(1)
+    logging, right = (0.7, 0.2, 0.1), (0.9, 0.5, 0.1)
+    task, inputs = Task(settings, TOPICS.contexts), Inputs()
+    bits = []
+    for number in range(events):
+        action = int(rng.choice(3, p=logging))
+        play(task, logged_context(inputs, f"e{number}", number, Logged(action, logging[action])))
+        if f"e{number}" in task.join.pending:
+            bits.append(int(rng.random() < right[action]))
+    return float(np.mean(bits)), len(bits)
+
+
+def test_what_rejection_leaves_of_a_log_that_was_not_uniform_is_the_value_of_the_learner() -> None:
+    uniform = small_task(parameters={"gamma": 1.0}, play="match", propensity_min=0.1)
+    mean, count = matched_rewards(uniform, 6_000)
+    assert count == pytest.approx(600, abs=4 * math.sqrt(600)), "a tenth of all, whatever was logged"
+    assert mean == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(count)), "and .74 as it was logged"
+
+
+def test_propensity_below_the_least_of_the_log_is_counted_where_decisions_must_match() -> None:
+    task, inputs = Task(small_task(play="match", propensity_min=0.2), TOPICS.contexts), Inputs()
+    play(task, logged_context(inputs, "a", 1, Logged(1, 0.1)), logged_context(inputs, "b", 2, Logged(1, 0.2)))
+    assert task.join.ledger().propensities_floored == 1
+
+
+def test_every_learner_declares_what_it_needs_of_a_log() -> None:
+    assert {name: cls.from_logs is FromLogs.LABEL for name, cls in registered().items()} == {
+        name: cls.needs_label for name, cls in registered().items()
+    }
+    assert {name for name, cls in registered().items() if cls.from_logs is FromLogs.PROPENSITY} == {
+        "banditron", "soba", "soba-diag", "soba-adaptive", "newtron", "pnewtron",
+    }  # fmt: skip
+    assert {name for name, cls in registered().items() if cls.from_logs is FromLogs.NOTHING} == {
+        "late-ucb", "igw-logistic", "stack-igw", "confidit", "confidit-kernel",
+    }  # fmt: skip
+
+
+def test_learner_that_cannot_learn_from_a_log_is_refused_by_name_with_those_that_can() -> None:
+    with pytest.raises(
+        PolicyError, match=r"^halving learns only from actions that it chose itself.*late-ucb"
+    ) as raised:
+        small_task("halving", play="logged").make_learner()
+    assert raised.value.reason is Unsuitable.NOT_FROM_LOGS
+    small_task("halving", play="match").make_learner()
+
+
+@pytest.mark.parametrize("learner", ["banditron", "perceptron", "newtron", "soba"])
+def test_learner_of_one_right_class_is_refused_by_name_where_several_may_be_right(learner: str) -> None:
+    with pytest.raises(PolicyError, match=rf"^{learner}, as it is set,.*igw-logistic, late-ucb, stack-igw") as raised:
+        small_task(learner, reward="any").make_learner()
+    assert raised.value.reason is Unsuitable.ONE_RIGHT_CLASS
+
+
+def test_projection_of_confidit_takes_one_class_to_be_right() -> None:
+    small_task("confidit", reward="any").make_learner()
+    with pytest.raises(PolicyError, match=r"^confidit, as it is set"):
+        small_task("confidit", reward="any", parameters={"projection": 1}).make_learner()
+
+
+@pytest.mark.parametrize("learner", ["igw-logistic", "stack-igw"])
+def test_right_answer_says_nothing_of_the_others_where_several_may_be_right(learner: str) -> None:
+    changed: dict[Any, set[int]] = {}
+    for reward in ("exclusive", "any"):
+        model = small_task(learner, reward=reward).make_learner()
+        before = np.array(model.state()["W"])
+        for bit in (1, 1, 0):
+            decision = model.as_played(X, model.predict(X, 0.5), 1, 0.5)
+            model.observe(X, decision)
+            model.update(X, decision, bit)
+        differs = np.array(model.state()["W"]) != before
+        changed[reward] = set(np.flatnonzero(differs.any(axis=1) if differs.shape[0] == 3 else differs.any(axis=0)))
+    assert changed == {"exclusive": {0, 1, 2}, "any": {1}}
+    assert small_task(learner, reward="any").resolved().parameters["others"] == 0.0
+    with pytest.raises(ParameterError, match=rf"^{learner}: parameter others is 0 where several classes may be right"):
+        check_parameters(learner, {"others": 0.3}, any_right=True)
+
+
+def test_action_of_a_log_that_is_no_class_is_refused() -> None:
+    learner = create("banditron", n_classes=3, n_features=4)
+    decision = learner.predict(X, 0.5)
+    with pytest.raises(ValueError, match=r"as_played takes an action in 0\.\.2; got 3"):
+        learner.as_played(X, decision, 3, 0.5)
+
+
+def test_stored_context_with_a_log_is_read_as_one_without_where_it_is_not_asked_for() -> None:
+    record = Record("contexts", 0, 0, 0, None, encode_context("a", X, Logged(1, 0.5)), ())
+    assert orjson.loads(record.value or b"")["logged"] == {"action": 1, "propensity": 0.5}
+    assert decode_context(record, 4).logged is None
+
+
+def test_prediction_says_what_its_action_is_called_where_classes_have_names() -> None:
+    settings = small_task(play="logged", class_names=("red", "green", "blue"))
+    ((prediction, _),) = play(
+        Task(settings, TOPICS.contexts), logged_context(Inputs(), "a", 1, Logged(2, 1 / 3))
+    ).predictions
+    assert prediction.class_name == "blue"
+    assert task_settings(by_name(settings)) == settings.resolved()
+    with pytest.raises(ParameterError, match="class_names: expected 3 names; got 2"):
+        Task(small_task(class_names=("red", "green")), TOPICS.contexts)

@@ -1,0 +1,478 @@
+"""The task: the order of the merge, the time of a decision, and a state that does not depend on batches."""
+
+from collections import deque
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.journal.digests import state_digest
+from stream.learners import ParameterError, banditron, create, soba
+from stream.task import placement
+from stream.task.join import JoinSettings
+from stream.task.settings import PolicyError, TaskSettings, Unsuitable
+from stream.task.task import Effects, StepFailedError, Task, merge
+from stream.wire.codec import VERSION_HEADER
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
+from stream.wire.events import Example, Outcome
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record
+from tests.pipeline import N_CLASSES, N_FEATURES, TOPICS, Inputs, small_task
+
+
+def timeline(topic: str, times: list[int]) -> deque[Record]:
+    return deque(Record(topic, 0, offset, at_ms, None, b"", ()) for offset, at_ms in enumerate(times))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "feedback", "more", "taken"),
+    [
+        ([], [], "", ""),
+        ([10, 30], [20, 25], "", "c10 f20 f25 c30"),
+        ([10, 30], [20, 25], "feedback", "c10 f20 f25"),  # feedback of time 28 may be among it
+        ([10], [20, 25], "contexts", "c10"),  # a context of time 15 may be
+        ([10], [20, 25], "feedback", "c10 f20 f25"),
+        ([10], [], "feedback", ""),
+        ([], [10], "contexts", ""),
+        ([], [10], "feedback", "f10"),
+        ([10, 10, 11], [10, 10], "", "c10 c10 f10 f10 c11"),  # contexts before feedback of the same time
+        ([30, 20], [25], "", "f25 c30 c20"),  # an append time that went back does not break the offset order
+    ],
+)
+def test_merge_waits_for_the_other_input_only_while_the_broker_has_more_of_it(
+    contexts: list[int], feedback: list[int], more: str, taken: str
+) -> None:
+    left = timeline("contexts", contexts), timeline("feedback", feedback)
+    merged = merge(*left, contexts_lag=3 * (more == "contexts"), feedback_lag=3 * (more == "feedback"), records_max=100)
+    assert " ".join(f"{record.topic[0]}{record.append_ms}" for record in merged) == taken
+    assert len(merged) + len(left[0]) + len(left[1]) == len(contexts) + len(feedback)
+
+
+@pytest.mark.parametrize(("records_max", "taken"), [(2, [10, 20]), (3, [10, 20, 25]), (4, [10, 20, 25, 30])])
+def test_merge_limits_the_number_of_records_and_leaves_the_rest_in_order(records_max: int, taken: list[int]) -> None:
+    contexts, feedback = timeline("contexts", [10, 30]), timeline("feedback", [20, 25, 40])
+    merged = merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=records_max)
+    assert [record.append_ms for record in merged] == taken
+    assert sorted(record.append_ms for record in (*contexts, *feedback)) == [10, 20, 25, 30, 40][records_max:]
+
+
+def by_context(learner: str = "banditron", **changes: Any) -> TaskSettings:
+    """Settings of a task whose decisions have the append times of their contexts."""
+    return small_task(learner, dated_by="context", **changes)
+
+
+def run(task: Task, records: list[Record], end_ms: int = -1) -> Effects:
+    """Make a step, in which stream time comes to `end_ms` in the end."""
+    return task.step([*records, *([Inputs().tick(0, end_ms)] if end_ms >= 0 else [])], 1)
+
+
+def test_tick_dates_the_decisions_of_its_step_alone() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10), inputs.context("b", 11)], 1)
+    task.step([inputs.context("c", 12)], 2)
+    task.step([inputs.tick(1, 15), inputs.tick(7, 16)], 3)
+    times = [pending.time.ms for pending in task.join.pending.values()]
+    assert (times, list(task.undated), task.join.stream_ms) == ([15, 15, None], [2], 16)
+
+
+def test_decisions_are_dated_in_order_though_the_clock_of_a_new_leader_is_behind() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10)], 1)
+    task.step([inputs.tick(1, 500), inputs.context("b", 11)], 2)
+    task.step([inputs.tick(2, 400)], 3)
+    assert [pending.time.ms for pending in task.join.pending.values()] == [500, 500]
+
+
+def test_decision_without_a_tick_never_expires() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10)], 1)
+    assert task.step([inputs.tick(0, 10**9)], 2).examples == []
+    effects = task.step([inputs.tick(1, 10**9), inputs.tick(0, 10**9 + 1_001)], 3)
+    assert [example.outcome for example, _ in effects.examples] == [Outcome.EXPIRED]
+
+
+def test_feedback_before_the_tick_of_its_decision_has_no_delay() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.context("a", 10)], 1)
+    effects = task.step([inputs.feedback("a", 1, 900), inputs.tick(1, 901)], 2)
+    assert [(example.outcome, example.delay_ms) for example, _ in effects.examples] == [(Outcome.MATCHED, 0)]
+    assert task.undated == {}
+
+
+def test_ticks_are_in_no_count() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    task.step([inputs.tick(1, 10), inputs.tick(2, 11)], 3)
+    assert task.join.ledger() == Ledger()
+
+
+def test_task_refuses_steps_after_one_that_raised() -> None:
+    task, inputs = Task(small_task(), TOPICS.contexts), Inputs()
+    with pytest.raises(AttributeError):
+        task.step([inputs.context("a", 10), None], 1)  # type: ignore[list-item]
+    with pytest.raises(StepFailedError):
+        task.step([], 1)
+
+
+def test_example_tells_how_the_decision_was_settled() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.context("a", 10), inputs.context("b", 20), inputs.feedback("a", 1, 40)], end_ms=1_021)
+    decided = {prediction.id: prediction.decision for prediction, _ in effects.predictions}
+    assert effects.examples == [
+        (Example("a", Outcome.MATCHED, decided["a"].action, decided["a"].propensity, 1, 30, 40), 0),
+        (Example("b", Outcome.EXPIRED, decided["b"].action, decided["b"].propensity, None, None, 1_021), None),
+    ]
+
+
+def test_feedback_before_its_context_gives_no_delay_and_an_update() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.feedback("a", 1, 10), inputs.context("a", 40)])
+    assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
+        (Outcome.MATCHED, 0, 0)
+    ]
+    assert task.updates == 1
+
+
+def test_prediction_names_the_updates_that_the_model_had_seen() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    records = [
+        inputs.context("a", 10), inputs.feedback("a", 0, 11), inputs.context("b", 12), inputs.context("b", 13),
+        inputs.feedback("b", 0, 14), inputs.context("c", 15),
+    ]  # fmt: skip
+    effects = run(task, records)
+    assert [(p.id, p.model_version, offset) for p, offset in effects.predictions] == [
+        ("a", 0, 0),
+        ("b", 1, 1),
+        ("c", 2, 3),
+    ]
+
+
+def test_update_is_the_learners_own_with_the_draws_of_the_event() -> None:
+    chosen = by_context(seed=9, parameters={"gamma": 0.5})
+    task, inputs = Task(chosen, TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.context("a", 10, 1, 3), inputs.feedback("a", 1, 20)])
+    decision = effects.predictions[0][0].decision
+    alone = create("banditron", N_CLASSES, N_FEATURES, gamma=0.5)
+    x = np.array([0.0, 1.0, 0.0, 1.0])
+    alone.predict(x, 0.5)
+    alone.update(x, decision, 1)
+    assert state_digest([alone.state()]) == state_digest([task.learner.state()])
+
+
+def test_decision_is_observed_once_and_before_anything_is_learned_from_it() -> None:
+    task, inputs = Task(by_context("late-ucb"), TOPICS.contexts), Inputs()
+    run(
+        task,
+        [inputs.feedback("b", 1, 9), inputs.context("a", 10, 1, 3), inputs.context("a", 11), inputs.context("b", 12)],
+    )
+    alone = create("late-ucb", N_CLASSES, N_FEATURES)
+    first, second = np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0])
+    alone.observe(first, alone.predict(first, 0.5))
+    decision = alone.predict(second, 0.5)
+    alone.observe(second, decision)
+    alone.update(second, decision, 1)
+    assert state_digest([alone.state()]) == state_digest([task.learner.state()])
+
+
+@pytest.mark.parametrize(("on_expiry", "reward", "updates"), [("drop", None, 0), ("negative", 0, 1)])
+def test_expired_decision_teaches_what_the_policy_says(on_expiry: Any, reward: int | None, updates: int) -> None:
+    task = Task(by_context(on_expiry=on_expiry), TOPICS.contexts)
+    effects = run(task, [Inputs().context("a", 10)], end_ms=1_011)
+    assert [(example.outcome, example.reward) for example, _ in effects.examples] == [(Outcome.EXPIRED, reward)]
+    assert task.updates == updates
+
+
+def test_late_feedback_is_ignored_where_the_policy_says_so() -> None:
+    task, inputs = Task(by_context(on_expiry="negative"), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10)], end_ms=1_011)
+    before = state_digest([task.learner.state()])
+    effects = run(task, [inputs.feedback("a", 1, 1_012)])
+    assert (effects.examples, effects.dead_letters) == ([], [])
+    assert (state_digest([task.learner.state()]), task.join.ledger().late) == (before, 1)
+
+
+def test_late_feedback_corrects_the_assumed_reward_once() -> None:
+    corrected, inputs = Task(by_context(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
+    run(corrected, [inputs.context("a", 10)], end_ms=1_011)
+    run(corrected, [inputs.feedback("a", 1, 1_012), inputs.feedback("a", 1, 1_013), inputs.feedback("a", 0, 1_014)])
+    prompt, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    run(prompt, [inputs.context("a", 10), inputs.feedback("a", 1, 20)])
+    np.testing.assert_allclose(corrected.learner.weights(), prompt.learner.weights(), atol=1e-12)
+    assert corrected.join.ledger().late == 3
+
+
+def test_a_correction_takes_back_the_update_with_the_draw_it_was_made_with() -> None:
+    parameters = {"alpha": 0.5, "covariance": "full"}  # a wrong answer subtracts x only when v < (1+α)/2
+    ids = [f"e{number}" for number in range(20)]
+    late = Task(by_context("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
+    inputs = Inputs()
+    run(late, [inputs.context(event_id, 10) for event_id in ids], end_ms=1_011)
+    run(late, [inputs.feedback(event_id, 1, 1_012) for event_id in ids])
+    prompt, inputs = Task(by_context("confidit", parameters=parameters), TOPICS.contexts), Inputs()
+    contexts = [inputs.context(event_id, 10) for event_id in ids]
+    run(prompt, [*contexts, *(inputs.feedback(event_id, 1, 20) for event_id in ids)])
+    np.testing.assert_allclose(late.learner.weights(), prompt.learner.weights(), atol=1e-9)
+
+
+MALFORMED: list[bytes | None] = [
+    None, b"", b"{", b"[]", b'{"id":""}', b'{"id":1}', orjson.dumps({"id": "a" * 10_000}), b'{"id":"a"}',
+    b'{"id":"a","x":{"i":[-1]},"reward":2}', b'{"id":"a","x":{"i":[4]},"reward":null}',
+    b'{"id":"a","x":[1],"reward":1.5}', b'{"id":"a","x":[1],"reward":"1"}', b'{"id":"a","x":1,"reward":1,"action":3}',
+    b'{"id":"a","x":1,"reward":1,"action":1.0}', b'{"id":"a","x":1,"reward":1,"action":"no"}',
+    b'{"id":"a","x":[NaN,1,1,1]}', b'{"id":"a","x":{"i":[10000000]},"label":0}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", MALFORMED)
+@pytest.mark.parametrize("topic", [TOPICS.contexts, TOPICS.feedback])
+def test_malformed_record_becomes_a_dead_letter_and_changes_nothing_else(topic: str, value: bytes | None) -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    before = state_digest([task.learner.state()])
+    record = inputs.add(topic, 10, value)
+    effects = run(task, [record])
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(record, DEAD_LETTER_MALFORMED)]
+    assert ": expected" in effects.dead_letters[0].reason
+    assert (effects.predictions, effects.examples) == ([], [])
+    assert state_digest([task.learner.state()]) == before
+    counted = Ledger(contexts=1, context_malformed=1), Ledger(feedback=1, feedback_malformed=1)
+    assert task.join.ledger() == counted[topic == TOPICS.feedback]
+
+
+def test_malformed_feedback_passes_the_time_as_any_other() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10), inputs.add(TOPICS.feedback, 1_011, b"{")])
+    assert task.join.ledger().expired == 1
+
+
+def test_record_of_a_later_version_is_malformed() -> None:
+    task = Task(by_context(), TOPICS.contexts)
+    later = Inputs().context("a", 10)._replace(headers=((VERSION_HEADER[0], b"2"),))
+    assert run(task, [later]).dead_letters[0].reason == "version: expected 1; got b'2'"
+
+
+def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
+    limits = JoinSettings(orphan_ms=500, orphans_max=1)
+    task, inputs = Task(by_context(join=limits), TOPICS.contexts), Inputs()
+    first, second = inputs.feedback("a", 1, 10), inputs.feedback("b", 1, 20)
+    effects = run(task, [first, second], end_ms=521)
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [
+        (first, DEAD_LETTER_ORPHAN), (second, DEAD_LETTER_ORPHAN),
+    ]  # fmt: skip
+    assert [letter.reason for letter in effects.dead_letters] == [
+        "feedback for 'a': more than 1 wait for their contexts",
+        "feedback for 'b': expected its context within 500 ms; got none",
+    ]
+
+
+def test_learner_of_labels_takes_feedback_without_one_for_malformed() -> None:
+    task, inputs = Task(by_context("perceptron"), TOPICS.contexts), Inputs()
+    effects = run(task, [inputs.context("a", 10), inputs.feedback("a", 0, 20), inputs.feedback("a", 0, 21, label=2)])
+    assert [letter.reason for letter in effects.dead_letters] == [
+        "label: expected the true class, which this learner needs; got none"
+    ]
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, feedback=2, feedback_malformed=1, matched=1)
+    assert task.learner.weights()[2].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"learner": "unheard-of"}, "no learner is called 'unheard-of'"),
+        ({"parameters": {"delta": 1}}, "banditron has no parameter 'delta'"),
+        ({"parameters": {"gamma": 2.0}}, "parameter gamma"),
+        ({"n_classes": 1}, "n_classes"),
+        ({"n_features": 0}, "n_features"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_the_start(changes: dict[str, Any], says: str) -> None:
+    given = {"learner": "banditron", "n_classes": N_CLASSES, "n_features": N_FEATURES, **changes}
+    with pytest.raises(ParameterError, match=says):
+        Task(TaskSettings(**given), TOPICS.contexts)
+
+
+@pytest.mark.parametrize(
+    ("learner", "policies", "reason"),
+    [
+        ("perceptron", {"on_expiry": "negative"}, Unsuitable.NO_LABEL),
+        ("banditron", {"late": "correct"}, Unsuitable.NOTHING_ASSUMED),
+        ("soba", {"on_expiry": "negative", "late": "correct"}, Unsuitable.NOT_RETRACTABLE),
+    ],
+)
+def test_policy_that_a_learner_cannot_follow_is_refused_with_its_reason(
+    learner: str, policies: dict[str, Any], reason: Unsuitable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(create("soba", 2, 1)), "retractable", False)
+    with pytest.raises(PolicyError) as refused:
+        small_task(learner, **policies).make_learner()
+    assert (refused.value.reason, refused.value.learner) == (reason, learner)
+    assert "--" not in str(refused.value)
+
+
+def test_feedback_of_another_action_becomes_a_dead_letter_and_teaches_nothing() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    decided = run(task, [inputs.context("a", 10)]).predictions[0][0].decision.action
+    before = state_digest([task.learner.state()])
+    wrong = inputs.feedback("a", 1, 20, action=(decided + 1) % N_CLASSES)
+    effects = run(task, [wrong])
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
+    assert effects.dead_letters[0].reason == (
+        f"feedback for 'a': expected action {decided}, as it was decided; got {(decided + 1) % N_CLASSES}"
+    )
+    assert (effects.examples, state_digest([task.learner.state()])) == ([], before)
+    effects = run(task, [inputs.feedback("a", 1, 30, action=decided)])
+    assert [(example.outcome, example.delay_ms, offset) for example, offset in effects.examples] == [
+        (Outcome.MATCHED, 20, 1)
+    ]
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, feedback=2, matched=1, mismatched=1)
+
+
+def decided_action() -> int:
+    """The action that the task decides for a."""
+    return run(Task(by_context(), TOPICS.contexts), [Inputs().context("a", 10)]).predictions[0][0].decision.action
+
+
+def test_orphan_of_another_action_becomes_a_dead_letter_when_its_context_comes() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    wrong = inputs.feedback("a", 1, 10, action=(decided_action() + 1) % N_CLASSES)
+    effects = run(task, [wrong, inputs.context("a", 40)])
+    assert [(letter.record, letter.kind) for letter in effects.dead_letters] == [(wrong, DEAD_LETTER_MISMATCHED)]
+    assert effects.examples == []
+    assert task.join.ledger() == Ledger(contexts=1, decided=1, pending=1, feedback=1, mismatched=1)
+
+
+def test_late_feedback_of_another_action_corrects_nothing() -> None:
+    task, inputs = Task(by_context(on_expiry="negative", late="correct"), TOPICS.contexts), Inputs()
+    run(task, [inputs.context("a", 10)], end_ms=1_011)
+    before = state_digest([task.learner.state()])
+    effects = run(task, [inputs.feedback("a", 1, 1_012, action=(decided_action() + 1) % N_CLASSES)])
+    assert [letter.kind for letter in effects.dead_letters] == [DEAD_LETTER_MISMATCHED]
+    assert state_digest([task.learner.state()]) == before
+    run(task, [inputs.feedback("a", 1, 1_013, action=decided_action())])
+    assert state_digest([task.learner.state()]) != before
+    assert (task.join.ledger().late, task.join.ledger().mismatched) == (1, 1)
+
+
+def placed(record: Record, partition: int, key: bytes | None) -> Record:
+    return record._replace(partition=partition, key=key)
+
+
+@pytest.mark.parametrize("with_key", [True, False])
+def test_records_that_belong_to_another_partition_are_counted_and_applied(with_key: bool) -> None:
+    # By Kafka's own partitioner d and f belong to partition 1 of 2, and a to partition 0.
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    records = [
+        placed(record, 0, event_id.encode() if with_key else None)
+        for event_id in "adf"
+        for record in (inputs.context(event_id, 10), inputs.feedback(event_id, 1, 20), inputs.feedback(event_id, 1, 21))
+    ]
+    task.step(records, 1, 2)
+    assert task.join.ledger() == Ledger(
+        contexts=3, decided=3, feedback=6, matched=3, feedback_duplicates=3, contexts_misplaced=2, feedback_misplaced=4
+    )
+    assert task.join.ledger().balances
+
+
+def test_malformed_record_is_misplaced_by_its_key_and_without_one_by_nothing() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    bad = [inputs.add(TOPICS.contexts, 10, b"{"), inputs.add(TOPICS.feedback, 11, None)]
+    task.step([placed(record, 0, None) for record in bad], 1, 2)
+    assert task.join.ledger() == Ledger(contexts=1, context_malformed=1, feedback=1, feedback_malformed=1)
+    task.step([placed(record, 0, b"d") for record in bad], 1, 2)
+    task.step([placed(record, 0, b"a") for record in bad], 1, 2)
+    assert (task.join.ledger().contexts_misplaced, task.join.ledger().feedback_misplaced) == (1, 1)
+
+
+def test_no_record_is_misplaced_where_there_is_one_partition() -> None:
+    task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
+    run(task, [placed(inputs.context(event_id, 10), 0, event_id.encode()) for event_id in "adf"])
+    assert task.join.ledger().contexts_misplaced == 0
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Record]:
+    """Records in the order of their append times, contexts before feedback."""
+    ids = st.sampled_from("abcdefgh")
+    inputs = Inputs()
+    at_ms = 0
+    for _ in range(draw(st.integers(1, 40))):
+        at_ms += draw(st.sampled_from([0, 1, 40, 300, 700]))
+        kind = draw(st.sampled_from(["context", "context", "feedback", "feedback", "bad"]))
+        if kind == "context":
+            inputs.context(draw(ids), at_ms, *sorted(draw(st.sets(st.integers(0, N_FEATURES - 1), min_size=1))))
+        elif kind == "feedback":
+            inputs.feedback(draw(ids), draw(st.integers(0, 1)), at_ms)
+        else:
+            inputs.add(draw(st.sampled_from([TOPICS.contexts, TOPICS.feedback])), at_ms, b"{}")
+    return sorted(inputs.records, key=lambda record: (record.append_ms, record.topic != TOPICS.contexts, record.offset))
+
+
+def told(task: Task, steps: list[Effects]) -> tuple[object, ...]:
+    """All that came out, and the state afterwards, in a form that can be compared."""
+    predictions = [
+        (p.id, *p.decision[:3], p.decision.scores.tobytes(), p.model_version, offset)
+        for step in steps
+        for p, offset in step.predictions
+    ]
+    examples = [entry for step in steps for entry in step.examples]
+    letters = [letter for step in steps for letter in step.dead_letters]
+    return predictions, examples, letters, state_digest([task.learner.state()]), task.join.ledger(), task.updates
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    records=streams(),
+    cuts=st.sets(st.integers(0, 40)),
+    learner=st.sampled_from(["banditron", "soba-diag"]),
+    negative=st.booleans(),
+)
+def test_what_is_decided_and_learned_does_not_depend_on_how_records_fall_into_steps(
+    records: list[Record], cuts: set[int], learner: str, negative: bool
+) -> None:
+    chosen = by_context(learner, on_expiry="negative" if negative else "drop")
+    at_once, in_steps = Task(chosen, TOPICS.contexts), Task(chosen, TOPICS.contexts)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]
+    steps = [run(in_steps, records[start:stop]) for start, stop in pairwise(bounds)]
+    assert told(in_steps, steps) == told(at_once, [run(at_once, records)])
+    assert in_steps.join.ledger().balances
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=streams(), portions=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=60))
+def test_merge_gives_the_same_order_however_the_inputs_are_read(
+    records: list[Record], portions: list[tuple[int, int]]
+) -> None:
+    contexts = deque(record for record in records if record.topic == TOPICS.contexts)
+    feedback = deque(record for record in records if record.topic == TOPICS.feedback)
+    read: tuple[deque[Record], deque[Record]] = (deque(), deque())
+    merged: list[Record] = []
+    for more_contexts, more_feedback in (*portions, (100, 100)):
+        for source, target, more in ((contexts, read[0], more_contexts), (feedback, read[1], more_feedback)):
+            target.extend(source.popleft() for _ in range(min(more, len(source))))
+        merged += merge(*read, contexts_lag=len(contexts), feedback_lag=len(feedback), records_max=1_000)
+    assert merged == records
+
+
+@pytest.mark.parametrize("learner", ["banditron", "soba-diag"])
+def test_what_was_compiled_before_is_not_compiled_in_the_first_step(learner: str) -> None:
+    """The counts of signatures that a kernel was compiled for do not grow: a step needs no others."""
+    small_task(learner).warm_up()
+    before = _compiled()
+    inputs = Inputs()
+    task = Task(by_context(learner), TOPICS.contexts)
+    task.step([inputs.context("a", 5), inputs.feedback("a", 1, 6)], 1, 3)
+    assert task.updates == 1
+    assert before[0] > 0
+    assert _compiled() == before
+
+
+def _compiled() -> list[int]:
+    """For how many signatures the kernels of placement and of these learners were compiled."""
+    return [
+        len(found.signatures)
+        for module in (placement, banditron, soba)
+        for found in vars(module).values()
+        if hasattr(found, "signatures")
+    ]
