@@ -7,6 +7,7 @@ site.
 
 import posixpath
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -24,6 +25,10 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGEL
 
 LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)\s#]+)")
 MARKUP = re.compile(r"\[/?(?:bold|cyan|dim)?\]")
+
+
+DETAILS = ("formats.md", "ARCHITECTURE.md", "commands.md", "CHANGELOG.md", "source/")
+"""Pages that the search ranks below the guides."""
 
 
 def place_of(path: str) -> str:
@@ -44,6 +49,12 @@ def command_reference() -> str:
     return MARKUP.sub("", text)
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show the version at the foot of each page."""
+    config.copyright = f"Onebit {version('onebit')}"
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is not in docs/."""
     documents = [
@@ -61,6 +72,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links between files of the repository to where these stand in the site."""
     here = page.file.src_uri
+    if here.startswith(DETAILS):
+        page.meta["search"] = {"boost": 0.5}
     document = next((path for path, place in PAGES.items() if place == here), f"docs/{here}")
     if here.startswith("source/"):
         document = here.removeprefix("source/")
