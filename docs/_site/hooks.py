@@ -1,10 +1,11 @@
-"""What the site has beside docs/: pages and source files from outside, and the reference of the commands.
+"""What the site has beside docs/: pages and source files from outside, the reference of the commands, the modules.
 
 mkdocs calls these functions, see its guide (https://www.mkdocs.org/user-guide/configuration/#hooks). A link of a
 document is written for those who read it in the repository; here it is turned to where the same file stands in the
 site.
 """
 
+import ast
 import posixpath
 import re
 from importlib.metadata import version
@@ -27,7 +28,9 @@ LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)\s#]+)")
 MARKUP = re.compile(r"\[/?(?:bold|cyan|dim)?\]")
 
 
-DETAILS = ("formats.md", "ARCHITECTURE.md", "commands.md", "CHANGELOG.md", "source/")
+PACKAGES = ("onebit", "stream", "producers", "consumers")
+
+DETAILS = ("formats.md", "ARCHITECTURE.md", "commands.md", "modules.md", "CHANGELOG.md", "source/")
 """Pages that the search ranks below the guides."""
 
 
@@ -49,6 +52,24 @@ def command_reference() -> str:
     return MARKUP.sub("", text)
 
 
+def module_map() -> str:
+    """A table of all modules with the first lines of their docstrings, by package."""
+    lines = ["# Modules", ""]
+    for package in sorted(path.parent for name in PACKAGES for path in (ROOT / name).rglob("__init__.py")):
+        lines += [f"## {package.relative_to(ROOT).as_posix()}", "", summary(package / "__init__.py"), ""]
+        modules = sorted(path for path in package.glob("*.py") if path.name != "__init__.py")
+        if modules:
+            lines += ["| module | what |", "|---|---|"]
+            lines += [f"| `{path.name}` | {summary(path)} |" for path in modules]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def summary(path: Path) -> str:
+    """The first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Show the version at the foot of each page."""
     config.copyright = f"Onebit {version('onebit')}"
@@ -66,6 +87,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if (ROOT / path).is_file():  # what is not there is reported where it is linked
             files.append(File.generated(config, place_of(path), abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "commands.md", content=command_reference()))
+    files.append(File.generated(config, "modules.md", content=module_map()))
     return files
 
 
