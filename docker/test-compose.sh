@@ -15,12 +15,11 @@ events=${ONEBIT_TEST_EVENTS:-6000}
 image=${ONEBIT_IMAGE:-onebit}
 kafka_image=${ONEBIT_KAFKA_IMAGE:-apache/kafka:4.1.1}
 client=${ONEBIT_CLIENT:-auto}
-compile=${ONEBIT_COMPILE:-0}
 port=${ONEBIT_KAFKA_PORT:-19192} # so that this can run beside another Kafka
 prometheus_image=${ONEBIT_PROMETHEUS_IMAGE:-prom/prometheus:v2.42.0}
 unset "${!ONEBIT_@}" # so that this run is always the same
 export ONEBIT_TEST_EVENTS=$events ONEBIT_IMAGE=$image ONEBIT_KAFKA_IMAGE=$kafka_image ONEBIT_KAFKA_PORT=$port
-export ONEBIT_PROMETHEUS_IMAGE=$prometheus_image ONEBIT_CLIENT=$client ONEBIT_COMPILE=$compile
+export ONEBIT_PROMETHEUS_IMAGE=$prometheus_image ONEBIT_CLIENT=$client
 
 begin
 say "building the image"
