@@ -11,7 +11,6 @@ from stream.learners import FromLogs, Learner, ParameterError, check_parameters,
 from stream.learners.base import KernelLearner
 from stream.task.join import JoinSettings
 from stream.task.placement import count_misplaced
-from stream.task.plain_rows import read_indices, read_numbers
 from stream.task.play import Play, Reward
 from stream.wire.codec import LogReading
 from stream.wire.events import Features
@@ -185,5 +184,3 @@ class TaskSettings:
         learner.observe(x, decision)
         learner.update(x, decision, 1, 0.5, 0)
         count_misplaced([b"warm"], 0, 2)
-        read_indices([b"[0]"], 1)
-        read_numbers([b"[1.0]"])

@@ -13,14 +13,13 @@ from typing import NamedTuple
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.view import Recall, View
-from stream.task.decoding import decode_contexts
 from stream.task.join import Aside, DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.join_table import Input
 from stream.task.model import Model, OwnModel
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
 from stream.task.settings import TaskSettings
-from stream.wire.codec import MalformedError, decode_feedback
+from stream.wire.codec import MalformedError, decode_context, decode_feedback
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
 from stream.wire.events import Context, Decision, DecisionTime, Example, Outcome, Prediction
 from stream.wire.records import Record, make
@@ -151,12 +150,10 @@ class Task:
         self._act_on(self.join.settle_changed(), effects)
         places: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
         partition = 0
-        of_contexts = [record for record in records if record.topic == self._contexts_topic]
-        contexts = decode_contexts(of_contexts, self.settings.n_features, self._log, self._encoder)
         for record in records:
             is_context = record.topic == self._contexts_topic
             if is_context:
-                event_id = self._apply_context(record, next(contexts), effects)
+                event_id = self._apply_context(record, effects)
             else:
                 if record.append_ms > self.join.stream_ms:
                     self._act_on(self.join.pass_time(record.append_ms), effects)
@@ -186,13 +183,15 @@ class Task:
         if time is not None:
             self.join.date(time, record.append_ms)
 
-    def _apply_context(self, record: Record, context: Context | MalformedError, effects: Effects) -> str | None:
+    def _apply_context(self, record: Record, effects: Effects) -> str | None:
         """Apply a context; its id, if it can be read."""
-        if isinstance(context, Context):
-            context = self.model.refusal(context.x) or context
-        if isinstance(context, MalformedError):
+        try:
+            context = decode_context(record, self.settings.n_features, self._log, self._encoder)
+            if (refusal := self.model.refusal(context.x)) is not None:
+                raise refusal
+        except MalformedError as error:
             self.join.receive_malformed(Input.CONTEXT)
-            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(context)))
+            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
             return None
 
         event_id = context.id

@@ -4,7 +4,7 @@ A tick has no key and no value, and the header `onebit-tick` with the number of 
 feedback: every reader of the topic skips it by the header, and no equation of the ledger counts it.
 """
 
-from stream.wire.codec import VERSION_HEADER
+from stream.wire.codec import VERSION_HEADER, header_number
 from stream.wire.records import Headers, Record
 
 TICK_HEADER = "onebit-tick"
@@ -22,10 +22,4 @@ def is_tick(record: Record) -> bool:
 
 def tick_step(record: Record) -> int | None:
     """The number of the step that wrote a tick; None if the record is no tick or its header is no number."""
-    if not is_tick(record):
-        return None
-    content = dict(record.headers)[TICK_HEADER]
-    return int(content) if content.isdigit() and len(content) <= _DIGITS_MAX else None
-
-
-_DIGITS_MAX = 18  # of a number that fits 64 bits
+    return header_number(dict(record.headers)[TICK_HEADER]) if is_tick(record) else None

@@ -1,96 +1,106 @@
-"""Values read into typed fields, in one step of compiled code: the quick way of the codec.
-
-It takes a value only if it has the fields that Onebit knows and no others, all of them of their types. What such a
-value means is what the codec reads in it field by field. Of all others it says nothing: they are for the codec, which
-tolerates more, and knows what is wrong with what it does not.
-"""
+"""The JSON values of events as typed fields, and their readers: msgspec checks types and ranges while it parses."""
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.json import Decoder
 
-Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # beyond 64 bits orjson reads another number
+from stream.wire.events import Outcome
+
+X = TypeVar("X")
+
+Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Bit = Annotated[int, Meta(ge=0, le=1)]
-
-NO_TEXT = Raw(b"")
-
-Read = TypeVar("Read")
+Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
-class SparseFields(Struct, forbid_unknown_fields=True, gc=False):
+class EventFields(Struct, gc=False):
+    """The field of all events. Unknown fields are ignored."""
+
+    id: str
+
+
+class SparseFields(Struct, gc=False):
     """An x as indices and values; without values they are ones."""
 
     i: list[Index]
-    v: list[float] | UnsetType = UNSET  # finite: JSON has no other numbers, and one beyond float64 is refused
+    v: list[float] | UnsetType = UNSET  # finite: JSON has no NaN, and numbers beyond float64 are refused
 
 
-class ContextFields(Struct, forbid_unknown_fields=True, gc=False):
-    """A context that is sparse, and of no log."""
+class ContextFields(EventFields, Generic[X], gc=False):
+    """A context; a decision of a log is ignored."""
 
-    id: str
-    x: SparseFields
-
-
-class SparseText(Struct, forbid_unknown_fields=True, gc=False):
-    """An x as indices and values, of which nothing is read but that they are JSON."""
-
-    i: Raw
-    v: Raw = NO_TEXT
+    x: X
 
 
-class ContextText(Struct, forbid_unknown_fields=True, gc=False):
-    """A context that is sparse, and of no log, with its numbers as they are written."""
+class LoggedFields(Struct, gc=False):
+    """A decision of a log."""
 
-    id: str
-    x: SparseText
-
-
-class DenseContextText(Struct, forbid_unknown_fields=True, gc=False):
-    """A context of no log, whose x may be dense."""
-
-    id: str
-    x: Raw
+    action: Whole
+    propensity: Probability | None = None
 
 
-class FeedbackFields(Struct, forbid_unknown_fields=True, gc=False):
-    """A feedback whose reward is written 0 or 1."""
+class LoggedContextFields(ContextFields[X], Generic[X], gc=False):
+    """A context with a decision of a log."""
 
-    id: str
-    reward: Bit
+    logged: LoggedFields
+
+
+class FeedbackFields(EventFields, gc=False):
+    """A feedback."""
+
+    reward: float | bool
     label: Whole | UnsetType = UNSET
     action: Whole | None = None
 
 
-class PredictionFields(Struct, forbid_unknown_fields=True, gc=False):
-    """A prediction that has no optional fields."""
+class TargetFields(Struct, gc=False):
+    """A learner's own decision, where a log's was published."""
 
-    id: str
+    action: Whole
+    propensity: Probability
+
+
+class PredictionFields(EventFields, gc=False):
+    """A prediction."""
+
     action: Whole
     greedy: Whole
-    propensity: float
-    scores: list[float]
+    propensity: Probability | None
+    scores: Annotated[list[float], Meta(min_length=2)]
     model_version: Whole
     context_offset: Whole
+    target: TargetFields | None = None
+    class_name: str | None = field(name="class", default=None)
+    logged: list[float] | None = None
 
 
-def _reader(of_type: type[Read]) -> Callable[[bytes], Read | None]:
-    decode = Decoder(of_type).decode
+class ExampleFields(EventFields, gc=False):
+    """An example."""
 
-    def read(value: bytes) -> Read | None:
-        try:
-            return decode(value)
-        except (DecodeError, UnicodeDecodeError, RecursionError):
-            return None
+    outcome: Outcome
+    action: Whole
+    propensity: float | None
+    settled_at_ms: Whole
+    reward: Bit | None = None
+    delay_ms: Whole | None = None
+    drift: Literal["global"] | Whole | None = None
+    feedback_offset: Whole | None = None
 
-    return read
 
+Indexed = SparseFields | list[float]
+Named = dict[str, Any] | list[float]
 
-read_context = _reader(ContextFields)
-read_context_text = _reader(ContextText)
-read_dense_context_text = _reader(DenseContextText)
-read_values = _reader(list[float])
-read_feedback = _reader(FeedbackFields)
-read_prediction = _reader(PredictionFields)
+CONTEXT_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
+    (False, False): Decoder(ContextFields[Indexed]).decode,
+    (False, True): Decoder(LoggedContextFields[Indexed]).decode,
+    (True, False): Decoder(ContextFields[Named]).decode,
+    (True, True): Decoder(LoggedContextFields[Named]).decode,
+}
+"""Readers of contexts: with named features or not, with a decision of a log or not."""
+
+read_feedback = Decoder(FeedbackFields).decode
+read_prediction = Decoder(PredictionFields).decode
+read_example = Decoder(ExampleFields).decode

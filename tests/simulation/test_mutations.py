@@ -32,7 +32,6 @@ from stream.simulation.campaign import run_seed
 from stream.simulation.faulty_broker import FaultyBroker
 from stream.simulation.schedule import Kind, Schedule, draw_schedule
 from stream.snapshots import state as snapshot_module
-from stream.task import decoding, plain_rows
 from stream.task import task as task_module
 from stream.task.join import Join
 from stream.task.join_table import TRANSITIONS, Input, Move, Rule, State
@@ -178,9 +177,9 @@ def no_fences() -> Iterator[None]:
         yield
 
 
-def passes_time_at_contexts(self: Task, record: Record, context: Any, effects: Any) -> str | None:
+def passes_time_at_contexts(self: Task, record: Record, effects: Any) -> str | None:
     self._act_on(self.join.pass_time(record.append_ms), effects)
-    return _apply_context(self, record, context, effects)
+    return _apply_context(self, record, effects)
 
 
 def dates_by_the_context(self: Task, context: Any, record: Record, effects: Any, original: Any = Task._answer) -> Any:
@@ -197,14 +196,8 @@ def counts_ticks(self: Task, record: Record, original: Any = Task._apply_tick) -
     self.join.receive_malformed(Input.FEEDBACK)
 
 
-def reads_the_row_of_the_next(texts: Any, n_features: int) -> Any:
-    rows = _read_indices(texts, n_features)
-    return rows[1:] + rows[:1]
-
-
 _apply_context = Task._apply_context
 _next_records = Partition.next_records
-_read_indices = plain_rows.read_indices
 _merge = task_module.merge
 _decode_feedback = codec.decode_feedback
 
@@ -264,10 +257,6 @@ def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module
 
 def takes_snapshots(schedule: Schedule) -> bool:
     return schedule.snapshot_interval_ms > 0 and schedule.snapshot_bytes_max > 1
-
-
-def reads_several_at_once(schedule: Schedule) -> bool:
-    return not schedule.timeless and schedule.records_max > 1 and schedule.poll_max > 1
 
 
 def moves_on_in_commits(schedule: Schedule) -> bool:
@@ -381,8 +370,6 @@ MUTATIONS = [
         (State.UNMATCHED, Input.MISMATCH),
         Rule(Move.REFUSE, State.UNMATCHED, ("mismatched",)),
     ),
-    replaced("contexts decoded together get each other's rows", decoding, "read_indices", reads_the_row_of_the_next,
-             shows_in=reads_several_at_once),
     replaced("logged actions are not played", task_module, "play_logged", plays_its_own),
     replaced("logs that were not uniform taken for uniform", task_module, "play_match", matches_whatever_was_drawn),
     replaced("propensities without a floor", Task, "_taught", lambda self, decision: decision),

@@ -63,7 +63,7 @@ def test_names_and_values_that_do_not_fit_make_a_dead_letter(x: dict[str, object
 
 def test_without_the_setting_names_are_malformed() -> None:
     record = Inputs().add(TOPICS.contexts, 1, b'{"id":"a","x":{"price":1}}')
-    with pytest.raises(MalformedError, match=r"x\.i: expected a list of whole numbers"):
+    with pytest.raises(MalformedError, match=r"^x\.i: "):
         decode_context(record, 3)
 
 

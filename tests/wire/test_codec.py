@@ -1,6 +1,7 @@
 """The codec: what is written can be read, what is bad is refused by name, and the bytes stay what they are."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,47 +136,41 @@ def test_example_is_read_as_it_was_written(written: Example, offset: int | None)
     assert codec.decode_example(record(codec.encode_example(written, offset))) == (written, offset)
 
 
+def field_of(error: MalformedError) -> str:
+    """The field that a message names, without places in lists."""
+    return re.sub(r"\[\d+\]", "", str(error).partition(": ")[0])
+
+
 class Bad(NamedTuple):
-    """A bad record, and what the message about it says."""
+    """A bad record, and the field that the message names."""
 
     name: str
     value: bytes | None
-    says: str
+    field: str
     key: bytes | None = None
     headers: Headers = HEADERS
 
 
 DEEP = b"[" * 1_000 + b"]" * 1_000
-"""What a parser of JSON reads, and Python cannot show."""
+"""JSON that Python cannot show."""
 
 BAD_VALUES = [
-    Bad("tombstone", None, "value: expected a JSON object; got nothing"),
-    Bad("empty value", b"", "value: expected a JSON object; got an empty value"),
-    Bad("not JSON", b"id=a", "value: expected JSON"),
-    Bad("not UTF-8", b'{"id":"\xff"}', "value: expected JSON"),
-    Bad("cut off", b'{"id":"a"', "value: expected JSON"),
-    Bad("NaN", b'{"id":"a","x":[NaN]}', "value: expected JSON"),
-    Bad("Infinity", b'{"id":"a","x":[Infinity]}', "value: expected JSON"),
-    Bad("1e999", b'{"id":"a","x":[1e999]}', "value: expected JSON"),
-    Bad("lone surrogate", b'{"id":"\\ud800"}', "value: expected JSON"),
-    Bad("too deep", b"[" * 5_000 + b"]" * 5_000, "value: expected JSON"),
-    Bad("a list", b"[1,2]", "value: expected a JSON object; got [1, 2]"),
-    Bad("a number", b"1", "value: expected a JSON object; got 1"),
-    Bad("null", b"null", "value: expected a JSON object; got nothing"),
-    Bad("no id", b'{"x":[1]}', "id: expected a text; got nothing"),
-    Bad("empty id", b'{"id":""}', "id: expected a text; got ''"),
-    Bad("id is a number", b'{"id":1}', "id: expected a text; got 1"),
-    Bad("id is null", b'{"id":null}', "id: expected a text; got nothing"),
-    Bad("id is a list", b'{"id":["a"]}', "id: expected a text; got ['a']"),
-    Bad("id of 10 kB", json(id="a" * 10_000), "id: expected at most 256 bytes; got 10000"),
-    Bad("id of 257 bytes", json(id="é" * 128 + "a"), "id: expected at most 256 bytes; got 257"),
-    Bad("other key", b'{"id":"a"}', "id: expected the record's key, b'b'; got 'a'", key=b"b"),
-    Bad("empty key", b'{"id":"a"}', "id: expected the record's key, b''; got 'a'", key=b""),
-    Bad("key with a blank", b'{"id":"a"}', "id: expected the record's key, b'a '", key=b"a "),
-    Bad("version 2", b'{"id":"a"}', "version: expected 1; got b'2'", headers=((VERSION_HEADER[0], b"2"),)),
-    Bad("no version", b'{"id":"a"}', "version: expected 1; got b''", headers=((VERSION_HEADER[0], b""),)),
-    Bad("two versions", b'{"id":"a"}', "version: expected 1", headers=(VERSION_HEADER, (VERSION_HEADER[0], b"2"))),
-    Bad("oversize", b'{"id":"a","x":[' + b" " * VALUE_BYTES_MAX + b"]}", "value: expected at most 1000000 bytes"),
+    Bad("tombstone", None, "value"),
+    Bad("empty value", b"", "value"),
+    Bad("not JSON", b"id=a", "value"),
+    Bad("not UTF-8", b'{"id":"\xff"}', "value"),
+    Bad("cut off", b'{"id":"a"', "value"),
+    Bad("NaN", b'{"id":"a","x":[NaN]}', "value"),
+    Bad("Infinity", b'{"id":"a","x":[Infinity]}', "value"),
+    Bad("lone surrogate", b'{"id":"\\ud800"}', "value"),
+    Bad("too deep", b"[" * 5_000 + b"]" * 5_000, "value"),
+    Bad("a list", b"[1,2]", "value"),
+    Bad("a number", b"1", "value"),
+    Bad("null", b"null", "value"),
+    Bad("version 2", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b"2"),)),
+    Bad("no version", b'{"id":"a"}', "version", headers=((VERSION_HEADER[0], b""),)),
+    Bad("two versions", b'{"id":"a"}', "version", headers=(VERSION_HEADER, (VERSION_HEADER[0], b"2"))),
+    Bad("oversize", b'{"id":"a","x":[' + b" " * VALUE_BYTES_MAX + b"]}", "value"),
 ]  # fmt: skip
 
 
@@ -184,7 +179,30 @@ def test_what_is_no_event_at_all_is_refused_by_every_decoder(bad: Bad) -> None:
     for decode in DECODERS.values():
         with pytest.raises(MalformedError) as refused:
             decode(record(bad.value, bad.key, bad.headers))
-        assert str(refused.value).startswith(bad.says)
+        assert field_of(refused.value) == bad.field
+
+
+@pytest.mark.parametrize(
+    ("event_id", "key"),
+    [
+        ("", None), (1, None), (None, None), (["a"], None), ("a" * 10_000, None), ("é" * 128 + "a", None),
+        ("a", b"b"), ("a", b""), ("a", b"a "),
+    ],
+)  # fmt: skip
+def test_bad_id_is_refused_by_every_decoder(event_id: object, key: bytes | None) -> None:
+    for name, decode in DECODERS.items():
+        decode(record(json(**EVENTS[name]), b"a"))
+        with pytest.raises(MalformedError) as refused:
+            decode(record(json(**{**EVENTS[name], "id": event_id}), key))
+        assert field_of(refused.value) == "id"
+
+
+def test_event_without_an_id_is_refused_by_every_decoder() -> None:
+    for name, decode in DECODERS.items():
+        without = {field: value for field, value in EVENTS[name].items() if field != "id"}
+        with pytest.raises(MalformedError) as refused:
+            decode(record(json(**without), b"a"))
+        assert field_of(refused.value) == "id"
 
 
 def contexts(x: bytes) -> bytes:
@@ -192,55 +210,56 @@ def contexts(x: bytes) -> bytes:
 
 
 BAD_CONTEXTS = [
-    Bad("no x", b'{"id":"a"}', "x: expected"),
-    Bad("x is null", contexts(b"null"), "x: expected"),
-    Bad("x is a text", contexts(b'"1 2"'), "x: expected"),
-    Bad("x is a number", contexts(b"3"), "x: expected"),
-    Bad("no indices", contexts(b'{"v":[1]}'), "x.i: expected a list of whole numbers; got nothing"),
-    Bad("indices are no list", contexts(b'{"i":3}'), "x.i: expected a list of whole numbers; got 3"),
-    Bad("negative index", contexts(b'{"i":[-1,2]}'), "x.i: expected indices from 0 to 9; got -1"),
-    Bad("index too large", contexts(b'{"i":[1,10]}'), "x.i: expected indices from 0 to 9; got 10"),
-    Bad("index of 64 bits", contexts(b'{"i":[9223372036854775807]}'), "x.i: expected indices from 0 to 9"),
-    Bad("index wraps 32 bits", contexts(b'{"i":[4294967296]}'), "x.i: expected indices from 0 to 9"),
-    Bad("index beyond 64 bits", contexts(b'{"i":[1%s]}' % (b"0" * 30)), "x.i: expected a list of whole numbers"),
-    Bad("indices equal", contexts(b'{"i":[1,1]}'), "x.i: expected strictly increasing"),
-    Bad("indices fall", contexts(b'{"i":[2,1]}'), "x.i: expected strictly increasing"),
-    Bad("index is a float", contexts(b'{"i":[1.0]}'), "x.i: expected a list of whole numbers"),
-    Bad("index is true", contexts(b'{"i":[0,true]}'), "x.i: expected a list of whole numbers"),
-    Bad("index is null", contexts(b'{"i":[null]}'), "x.i: expected a list of whole numbers"),
-    Bad("indices nested", contexts(b'{"i":[[1],[2]]}'), "x.i: expected a list of whole numbers"),
-    Bad("fewer values", contexts(b'{"i":[1,2],"v":[1]}'), "x.v: expected as many numbers as x.i has, 2; got 1 values"),
-    Bad("more values", contexts(b'{"i":[1],"v":[1,2]}'), "x.v: expected as many numbers as x.i has, 1; got 2 values"),
-    Bad("values are null", contexts(b'{"i":[1],"v":null}'), "x.v: expected as many numbers"),
-    Bad("values are a text", contexts(b'{"i":[1],"v":"1"}'), "x.v: expected as many numbers"),
-    Bad("value is true", contexts(b'{"i":[1],"v":[true]}'), "x.v: expected a list of numbers"),
-    Bad("value is a text", contexts(b'{"i":[1],"v":["1"]}'), "x.v: expected a list of numbers"),
-    Bad("value is null", contexts(b'{"i":[1],"v":[null]}'), "x.v: expected a list of numbers"),
-    Bad("values nested", contexts(b'{"i":[1],"v":[[1]]}'), "x.v: expected a list of numbers"),
-    Bad("dense too short", contexts(b"[1,2]"), "x: expected 10 numbers, as the learner has features; got 2"),
-    Bad("dense too long", contexts(orjson.dumps([1] * 11)), "x: expected 10 numbers"),
-    Bad("dense empty", contexts(b"[]"), "x: expected 10 numbers"),
-    Bad("dense with true", contexts(orjson.dumps([True] + [1] * 9)), "x: expected a list of numbers"),
-    Bad("dense nested", contexts(orjson.dumps([[1]] * 10)), "x: expected a list of numbers"),
-    Bad("dense with a text", contexts(orjson.dumps(["1"] * 10)), "x: expected a list of numbers"),
-    Bad("dense with null", contexts(orjson.dumps([None] * 10)), "x: expected a list of numbers"),
-    Bad("10 million features", contexts(b'{"i":[9999999]}'), "x.i: expected indices from 0 to 9; got 9999999"),
-    Bad("10 million numbers", contexts(b"[" + b"0," * 9_999_999 + b"0]"), "value: expected at most 1000000 bytes"),
+    Bad("no x", b'{"id":"a"}', "x"),
+    Bad("x is null", contexts(b"null"), "x"),
+    Bad("x is a text", contexts(b'"1 2"'), "x"),
+    Bad("x is a number", contexts(b"3"), "x"),
+    Bad("no indices", contexts(b'{"v":[1]}'), "x.i"),
+    Bad("indices are no list", contexts(b'{"i":3}'), "x.i"),
+    Bad("negative index", contexts(b'{"i":[-1,2]}'), "x.i"),
+    Bad("index too large", contexts(b'{"i":[1,10]}'), "x.i"),
+    Bad("index of 64 bits", contexts(b'{"i":[9223372036854775807]}'), "x.i"),
+    Bad("index wraps 32 bits", contexts(b'{"i":[4294967296]}'), "x.i"),
+    Bad("index beyond 64 bits", contexts(b'{"i":[1%s]}' % (b"0" * 30)), "x.i"),
+    Bad("indices equal", contexts(b'{"i":[1,1]}'), "x.i"),
+    Bad("indices fall", contexts(b'{"i":[2,1]}'), "x.i"),
+    Bad("index is a float", contexts(b'{"i":[1.0]}'), "x.i"),
+    Bad("index is true", contexts(b'{"i":[0,true]}'), "x.i"),
+    Bad("index is null", contexts(b'{"i":[null]}'), "x.i"),
+    Bad("indices nested", contexts(b'{"i":[[1],[2]]}'), "x.i"),
+    Bad("fewer values", contexts(b'{"i":[1,2],"v":[1]}'), "x.v"),
+    Bad("more values", contexts(b'{"i":[1],"v":[1,2]}'), "x.v"),
+    Bad("values are null", contexts(b'{"i":[1],"v":null}'), "x.v"),
+    Bad("values are a text", contexts(b'{"i":[1],"v":"1"}'), "x.v"),
+    Bad("value is true", contexts(b'{"i":[1],"v":[true]}'), "x.v"),
+    Bad("value is a text", contexts(b'{"i":[1],"v":["1"]}'), "x.v"),
+    Bad("value is null", contexts(b'{"i":[1],"v":[null]}'), "x.v"),
+    Bad("values nested", contexts(b'{"i":[1],"v":[[1]]}'), "x.v"),
+    Bad("dense too short", contexts(b"[1,2]"), "x"),
+    Bad("dense too long", contexts(orjson.dumps([1] * 11)), "x"),
+    Bad("dense empty", contexts(b"[]"), "x"),
+    Bad("dense with true", contexts(orjson.dumps([True] + [1] * 9)), "x"),
+    Bad("dense nested", contexts(orjson.dumps([[1]] * 10)), "x"),
+    Bad("dense with a text", contexts(orjson.dumps(["1"] * 10)), "x"),
+    Bad("dense with null", contexts(orjson.dumps([None] * 10)), "x"),
+    Bad("10 million features", contexts(b'{"i":[9999999]}'), "x.i"),
+    Bad("10 million numbers", contexts(b"[" + b"0," * 9_999_999 + b"0]"), "value"),
 ]  # fmt: skip
 
-DEEP_CONTEXTS = [
-    Bad("id is deep", b'{"id":%s}' % DEEP, "id: expected a text; got [[["),
-    Bad("indices are deep", contexts(b'{"i":%s}' % DEEP), "x.i: expected a list of whole numbers; got [[["),
-    Bad("values are deep", contexts(b'{"i":[1],"v":%s}' % DEEP), "x.v: expected a list of numbers; got [[["),
-    Bad("x is deep", contexts(b'{"i":{"":%s}}' % DEEP), "x.i: expected a list of whole numbers; got {'': [[["),
+NO_SCHEMA_CONTEXTS = [
+    Bad("beyond float64", contexts(b"[1e999]"), "x"),
+    Bad("id is deep", b'{"id":%s}' % DEEP, "id"),
+    Bad("indices are deep", contexts(b'{"i":%s}' % DEEP), "x.i"),
+    Bad("values are deep", contexts(b'{"i":[1],"v":%s}' % DEEP), "x.v"),
+    Bad("x is deep", contexts(b'{"i":{"":%s}}' % DEEP), "x.i"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", BAD_CONTEXTS + DEEP_CONTEXTS, ids=lambda bad: bad.name)
+@pytest.mark.parametrize("bad", BAD_CONTEXTS + NO_SCHEMA_CONTEXTS, ids=lambda bad: bad.name)
 def test_bad_context_is_refused_with_what_was_expected_and_what_came(bad: Bad) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_context(record(bad.value), N_FEATURES)
-    assert str(refused.value).startswith(bad.says)
+    assert field_of(refused.value) == bad.field
     assert len(str(refused.value)) < 300
 
 
@@ -249,27 +268,27 @@ def feedbacks(fields: bytes) -> bytes:
 
 
 BAD_FEEDBACK = [
-    Bad("no reward", b'{"id":"a"}', "reward: expected 0 or 1; got nothing"),
-    Bad("reward 2", feedbacks(b'"reward":2'), "reward: expected 0 or 1; got 2"),
-    Bad("reward -1", feedbacks(b'"reward":-1'), "reward: expected 0 or 1; got -1"),
-    Bad("reward null", feedbacks(b'"reward":null'), "reward: expected 0 or 1; got nothing"),
-    Bad("reward 1.5", feedbacks(b'"reward":1.5'), "reward: expected 0 or 1; got 1.5"),
-    Bad("reward 2.0", feedbacks(b'"reward":2.0'), "reward: expected 0 or 1; got 2.0"),
-    Bad("reward almost 1", feedbacks(b'"reward":0.9999999999999999'), "reward: expected 0 or 1; got 0.99"),
-    Bad("reward tiny", feedbacks(b'"reward":5e-324'), "reward: expected 0 or 1; got 5e-324"),
-    Bad("reward text", feedbacks(b'"reward":"1"'), "reward: expected 0 or 1; got '1'"),
-    Bad("reward list", feedbacks(b'"reward":[1]'), "reward: expected 0 or 1; got [1]"),
-    Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward: expected 0 or 1; got 1e+30"),
-    Bad("label 4", feedbacks(b'"reward":1,"label":4'), "label: expected a whole number from 0 to 3; got 4"),
-    Bad("label -1", feedbacks(b'"reward":1,"label":-1'), "label: expected a whole number from 0 to 3; got -1"),
-    Bad("label true", feedbacks(b'"reward":1,"label":true'), "label: expected a whole number from 0 to 3; got True"),
-    Bad("label null", feedbacks(b'"reward":1,"label":null'), "label: expected a whole number from 0 to 3; got nothing"),
-    Bad("label 3.0", feedbacks(b'"reward":1,"label":3.0'), "label: expected a whole number from 0 to 3; got 3.0"),
-    Bad("action 4", feedbacks(b'"reward":1,"action":4'), "action: expected a whole number from 0 to 3; got 4"),
-    Bad("action -1", feedbacks(b'"reward":1,"action":-1'), "action: expected a whole number from 0 to 3; got -1"),
-    Bad("action 3.0", feedbacks(b'"reward":1,"action":3.0'), "action: expected a whole number from 0 to 3; got 3.0"),
-    Bad("action true", feedbacks(b'"reward":1,"action":true'), "action: expected a whole number from 0 to 3; got True"),
-    Bad("action text", feedbacks(b'"reward":1,"action":"a"'), "action: expected a whole number from 0 to 3; got 'a'"),
+    Bad("no reward", b'{"id":"a"}', "reward"),
+    Bad("reward 2", feedbacks(b'"reward":2'), "reward"),
+    Bad("reward -1", feedbacks(b'"reward":-1'), "reward"),
+    Bad("reward null", feedbacks(b'"reward":null'), "reward"),
+    Bad("reward 1.5", feedbacks(b'"reward":1.5'), "reward"),
+    Bad("reward 2.0", feedbacks(b'"reward":2.0'), "reward"),
+    Bad("reward almost 1", feedbacks(b'"reward":0.9999999999999999'), "reward"),
+    Bad("reward tiny", feedbacks(b'"reward":5e-324'), "reward"),
+    Bad("reward text", feedbacks(b'"reward":"1"'), "reward"),
+    Bad("reward list", feedbacks(b'"reward":[1]'), "reward"),
+    Bad("reward beyond 64 bits", feedbacks(b'"reward":1%s' % (b"0" * 30)), "reward"),
+    Bad("label 4", feedbacks(b'"reward":1,"label":4'), "label"),
+    Bad("label -1", feedbacks(b'"reward":1,"label":-1'), "label"),
+    Bad("label true", feedbacks(b'"reward":1,"label":true'), "label"),
+    Bad("label null", feedbacks(b'"reward":1,"label":null'), "label"),
+    Bad("label 3.0", feedbacks(b'"reward":1,"label":3.0'), "label"),
+    Bad("action 4", feedbacks(b'"reward":1,"action":4'), "action"),
+    Bad("action -1", feedbacks(b'"reward":1,"action":-1'), "action"),
+    Bad("action 3.0", feedbacks(b'"reward":1,"action":3.0'), "action"),
+    Bad("action true", feedbacks(b'"reward":1,"action":true'), "action"),
+    Bad("action text", feedbacks(b'"reward":1,"action":"a"'), "action"),
 ]  # fmt: skip
 
 
@@ -277,7 +296,7 @@ BAD_FEEDBACK = [
 def test_bad_feedback_is_refused_with_what_was_expected_and_what_came(bad: Bad) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_feedback(record(bad.value), N_CLASSES)
-    assert str(refused.value).startswith(bad.says)
+    assert field_of(refused.value) == bad.field
 
 
 @pytest.mark.parametrize(
@@ -300,28 +319,28 @@ def logged(fields: bytes) -> bytes:
 ANY_LOG, WEIGHED, UNIFORM = LogReading(4), LogReading(4, needs_propensity=True), LogReading(4, True, True)
 
 BAD_LOGGED = [
-    (ANY_LOG, b'{"id":"a","x":{"i":[1]}}', "logged: expected"),
-    (ANY_LOG, logged(b"null"), "logged: expected"),
-    (ANY_LOG, logged(b"[1, 0.5]"), "logged: expected"),
-    (ANY_LOG, logged(b"{}"), "logged.action: expected a whole number from 0 to 3; got nothing"),
-    (ANY_LOG, logged(b'{"action":4}'), "logged.action: expected a whole number from 0 to 3; got 4"),
-    (ANY_LOG, logged(b'{"action":"1"}'), "logged.action: expected"),
-    (ANY_LOG, logged(b'{"action":1,"propensity":"0.5"}'), "logged.propensity: expected a finite number; got '0.5'"),
-    (ANY_LOG, logged(b'{"action":1,"propensity":0}'), "logged.propensity: expected a probability above 0"),
-    (ANY_LOG, logged(b'{"action":1,"propensity":1.01}'), "logged.propensity: expected a probability above 0"),
-    (WEIGHED, logged(b'{"action":1}'), "logged.propensity: expected the probability with which"),
-    (WEIGHED, logged(b'{"action":1,"propensity":null}'), "logged.propensity: expected the probability with which"),
-    (UNIFORM, logged(b'{"action":1,"propensity":0.3}'), "logged.propensity: expected 0.25, each of 4 classes alike"),
+    (ANY_LOG, b'{"id":"a","x":{"i":[1]}}', "logged"),
+    (ANY_LOG, logged(b"null"), "logged"),
+    (ANY_LOG, logged(b"[1, 0.5]"), "logged"),
+    (ANY_LOG, logged(b"{}"), "logged.action"),
+    (ANY_LOG, logged(b'{"action":4}'), "logged.action"),
+    (ANY_LOG, logged(b'{"action":"1"}'), "logged.action"),
+    (ANY_LOG, logged(b'{"action":1,"propensity":"0.5"}'), "logged.propensity"),
+    (ANY_LOG, logged(b'{"action":1,"propensity":0}'), "logged.propensity"),
+    (ANY_LOG, logged(b'{"action":1,"propensity":1.01}'), "logged.propensity"),
+    (WEIGHED, logged(b'{"action":1}'), "logged.propensity"),
+    (WEIGHED, logged(b'{"action":1,"propensity":null}'), "logged.propensity"),
+    (UNIFORM, logged(b'{"action":1,"propensity":0.3}'), "logged.propensity"),
 ]
 
 
-@pytest.mark.parametrize(("log", "value", "says"), BAD_LOGGED)
+@pytest.mark.parametrize(("log", "value", "field"), BAD_LOGGED)
 def test_logged_decision_that_cannot_be_played_is_refused_where_it_is_needed(
-    log: LogReading, value: bytes, says: str
+    log: LogReading, value: bytes, field: str
 ) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_context(record(value), N_FEATURES, log)
-    assert str(refused.value).startswith(says)
+    assert field_of(refused.value) == field
     assert codec.decode_context(record(value), N_FEATURES).logged is None, "nobody asked for it"
 
 
@@ -352,30 +371,30 @@ def test_target_and_a_propensity_that_the_log_does_not_tell_are_read_as_they_wer
 
 
 def test_class_of_a_prediction_is_a_text() -> None:
-    with pytest.raises(MalformedError, match=r"^class: expected what the action is called; got 2"):
+    with pytest.raises(MalformedError, match=r"^class: "):
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "class": 2})))
 
 
 @pytest.mark.parametrize(
-    ("target", "says"),
+    ("target", "field"),
     [
-        ([0, 0.5], "target: expected"),
-        ({"action": 2, "propensity": 0.5}, "target.action: expected a whole number from 0 to 1; got 2"),
-        ({"action": 0}, "target.propensity: expected a finite number; got nothing"),
-        ({"action": 0, "propensity": None}, "target.propensity: expected a finite number; got nothing"),
-        ({"action": 0, "propensity": 0.0}, "target.propensity: expected a probability above 0"),
+        ([0, 0.5], "target"),
+        ({"action": 2, "propensity": 0.5}, "target.action"),
+        ({"action": 0}, "target.propensity"),
+        ({"action": 0, "propensity": None}, "target.propensity"),
+        ({"action": 0, "propensity": 0.0}, "target.propensity"),
     ],
 )
-def test_target_that_cannot_be_one_is_refused_by_its_name(target: object, says: str) -> None:
+def test_target_that_cannot_be_one_is_refused_by_its_name(target: object, field: str) -> None:
     with pytest.raises(MalformedError) as refused:
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, "target": target})))
-    assert str(refused.value).startswith(says)
+    assert field_of(refused.value) == field
 
 
 def test_feedback_without_label_is_malformed_only_for_a_learner_that_needs_it() -> None:
     without = record(b'{"id":"a","reward":1}')
     assert codec.decode_feedback(without, N_CLASSES) == Feedback("a", 1)
-    with pytest.raises(MalformedError, match=r"^label: expected the true class"):
+    with pytest.raises(MalformedError, match=r"^label: "):
         codec.decode_feedback(without, N_CLASSES, needs_label=True)
 
 
@@ -401,7 +420,7 @@ EXAMPLE: dict[str, Any] = {
 )
 def test_prediction_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
     codec.decode_prediction(record(orjson.dumps(PREDICTION)))
-    with pytest.raises(MalformedError, match=rf"^{field}: "):
+    with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_prediction(record(orjson.dumps({**PREDICTION, field: value})))
 
 
@@ -420,7 +439,7 @@ def test_prediction_with_one_bad_field_is_refused_by_its_name(field: str, value:
 )
 def test_example_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
     codec.decode_example(record(orjson.dumps(EXAMPLE)))
-    with pytest.raises(MalformedError, match=rf"^{field}: "):
+    with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_example(record(orjson.dumps({**EXAMPLE, field: value})))
 
 
@@ -438,7 +457,7 @@ def test_answer_is_the_part_of_a_prediction_that_feedback_needs(
     [("action", 2), ("action", True), ("greedy", -1), ("scores", [1.0]), ("scores", None), ("context_offset", -1)],
 )
 def test_answer_with_one_bad_field_is_refused_by_its_name(field: str, value: object) -> None:
-    with pytest.raises(MalformedError, match=rf"^{field}: "):
+    with pytest.raises(MalformedError, match=rf"^{field}[:\[]"):
         codec.decode_answer(record(orjson.dumps({**PREDICTION, field: value})))
 
 
@@ -474,6 +493,17 @@ DECODERS: dict[str, Any] = {
     "answer": codec.decode_answer,
     "example": codec.decode_example,
 }
+
+X = {"i": [1]}
+EVENTS: dict[str, dict[str, Any]] = {
+    "context": {"id": "a", "x": X},
+    "logged context": {"id": "a", "x": X, "logged": {"action": 1}},
+    "feedback": {"id": "a", "reward": 1},
+    "prediction": PREDICTION,
+    "answer": PREDICTION,
+    "example": EXAMPLE,
+}
+"""An event for each decoder."""
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | FLOATS | st.text(max_size=5),
