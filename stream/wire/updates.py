@@ -1,31 +1,31 @@
-"""The topic of updates, the log of a model that many tasks share: its records as bytes, and back.
+"""The topic of updates, the log of a model that many tasks share: encoding and decoding of its records.
 
-What one step of one task has for the model is one record, or several parts where it would be too large. Its value is a
-section, see `stream.wire.sections`, whose arrays are columns of the step's *entries* in their order:
+The entries of one step of one task for the model are one record, or several parts if it would be too large. The value
+is a section, see `stream.wire.sections`, whose arrays are columns of the step's *entries* in their order:
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39}, "arrays": [...]}
 
     kind         |i1 [n]        0 decided, 1 settled, 2 corrected
-    action       <i4 [n]        as in the decision, and so are
+    action       <i4 [n]        of the decision, as the next three
     greedy       <i4 [n]
     propensity   <f8 [n]
-    scores       <f8 [n, K+L]   the scores, and behind them what the learner itself logged
-    reward       |i1 [n]        the bit; -1 of a decided one
-    nnz          <i4 [n]        how many features the x has
-    x.indices    <i4            the x one after the other
-    x.values     <f8            absent: ones
-    assumed      |i1 [n]        the bit that a correction replaces; -1 of the others. Absent: -1
-    v            <f8 [n]        the draw of an update that is randomised. Absent: 0
-    label        <i4 [n]        the true class; -1: none was given. Absent: -1
+    scores       <f8 [n, K+L]   the scores, then the numbers that the learner itself logged
+    reward       |i1 [n]        the bit; -1 if decided
+    nnz          <i4 [n]        the number of features of x
+    x.indices    <i4            of all x, one after the other
+    x.values     <f8            likewise. Absent: ones
+    assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
+    v            <f8 [n]        the draw of a randomised update. Absent: 0
+    label        <i4 [n]        the true class; -1 if none was given. Absent: -1
 
-An entry has all that a model needs to take it in, so that whoever reads the log keeps no waiting decisions. `follows`
-is the step before that wrote to the log, 0 for the first: so a reader knows when one is missing, or came twice.
+An entry contains everything that a model needs to apply it, so a reader of the log stores no pending decisions.
+`follows` is the previous step that wrote to the log, 0 for the first: a reader notices missing and repeated steps.
 
-The header `onebit-version` holds the format. A record without it, or that is no section of this name, is of another
+The header `onebit-version` is the format. A record without it, or without a section of this name, is of another
 program.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,25 +40,23 @@ FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 RECORD_BYTES_MAX = 900_000
-"""Of the entries in one record: under the 1 MB that Kafka lets a record have by default, with room for the head."""
+"""Limit of the entries in one record: below Kafka's default of 1 MB, with room for the head."""
 
 DECIDED, SETTLED, CORRECTED = 0, 1, 2
-"""Kinds of entries: a decision was made, its bit came or was assumed, an assumed bit is replaced by the real one."""
+"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed one."""
 
 NO_BIT, NO_LABEL = -1, -1
 
 _NAME = "updates"
-_ENTRY_BYTES = 38  # of an entry, beside its scores and its x
-_NEEDED = ("kind", "action", "greedy", "propensity", "scores", "reward", "nnz", "x.indices")
-_OPTIONAL = ("x.values", "assumed", "v", "label")
+_ENTRY_BYTES = 38  # of an entry, without its scores and its x
 
 
 class UpdatesError(Exception):
-    """The log of updates cannot be read on; the message says what to do."""
+    """The log of updates cannot be read further; the message gives the remedy."""
 
 
 class Entry(NamedTuple):
-    """What a step has for the model: one decision, one bit, or one correction."""
+    """An entry of a step for the model: one decision, one bit, or one correction."""
 
     kind: int
     x: Features
@@ -76,46 +74,61 @@ class Entries(NamedTuple):
     actions: NDArray[np.int32]  # int32[n]
     greedy: NDArray[np.int32]  # int32[n]
     propensities: FloatArray  # float64[n]
-    scores: FloatArray  # float64[n, K + L]: what is logged stands behind the scores
+    scores: FloatArray  # float64[n, K + L]: the logged numbers follow the scores
     rewards: NDArray[np.int8]  # int8[n]
-    assumed: NDArray[np.int8]  # int8[n]
-    v: FloatArray  # float64[n]
-    labels: NDArray[np.int32]  # int32[n]
     sizes: NDArray[np.int32]  # int32[n], the features of each x
     indices: IndexArray  # int32[sum of sizes]
     values: FloatArray  # float64[sum of sizes]
+    assumed: NDArray[np.int8]  # int8[n]
+    v: FloatArray  # float64[n]
+    labels: NDArray[np.int32]  # int32[n]
+
+
+class _Column(NamedTuple):
+    """The stored form of a field of `Entries`."""
+
+    name: str
+    dtype: type[np.generic]
+    absent: float | None = None  # a column of this value alone is not stored; None: it always is
+
+
+_COLUMNS = (  # in the order of the fields
+    _Column("kind", np.int8),
+    _Column("action", np.int32),
+    _Column("greedy", np.int32),
+    _Column("propensity", np.float64),
+    _Column("scores", np.float64),
+    _Column("reward", np.int8),
+    _Column("nnz", np.int32),
+    _Column("x.indices", np.int32),
+    _Column("x.values", np.float64, absent=1.0),
+    _Column("assumed", np.int8, absent=NO_BIT),
+    _Column("v", np.float64, absent=0.0),
+    _Column("label", np.int32, absent=NO_LABEL),
+)
 
 
 class Update(NamedTuple):
     """One record of the log."""
 
     partition: int  # the task
-    step: int  # of it
+    step: int  # of the task
     part: int  # from 0 on
-    follows: int  # the step before that wrote to the log; 0: none did
+    follows: int  # the previous step that wrote to the log; 0: none
     entries: Entries
 
 
 def columns_of(entries: Sequence[Entry]) -> Entries:
-    """The columns of one entry or more, all of one model."""
+    """The columns of one or more entries of one model."""
     kinds, xs, decisions, rewards, assumed, v, labels = zip(*entries, strict=True)
     actions, greedy, propensities, scores, logged = zip(*decisions, strict=True)
     indices, values = zip(*xs, strict=True)
-    rows = [row for pair in zip(scores, logged, strict=True) for row in pair]
-    return Entries(
-        np.array(kinds, np.int8),
-        np.array(actions, np.int32),
-        np.array(greedy, np.int32),
-        np.array(propensities, np.float64),
-        np.concatenate(rows).reshape(len(entries), -1),
-        np.array(rewards, np.int8),
-        np.array(assumed, np.int8),
-        np.array(v, np.float64),
-        np.array(labels, np.int32),
-        np.array([array.size for array in indices], np.int32),
-        np.concatenate(indices),
-        np.concatenate(values),
-    )
+    rows = np.concatenate([row for pair in zip(scores, logged, strict=True) for row in pair])
+    columns = (
+        kinds, actions, greedy, propensities, rows.reshape(len(entries), -1), rewards,
+        [array.size for array in indices], np.concatenate(indices), np.concatenate(values), assumed, v, labels,
+    )  # fmt: skip
+    return Entries(*(np.asarray(column, stored.dtype) for column, stored in zip(columns, _COLUMNS, strict=True)))
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
@@ -126,28 +139,29 @@ def joined(parts: Sequence[Entries]) -> Entries:
 def encode_updates(
     partition: int, step: int, follows: int, entries: Sequence[Entry], bytes_max: int = RECORD_BYTES_MAX
 ) -> list[bytes]:
-    """The values of the records of a step that has entries; each has as many as `bytes_max` allows, and one at least.
+    """Encode a step's entries as the values of one or more records, each with at least one entry.
 
     Args:
         partition: the task.
         step: its number.
-        follows: the number of the task's step before that had entries, 0 if this is the first.
+        follows: the number of the task's previous step with entries, 0 if this is the first.
         entries: one or more.
-        bytes_max: of the entries in a record.
+        bytes_max: limit of the entries in a record.
     """
+    values = {"partition": partition, "step": step, "part": 0, "follows": follows}
     return [
-        b"".join(encode_section(_section(Update(partition, step, part, follows, columns_of(portion)))))
+        b"".join(encode_section(Section(_NAME, values | {"part": part}, _arrays(columns_of(portion)))))
         for part, portion in enumerate(_portions(entries, bytes_max))
     ]
 
 
 def decode_update(record: Record) -> Update | None:
-    """Read a record of the log; None for one of another program, which has no version, or is no section of updates.
+    """Decode a record of the log; None if another program wrote it: it has no version, or no section of updates.
 
-    It can hide no step: those of a task are chained by their numbers.
+    Such a record hides no step: the steps of a task are chained by their numbers.
 
     Raises:
-        UpdatesError: it is of another format, or cannot be read.
+        UpdatesError: it has another format, or cannot be read.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version is None or section_name(record.value or b"") != _NAME:
@@ -158,14 +172,13 @@ def decode_update(record: Record) -> Update | None:
             f"{place}: expected the header {VERSION_HEADER[0]}={FORMAT}; got {version!r}: the log cannot be read on"
         )
     try:
-        section = SectionReader([memoryview(record.value or b"")]).section()
-        return _update(section.values, section.arrays)
+        return _update(SectionReader([memoryview(record.value or b"")]).section())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UpdatesError(f"{place}: expected a record of updates; cannot be read: {error!r}") from error
 
 
 def entry_bytes(nnz: int, width: int) -> int:
-    """How much of a record an entry takes, for an x of so many features and K + L = width numbers of a decision."""
+    """The bytes of an entry in a record, for an x of nnz features and K + L = width numbers of a decision."""
     return _ENTRY_BYTES + 12 * nnz + 8 * width
 
 
@@ -180,61 +193,31 @@ def _portions(entries: Sequence[Entry], bytes_max: int) -> Iterator[Sequence[Ent
     yield entries[first:]
 
 
-def _section(update: Update) -> Section:
-    entries = update.entries
-    arrays: dict[str, NDArray[Any]] = {
-        "kind": entries.kinds,
-        "action": entries.actions,
-        "greedy": entries.greedy,
-        "propensity": entries.propensities,
-        "scores": entries.scores,
-        "reward": entries.rewards,
-        "nnz": entries.sizes,
-        "x.indices": entries.indices,
+def _arrays(entries: Entries) -> dict[str, NDArray[Any]]:
+    columns: tuple[NDArray[Any], ...] = entries
+    return {
+        stored.name: column
+        for stored, column in zip(_COLUMNS, columns, strict=True)
+        if stored.absent is None or np.any(column != stored.absent)
     }
-    optional: tuple[tuple[str, NDArray[Any], float], ...] = (
-        ("x.values", entries.values, 1.0),
-        ("assumed", entries.assumed, NO_BIT),
-        ("v", entries.v, 0.0),
-        ("label", entries.labels, NO_LABEL),
-    )
-    arrays |= {name: column for name, column, absent in optional if np.any(column != absent)}
-    values = {"partition": update.partition, "step": update.step, "part": update.part, "follows": update.follows}
-    return Section(_NAME, values, arrays)
 
 
-def _update(values: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Update:
-    if unknown := sorted(columns.keys() - {*_NEEDED, *_OPTIONAL}):
-        raise ValueError(f"{unknown[0]}: no column of updates")
-    count, size = columns["kind"].size, columns["x.indices"].size
-    entries = Entries(
-        columns["kind"],
-        columns["action"],
-        columns["greedy"],
-        columns["propensity"],
-        columns["scores"],
-        columns["reward"],
-        columns["assumed"] if "assumed" in columns else np.full(count, NO_BIT, np.int8),
-        columns["v"] if "v" in columns else np.zeros(count),
-        columns["label"] if "label" in columns else np.full(count, NO_LABEL, np.int32),
-        columns["nnz"],
-        columns["x.indices"],
-        columns["x.values"] if "x.values" in columns else np.ones(size),
-    )
-    made: tuple[NDArray[Any], ...] = entries
-    for name, column, dtype in zip(Entries._fields, made, _DTYPES, strict=True):
-        rows = size if name in ("indices", "values") else count
+def _update(section: Section) -> Update:
+    arrays = section.arrays
+    if unknown := arrays.keys() - {stored.name for stored in _COLUMNS}:
+        raise ValueError(f"{min(unknown)}: no column of updates")
+    count, size = arrays["kind"].size, arrays["x.indices"].size
+    columns = []
+    for name, dtype, absent in _COLUMNS:
+        rows = size if name.startswith("x.") else count
+        column = arrays[name] if absent is None or name in arrays else np.full(rows, absent, dtype)
         if column.dtype != dtype or column.shape[:1] != (rows,) or column.ndim != (2 if name == "scores" else 1):
             raise ValueError(f"{name}: expected {rows} of {np.dtype(dtype)}; got {column.shape} of {column.dtype}")
+        columns.append(column)
+    entries = Entries(*columns)
     if entries.sizes.min(initial=0) < 0 or entries.sizes.sum() != size:
         raise ValueError(f"nnz: expected {size} in all; got {entries.sizes.sum()}")
-    partition, step, part, follows = place = [values[name] for name in ("partition", "step", "part", "follows")]
-    if not all(type(number) is int for number in place):
-        raise ValueError(f"partition, step, part, follows: expected whole numbers; got {place}")
+    partition, step, part, follows = numbers = [section.values[name] for name in Update._fields[:4]]
+    if not all(type(number) is int for number in numbers):
+        raise ValueError(f"partition, step, part, follows: expected whole numbers; got {numbers}")
     return Update(partition, step, part, follows, entries)
-
-
-_DTYPES = (
-    np.int8, np.int32, np.int32, np.float64, np.float64, np.int8, np.int8, np.float64, np.int32, np.int32, np.int32,
-    np.float64,
-)  # fmt: skip
