@@ -15,7 +15,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,12 +101,12 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     due_every = 2 * events // (SNAPSHOTS + 1)
     count, done = 0, 0
     while done < 2 * events:
-        due = done >= due_every * (count + 1) and snapshots._writer is None and count < SNAPSHOTS
-        snapshots.options = replace(options.snapshots, interval_ms=interval_ms if due else 0)
+        due = done >= due_every * (count + 1) and not snapshots.is_writing and count < SNAPSHOTS
+        snapshots.interval_ms = interval_ms if due else 0
         if due:
             running.snapshots.taken_ms = 0
             count += 1
-        carries = due or snapshots._writer is not None
+        carries = due or snapshots.is_writing
         making.seconds = committing.seconds = 0.0
         before, started_s = done, time.perf_counter()
         program.step(100)
@@ -144,7 +143,7 @@ def replay(broker: Broker, topics: Topics, task: TaskSettings, live_rate: float)
     """Recover, with snapshots and without, and print how fast."""
     started_s = time.perf_counter()
     recovered = rebuild(broker, topics, 0, task)
-    print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to the last of {recovered.number:,} steps")
+    print(f"  with a snapshot {time.perf_counter() - started_s:>9.2f} s to the last of {recovered.step.number:,} steps")
     seen: list[tuple[float, Progress]] = []
     rebuild(broker, topics, 0, task, lambda progress: seen.append((time.perf_counter(), progress)), snapshots=False)
     (begun_s, first), (ended_s, last) = seen[0], seen[-1]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stream.journal import format as journal
-from stream.journal.format import JournalStep, Opening, encode_entry
+from stream.journal.format import JournalStep, encode_step
 from stream.kafka.port import Ends
 from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition
@@ -120,7 +120,6 @@ class MadeTopics:
                         yield now_ms, b"event-%09d" % n, codec.encode_example(example, offset), headers
 
     def _journal(self) -> Iterator[tuple[int, None, bytes, Headers]]:
-        yield 0, None, encode_entry(Opening(SETTINGS)), journal.HEADERS
         contexts = feedback_end = 0
         for step in range(1, self.steps + self.window_steps + 2):
             before = contexts, feedback_end
@@ -131,8 +130,11 @@ class MadeTopics:
                 contexts=contexts, decided=contexts, feedback=matched, matched=matched, expired=expired,
                 pending=contexts - matched - expired,
             )  # fmt: skip
-            entry = JournalStep(step, (before[0], contexts), (before[1], feedback_end), matched, ledger)
-            yield step * STEP_MS, None, encode_entry(entry), journal.HEADERS
+            entry = JournalStep(
+                step, (before[0], contexts), (before[1], feedback_end), matched, ledger,
+                settings=SETTINGS if step == 1 else None,
+            )  # fmt: skip
+            yield step * STEP_MS, None, encode_step(entry), journal.HEADERS
 
     @staticmethod
     def _ms(n: int) -> int:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from consumers.partition import Partition
 from consumers.recovery import Parked, Recoveries
 from consumers.shared_model import Hold, SharedModel
-from consumers.snapshots import SnapshotOptions, SnapshotWriting
 from stream.journal.commit import Commit, CrashPoint, commit
-from stream.journal.format import Opening
 from stream.journal.resolve import Given
 from stream.kafka.port import (
     AccessError,
@@ -24,6 +22,7 @@ from stream.kafka.port import (
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.snapshots.chunks import CHUNK_BYTES
+from stream.snapshots.schedule import SnapshotSchedule
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.wire.records import TopicPartition
@@ -45,11 +44,6 @@ class LearnerOptions:
     snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
     model_lag_max_ms: int = -1  # decisions on a shared model stop after its log was blocked this long; -1: never
     ahead_max: int = 10_000  # decisions of a task that its shared model has not observed, at most
-
-    @property
-    def snapshots(self) -> SnapshotOptions:
-        """How often snapshots are taken, and how they are cut."""
-        return SnapshotOptions(self.snapshot_interval_ms, self.snapshot_bytes_max, self.snapshot_chunk_bytes)
 
 
 STANDBY_MS = 10_000
@@ -129,13 +123,16 @@ class LearnerProgram:
         self._portion = Portion(options.records_max, options.step_max_ms)
         self._has_recovered = False  # whether the step before worked on a recovery, which goes on
         self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has announced it
-        self._snapshots = SnapshotWriting(broker, topics, options.snapshots)
+        self._snapshots = SnapshotSchedule(
+            options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
+        )
         parked = parked or Parked()
         if parked.shared is not None:
             parked.shared.reconnect(broker)
         self._recoveries = Recoveries(
-            broker, topics, settings, host_ms, lambda message: self._announce(message), stop, lambda: self._poll(0),
-            self._make_shared, parked, given=given, change_settings=change_settings,
+            broker=broker, topics=topics, settings=settings, given=given, change_settings=change_settings,
+            host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, poll=lambda: self._poll(0),
+            make_shared=self._make_shared, parked=parked.partitions, shared=parked.shared, polled_ms=host_ms(),
         )  # fmt: skip
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Consumer = broker.group_consumer(
@@ -286,7 +283,9 @@ class LearnerProgram:
         return worked_count
 
     def _start(self, running: Partition) -> None:
-        self._snapshots.make_room(running.task)
+        task, snapshots = running.task, self._snapshots
+        if snapshots.interval_ms and snapshots.spare is None and task.settings.model == "own":
+            snapshots.spare = task.learner.state()  # before the first snapshot is due
         running.contexts.start(self._consumer)
         running.feedback.start(self._consumer)
         self._running[running.partition] = running
@@ -317,21 +316,16 @@ class LearnerProgram:
         silent_ms = self._host_ms() - running.applied_at_ms
         ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
         reports = shared is not None and self._report_is_due(running, shared, silent_ms)
-        if not (
-            records
-            or ticks
-            or self._snapshots.needs_step(running, shared, silent_ms)
-            or (reports and running.number > 0)
-            or (running.number > 0 and running.task.settings != running.settings)
-        ):
-            return None
-        return running.step(
-            records,
-            lambda running: self._snapshots.portion(running, shared, silent_ms),
-            shared,
-            ticks=ticks,
-            reports=reports,
-        )
+        has_begun = running.newest_step.number > 0
+        if not (records or ticks or running.settings_change or (reports and has_begun)):
+            stream_ms = running.task.join.stream_ms
+            if not self._snapshots.needs_step(running.partition, running.sources(shared), stream_ms, silent_ms):
+                return None
+        made = running.step(records, shared, ticks=ticks, reports=reports)
+        stream_ms = running.task.join.stream_ms
+        portion = self._snapshots.portion(running.partition, running.sources(shared), stream_ms, silent_ms)
+        running.uncommitted = made = made._replace(snapshot=portion)
+        return made
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
         """Whether a task's journal should report the replica: first in each process, and then in every interval."""
@@ -343,7 +337,7 @@ class LearnerProgram:
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Publish a step; or abort it, and have its tasks started anew."""
-        begin = [self._running[part.partition] for part in commits if isinstance(part.before, Opening)]
+        begin = [self._running[part.partition] for part in commits if part.step.number == 1]
         if any(map(self._recoveries.is_overtaken, begin)):
             self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
             self._park(set(self._running))
@@ -359,7 +353,7 @@ class LearnerProgram:
         self._append_ms, self._append_at_ms = append_ms, self._host_ms()
         for part in commits:
             self._running[part.partition].committed(self._append_at_ms)
-        self._snapshots.finish()
+        self._snapshots.committed()
         self._committed(commits)
         return True
 

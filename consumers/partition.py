@@ -1,15 +1,18 @@
 """One partition of a learner process: its inputs, its task, its place in the journal, and its next step."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from consumers.shared_model import Reported, SharedModel, Slots
+from consumers.shared_model import Reported, SharedModel
 from stream.journal.commit import Commit, predictions_digest
-from stream.journal.format import JournalStep, LogStep, Opening, SettingsChange
+from stream.journal.format import JournalStep, LogStep
 from stream.kafka.port import Consumer
 from stream.shared.view import View
-from stream.snapshots.chunks import Message
+from stream.snapshots.chunks import Stored
+from stream.snapshots.schedule import Source
+from stream.snapshots.state import take
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task, merge
 from stream.wire.codec import encode_prediction
@@ -34,7 +37,7 @@ class Input:
         consumer.seek(self.tp, self.offset)
 
     def pace(self, consumer: Consumer, records_max: int) -> None:
-        """Pause while the buffer is full: else a backlog of one input fills the memory before the other one's."""
+        """Pause while the buffer is full, so that a backlog of one input does not fill the memory."""
         is_full = len(self.buffer) >= records_max
         if is_full and not self.is_paused:
             consumer.pause((self.tp,))
@@ -51,30 +54,40 @@ class Input:
 class Partition:
     """A task and its place in its topics."""
 
-    partition: int
     task: Task
-    number: int  # of the last step
-    last_step: JournalStep | None  # as the journal has it; None: the task has made none
+    last_step: JournalStep  # the last one that was committed; its number is 0 if the task has made none
     contexts: Input
     feedback: Input
     partitions: int  # of the inputs
-    snapshots: Slots
-    snapshots_end: int  # the high watermark of its snapshots topic before it was recovered
+    snapshots: Stored
     imported: str | None  # the model that it began with
-    settings: TaskSettings  # of its next step; a change is written to the journal
-    settings_from: int  # the first step under the settings that the task has; 0: those of the journal's opening
-    wrote: int = 0  # its last step that wrote to the log of a shared model; 0: none
+    settings: TaskSettings  # of its next step
     reported: Reported = field(default_factory=Reported)  # of the shared model
-    applied_at_ms: int = 0  # by the host's clock, when it last made a step
-    moved_at_ms: int = 0  # likewise, when it last wrote a tick or applied a record of the feedback partition
+    applied_at_ms: int  # by the host's clock, when it last made a step
+    moved_at_ms: int  # likewise, when it last wrote a tick or applied a record of the feedback partition
     uncommitted: Commit | None = None  # its last step, if the commit failed or its outcome is unknown
+
+    @property
+    def partition(self) -> int:
+        """Its number."""
+        return self.contexts.tp.partition
+
+    @property
+    def newest_step(self) -> JournalStep:
+        """The step that the task is at, committed or not."""
+        return self.last_step if self.uncommitted is None else self.uncommitted.step
+
+    @property
+    def settings_change(self) -> bool:
+        """Whether the task's next step is its first one under other settings."""
+        return self.newest_step.number > 0 and self.task.settings != self.settings
 
     def take(self, contexts_topic: str, record: Record) -> None:
         """Buffer a record that was read."""
         (self.contexts if record.topic == contexts_topic else self.feedback).buffer.append(record)
 
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
-        """Whether stream time must move, and neither did for a while nor does by these records."""
+        """Whether stream time must move, has not done so for a while, and does not by these records."""
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
         return all(record.topic == self.contexts.tp.topic for record in records)
@@ -99,7 +112,7 @@ class Partition:
     def next_records(self, consumer: Consumer, records_max: int) -> list[Record]:
         """Remove and return the records that are next.
 
-        Ticks that settle nothing wait for other records, but not in a full buffer, which would keep these out.
+        Ticks that settle nothing wait for other records, unless the buffer is full, which would keep these out.
         """
         contexts, feedback = self.contexts.buffer, self.feedback.buffer
         if not contexts and 0 < len(feedback) < records_max and all(map(is_tick, feedback)):
@@ -121,33 +134,26 @@ class Partition:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
         return bool(feedback.buffer) and consumer.lag(contexts.tp) > 0
 
-    def step(
-        self,
-        records: Sequence[Record],
-        snapshot: Callable[["Partition"], Sequence[Message]],
-        shared: SharedModel | None,
-        *,
-        ticks: bool,
-        reports: bool,
-    ) -> Commit:
+    def step(self, records: Sequence[Record], shared: SharedModel | None, *, ticks: bool, reports: bool) -> Commit:
         """Apply records and return what the step publishes.
 
         Args:
-            records: the next ones; none: time passes, or a snapshot is due.
-            snapshot: returns a portion of a snapshot, after the step.
+            records: the next ones; none: time passes, settings change, or a snapshot is due.
             shared: the model of the process, if tasks share one.
             ticks: whether to write a tick although nothing is decided.
             reports: whether the journal is to report the replica.
         """
-        before = self._before_step()
+        task, before = self.task, self.newest_step
+        number, changes = before.number + 1, self.settings_change
+        if changes:
+            task.change_settings(self.settings)
         # Ticks that were read and settle nothing go along with any step.
         if not records and not self.contexts.buffer:
             while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
                 records = [*records, self.feedback.buffer.popleft()]
-        task = self.task
         contexts_from, feedback_from = self.contexts.offset, self.feedback.offset
         applied = task.join.records
-        effects = task.step(records, self.number + 1, self.partitions)
+        effects = task.step(records, number, self.partitions)
         contexts_ms = []
         for record in records:
             if record.topic == self.contexts.tp.topic:
@@ -155,28 +161,24 @@ class Partition:
                 contexts_ms.append(record.append_ms)
             else:
                 self.feedback.offset = record.offset + 1
-        self.number += 1
-        log = self._log_step(effects)
-        if log is not None:
-            self.wrote = log.wrote(self.number)
         step = JournalStep(
-            self.number,
+            number,
             (contexts_from, self.contexts.offset),
             (feedback_from, self.feedback.offset),
             task.updates,
             task.join.ledger(),
-            self.settings_from,
+            number if changes or number == 1 else before.settings_from,
             self.partitions,
             task.alarms,
-            log,
+            self._log_step(effects, before),
             shared.report(self.reported, task.join.stream_ms) if shared is not None and reports else None,
+            task.settings if changes or number == 1 else None,
+            self.imported if number == 1 else None,
         )
-        # Before the snapshot, which asks the broker: when that is away, the step has been made, and must be committed.
         self.uncommitted = Commit(
-            self.partition, before, step, effects, (), contexts_ms, ticks or bool(effects.predictions),
+            self.partition, step, effects, (), contexts_ms, ticks or bool(effects.predictions),
             task.join.records - applied,
         )  # fmt: skip
-        self.uncommitted = self.uncommitted._replace(snapshot=snapshot(self))
         return self.uncommitted
 
     def committed(self, now_ms: int) -> None:
@@ -192,27 +194,26 @@ class Partition:
 
         A step whose commit failed, or whose outcome is unknown, is committed again, or is known to be committed then.
         """
-        if self.uncommitted is not None and last == self.uncommitted.step:
-            self.last_step, self.uncommitted = last, None
-        elif self.uncommitted is not None:
-            self.uncommitted = self.uncommitted._replace(snapshot=())
-        return last == self.last_step
+        if self.uncommitted is not None:
+            if last == self.uncommitted.step:
+                self.last_step, self.uncommitted = last, None
+            else:
+                self.uncommitted = self.uncommitted._replace(snapshot=())
+        return self.last_step.number == 0 if last is None else last == self.last_step
 
-    def _before_step(self) -> Opening | SettingsChange | None:
-        """The journal record before the task's next step: its settings, if it has none yet or they change."""
-        if self.number == 0:
-            return Opening(self.task.settings, self.imported)
-        if self.task.settings == self.settings:
-            return None
-        self.task.change_settings(self.settings)
-        self.settings_from = self.number + 1
-        return SettingsChange(self.settings_from, self.task.settings)
+    def sources(self, shared: SharedModel | None) -> list[Source]:
+        """The snapshots that are taken with the task's steps: its own, and those of the model."""
+        step = self.newest_step
+        if step.number == 0:
+            return []
+        own = Source(self.partition, self.snapshots, step.ledger, step.number, partial(take, self.task, step))
+        return [own] if shared is None else [*shared.sources(self.partition), own]
 
-    def _log_step(self, effects: Effects) -> LogStep | None:
-        """What the journal says of a step on a shared model."""
+    def _log_step(self, effects: Effects, before: JournalStep) -> LogStep | None:
+        """A step's place in the log of a shared model."""
         if not isinstance(self.task.model, View):
             return None
         values = [encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
         return LogStep(
-            self.task.model.offset, self.wrote, len(effects.updates), len(values), predictions_digest(values)
+            self.task.model.offset, before.wrote, len(effects.updates), len(values), predictions_digest(values)
         )

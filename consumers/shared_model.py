@@ -1,22 +1,20 @@
 """A learner process's copy of a shared model: it follows the model's log and says how far tasks may decide on it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from stream.journal.digests import state_digest
-from stream.journal.format import ReplicaTold, UnrecoverableError
+from stream.journal.format import ReplicaDigest, UnrecoverableError
 from stream.kafka.port import Broker, Ends
 from stream.kafka.reading import read_towards
-from stream.learners import State
-from stream.reporting.versions import processor, versions
 from stream.shared.replica import Replica
 from stream.shared.view import View
-from stream.snapshots.chunks import Stored, other_slot
-from stream.snapshots.model import decode_model, read_model_snapshots, restore_model
-from stream.snapshots.state import Pulse
+from stream.snapshots.chunks import MODEL_PARTITION, Pulse, Stored, read_model_snapshots
+from stream.snapshots.schedule import Source
+from stream.snapshots.state import decode_model, restore_model, take_model
 from stream.task.settings import TaskSettings
-from stream.wire.ledger import Ledger
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
@@ -53,29 +51,6 @@ class Reported:
 
     at_ms: int = -1  # stream time of the task; -1: nothing was reported in this process
     version: int = -1
-
-
-@dataclass(slots=True)
-class Slots:
-    """The two slots for snapshots in a topic, and when the newest snapshot was taken."""
-
-    stored: Stored
-    taken_ms: int = -1  # stream time of the newest snapshot, or of when the interval began; -1: not known yet
-    ledger: Ledger | None = None  # the task's ledger then
-    next_slot: str = field(init=False)
-    _chunks: dict[str, int] = field(default_factory=dict)  # written by this process, by slot
-
-    def __post_init__(self) -> None:
-        self.next_slot = self.stored.next_slot()
-
-    def wrote(self, slot: str, chunks: int) -> None:
-        """Note a whole snapshot."""
-        self._chunks[slot] = chunks
-        self.next_slot = other_slot(slot)
-
-    def chunks_in_next(self) -> int:
-        """Chunks in the next slot, which must be overwritten or deleted."""
-        return self._chunks.get(self.next_slot, self.stored.chunks_in(self.next_slot))
 
 
 class SharedModel:
@@ -124,9 +99,7 @@ class SharedModel:
         self._missed_since_ms: dict[int | None, int] = {}  # by task what it waits for; None: what was read before
         self._foreign_announced = 0
         self._digest = (-1, "")  # a version, and its digest
-        self.slots: Slots | None = None  # of its snapshots, in the process that writes them
-        self.snapshot_version = 0  # of the newest one
-        self.spare: State | None = None  # memory for the next copy of its state
+        self.snapshots: Stored | None = None  # in the process that writes them
         self._too_far_ahead: set[int] = set()  # partitions that decide nothing for now
         self._blocked_since_ms = host_ms()
         stored = read_model_snapshots(broker, topics, pulse)
@@ -145,11 +118,17 @@ class SharedModel:
         self._reader.seek(tp, self.replica.offset)
 
     def write_snapshots(self, stored: Stored) -> None:
-        """Write the model's snapshots from now on; `stored` is what there is."""
-        self.snapshot_version = 0 if stored.newest is None else stored.newest.number
-        for generation in filter(None, (stored.newest, stored.imported)):
-            generation.payloads.clear()  # they were read; only the generation's place counts from here on
-        self.slots = Slots(stored)
+        """Write the model's snapshots from now on; `stored` has the earlier ones."""
+        stored.taken_of = 0 if stored.newest is None else stored.newest.number
+        stored.release()
+        self.snapshots = stored
+
+    def sources(self, partition: int) -> list[Source]:
+        """The snapshots of the model that are taken with the steps of a partition."""
+        if self.snapshots is None or partition != MODEL_PARTITION:
+            return []
+        version, take = self.replica.version, partial(take_model, self.replica, self.settings)
+        return [Source(partition, self.snapshots, version, version, take)]
 
     def reconnect(self, broker: Broker) -> None:
         """Read on by other connections, after those of before were closed."""
@@ -248,12 +227,12 @@ class SharedModel:
         self._missed_since_ms.pop(partition, None)
         self._too_far_ahead.discard(partition)
 
-    def report(self, reported: Reported, stream_ms: int) -> ReplicaTold:
+    def report(self, reported: Reported, stream_ms: int) -> ReplicaDigest:
         """What a step's journal record says of the replica."""
         if self._digest[0] != self.replica.version:
             self._digest = self.replica.version, state_digest([self.replica.learner.state()])
         reported.at_ms, reported.version = stream_ms, self.replica.version
-        return ReplicaTold(self._instance, self._digest[1], processor(), versions())
+        return ReplicaDigest(self._instance, self._digest[1])
 
     @property
     def _is_short(self) -> bool:

@@ -207,8 +207,7 @@ class Pipeline:
         return [value for partition in range(self.partitions) for value in self.values(topic, partition)]
 
     def journal(self, partition: int = 0) -> list[JournalStep]:
-        entries = map(decode_step, self.records(TOPICS.journal, partition))
-        return [entry for entry in entries if isinstance(entry, JournalStep)]
+        return list(map(decode_step, self.records(TOPICS.journal, partition)))
 
     def ends(self) -> dict[TopicPartition, int]:
         """Where every topic ends, records of open transactions included."""

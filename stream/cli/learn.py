@@ -25,8 +25,8 @@ from stream.cli.tally import Tally, drift_warnings, ledger_line
 from stream.cli.wanted import wanted_settings, with_hint
 from stream.cli.watching import Watched
 from stream.journal.commit import Commit
+from stream.journal.reading import pipeline_settings
 from stream.journal.resolve import SettingsDifferError
-from stream.journal.settings_reading import pipeline_settings
 from stream.kafka.port import Broker, BrokerError
 from stream.reporting.tables import percent
 from stream.task.settings import Sharing, TaskSettings

@@ -42,7 +42,7 @@ class LiveEstimating:
     def add(self, commits: Sequence[Commit]) -> None:
         """Take in what a transaction has published."""
         if self._estimator is not None:
-            for partition, _, step, effects, *_ in commits:
+            for partition, step, effects, *_ in commits:
                 self._estimator.take(
                     partition,
                     step.number,

@@ -237,8 +237,6 @@ def print_replays(replays: list[Replay]) -> None:
             out.print(f"[bold red]✗ partition {found.partition}:[/] {escape(found.fault)}", soft_wrap=True)
         elif not found.steps:
             out.print(f"partition {found.partition}: no step has been made")
-        elif found.warning:
-            out.print(f"[yellow]! partition {found.partition}:[/] {escape(found.warning)}", soft_wrap=True)
         elif found.ok:
             out.print(
                 f"[bold green]✓ partition {found.partition}:[/] {found.steps:,} steps applied again give the state of "

@@ -17,8 +17,7 @@ from stream.cli.flags import with_settings
 from stream.cli.policies import check_live, live_policies
 from stream.cli.settings import Panel, Program, Settings, SettingsError
 from stream.cli.watching import Watched, watched
-from stream.journal.reading import JournalFollower
-from stream.journal.settings_reading import settings_in_force
+from stream.journal.reading import JournalFollower, settings_in_force
 from stream.kafka.port import Broker, BrokerError
 from stream.kafka.reading import RecordsAt, read_partition
 from stream.monitoring.assets import page_files

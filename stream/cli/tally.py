@@ -70,7 +70,7 @@ def drift_warnings(commits: Sequence[Commit]) -> list[str]:
         f"partition {partition}, step {step.number}, {_utc(example.settled_at_ms)}: drift: the reward has fallen for "
         f"good, by example {example.id!r}; "
         + ("all classes begin anew" if example.drift == DRIFT_OF_ALL else f"class {example.drift} begins anew")
-        for partition, _, step, effects, *_ in commits
+        for partition, step, effects, *_ in commits
         for example, _ in effects.examples
         if example.drift is not None
     ]

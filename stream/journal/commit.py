@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from stream.journal import format as journal
-from stream.journal.format import JournalStep, Opening, SettingsChange, encode_entry
+from stream.journal.format import JournalStep, encode_step
 from stream.kafka.port import Consumer, TransactionalProducer
 from stream.snapshots.chunks import Message
 from stream.task.task import Effects
@@ -21,7 +21,6 @@ class Commit(NamedTuple):
     """One task's part of a transaction."""
 
     partition: int
-    before: Opening | SettingsChange | None  # what stands before the step: for the first one, and after a change
     step: JournalStep
     effects: Effects
     snapshot: Sequence[Message] = ()  # chunks of a snapshot of before the step
@@ -82,10 +81,8 @@ def predictions_digest(values: Iterable[bytes]) -> str:
 
 
 def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
-    """Send the journal records, a portion of a snapshot, and the tick."""
-    if part.before is not None:
-        producer.send(topics.journal, part.partition, None, encode_entry(part.before), journal.HEADERS)
-    producer.send(topics.journal, part.partition, None, encode_entry(part.step), journal.HEADERS)
+    """Send the journal record, a portion of a snapshot, and the tick."""
+    producer.send(topics.journal, part.partition, None, encode_step(part.step), journal.HEADERS)
     for key, value in part.snapshot:
         producer.send(topics.snapshots, part.partition, key, value, codec.HEADERS)
     if part.ticks:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from stream.snapshots.state import Position, encode_state, take
+from stream.journal.format import JournalStep
+from stream.snapshots.state import encode, take
 from stream.task.task import Task
 
 
@@ -26,8 +27,8 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def task_digest(task: Task) -> str:
-    """SHA-256 of all that a task's future depends on, wherever it stands: learner, join, counts."""
+    """SHA-256 of everything that a task's future depends on, independent of its offsets: learner, join, counts."""
     digest = sha256()
-    for part in encode_state(take(task, Position(0, 0, 0, 0, 0))):
+    for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.updates, task.join.ledger()))):
         digest.update(part)
     return digest.hexdigest()

@@ -50,26 +50,6 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
         )
 
 
-def check_partitions(written: int | None, now: int, place: str) -> None:
-    """Refuse a task whose topics have another number of partitions than when it made its last step.
-
-    Args:
-        written: the number at its last step; None: it has made none.
-        now: the number at the next one.
-        place: its journal, for the message.
-
-    Raises:
-        UnrecoverableError: the number is another one.
-    """
-    if written is None or written == now:
-        return
-    raise UnrecoverableError(
-        f"{place}: the topics' number of partitions was {written} at its last step and is {now} "
-        "now, so that an event's feedback would belong to another task than its context: begin anew with topics of "
-        "another prefix"
-    )
-
-
 class _Input:
     def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
         check_kept(broker, tp, offset, end)

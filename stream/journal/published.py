@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from stream.journal.commit import predictions_digest
 from stream.journal.format import JournalStep, UnrecoverableError
 from stream.kafka.port import Broker
-from stream.kafka.reading import read_towards
+from stream.kafka.reading import offset_of_number, read_towards
 from stream.wire.codec import MalformedError, decode_prediction, step_of
 from stream.wire.events import Decision
 from stream.wire.records import Foreign, Record, TopicPartition, place_of
@@ -14,19 +14,19 @@ from stream.wire.topics import Topics
 
 
 class Published:
-    """The predictions of a task from an offset on, in the order of its steps.
+    """The predictions of a task from a step on, in the order of its steps.
 
-    Records without a step's number are not the task's, and are skipped. A record that another program wrote under a
-    step's own number makes the step's digest differ: then recovery refuses.
+    Records without a step's number are not the task's, and are skipped. A record that another program wrote with a
+    step's number makes the step's digest differ: then recovery refuses.
     """
 
-    def __init__(self, broker: Broker, topics: Topics, partition: int, start: int) -> None:
-        """Begin at an offset that is not after the first prediction that will be asked for."""
+    def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
+        """Begin with the predictions of the step `first`."""
         self._tp = tp = TopicPartition(topics.predictions, partition)
         self._journal = f"{topics.journal}/{partition}"
         self._end = broker.ends([tp])[tp].stable
         self._reader = broker.reader([tp])
-        self._reader.seek(tp, max(start, broker.beginnings([tp])[tp]))
+        self._reader.seek(tp, offset_of_number(broker, tp, first, step_of))
         self._ahead: deque[Record] = deque()
         self.foreign = Foreign()
 
@@ -44,7 +44,7 @@ class Published:
             if number is None:
                 self.foreign = self.foreign.and_also(record)
             elif number < step.number:
-                continue  # of a step before the snapshot
+                continue
             elif number == step.number:
                 found.append(record)
             else:

@@ -1,39 +1,36 @@
-"""Finding things in journals without reading them from their beginning."""
+"""Reading journals: all steps, the last one, one by its number, and the settings in force."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
-from stream.journal.format import Entry, JournalStep, Opening, SettingsChange, decode_step, is_foreign
+from stream.journal.format import JournalError, JournalStep, decode_step
+from stream.journal.stored_settings import check_settings, stored_settings
 from stream.kafka.port import Broker
-from stream.kafka.reading import read_partition, read_towards
+from stream.kafka.reading import offset_of_number, read_partition
+from stream.snapshots.chunks import MODEL_PARTITION, Pulse, read_model_snapshots, read_snapshots
+from stream.snapshots.state import ModelSnapshot, Snapshot, decode, decode_model
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
 
 def read_journal(
-    broker: Broker,
-    journal: TopicPartition,
-    start: int | None = None,
-    open_ms: int = 0,
-    pass_over: Callable[[Record], None] = lambda record: None,
-) -> Iterator[tuple[Record, Entry]]:
-    """What stands in a journal, with the records that hold it; see `read_partition`.
-
-    Args:
-        broker: where the journal is.
-        journal: the journal.
-        start: the offset to begin with; None for the first one.
-        open_ms: how long to wait for the end of an open transaction.
-        pass_over: is told of records that other programs have written; see `is_foreign`.
+    broker: Broker, journal: TopicPartition, start: int | None = None, open_ms: int = 0
+) -> Iterator[tuple[Record, JournalStep]]:
+    """The steps of a journal with their records, to its end at the moment of asking; see `read_partition`.
 
     Raises:
-        JournalError: a record cannot be read.
+        JournalError: a record cannot be read, or is of another program.
     """
     for record in read_partition(broker, journal, start=start, open_ms=open_ms):
-        if is_foreign(record):
-            pass_over(record)
-        else:
-            yield record, decode_step(record)
+        yield record, decode_step(record)
+
+
+def read_from_step(broker: Broker, journal: TopicPartition, number: int) -> Iterator[tuple[Record, JournalStep]]:
+    """The steps of a journal from a number on; see `read_journal`."""
+    return read_journal(
+        broker, journal, offset_of_number(broker, journal, number, lambda record: decode_step(record).number)
+    )
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
@@ -43,53 +40,77 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
     reach = 100  # offsets: beside its record each transaction has a marker
     while True:
         start = max(beginning, end - reach)
-        entries = read_journal(broker, journal, start)
-        steps = [entry for _, entry in entries if isinstance(entry, JournalStep)]
+        steps = [step for _, step in read_journal(broker, journal, start)]
         if steps or start == beginning:
             return steps[-1] if steps else None
         reach *= 10
 
 
-def settings_entry(broker: Broker, journal: TopicPartition, number: int) -> Opening | SettingsChange | None:
-    """The record of the settings that hold from a step on, 0: from the first one; None when it is gone.
+def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
+    """The settings of a task after its last step, by name.
 
-    By bisection: numbers grow along a journal.
+    Those of the imported model if the task has made no step. Empty if the task has not started, or if the record of
+    its settings is gone: then recovery reports what is missing.
+
+    Args:
+        broker: where the topics are.
+        topics: the topics.
+        partition: the task.
+        pulse: called while snapshots are read.
 
     Raises:
-        BrokerUnavailableError: nothing came for as long as `read_towards` waits.
+        JournalError: journal or snapshots cannot be read.
     """
-    low, high = broker.beginnings([journal])[journal], broker.ends([journal])[journal].stable
-    consumer = broker.reader([journal])
-    found: Opening | SettingsChange | None = None
+    journal = TopicPartition(topics.journal, partition)
+    last = last_step(broker, journal)
+    if last is not None:
+        _, step = next(read_from_step(broker, journal, last.settings_from))
+        if step.settings is not None and step.number == last.settings_from:
+            return stored_settings(step.settings)
+    stored = read_snapshots(broker, topics, partition, pulse=pulse)
+    generation = stored.imported if last is None else stored.newest
+    if generation is None:
+        return {}
+    snapshot = decode(generation, pulse)
+    if last is not None and snapshot.step.settings_from != last.settings_from:
+        return {}
+    return settings_of(snapshot, f"{topics.snapshots}/{partition}, generation {generation.number},")
+
+
+def settings_of(snapshot: Snapshot | ModelSnapshot, place: str) -> dict[str, Any]:
+    """The settings in a snapshot, by name; an imported model is a task's own unless it is shared.
+
+    Raises:
+        JournalError: they cannot be read.
+    """
     try:
-        while low < high:
-            middle = (low + high) // 2
-            consumer.seek(journal, middle)
-            record = None
-            while (record is None or is_foreign(record)) and consumer.position(journal) < high:
-                record = next(iter(read_towards(consumer, journal, high, records_max=1)), None)
-            if record is None or is_foreign(record) or record.offset >= high:
-                high = middle  # from the middle on there are only markers of transactions, and what others wrote
-                continue
-            entry = decode_step(record)
-            stands_at = 0 if isinstance(entry, Opening) else entry.number
-            if stands_at == number and not isinstance(entry, JournalStep):
-                found = entry
-                break
-            if stands_at >= number:
-                high = middle
-            else:
-                low = record.offset + 1
-    finally:
-        consumer.close()
-    return found
+        return {"model": "own", **check_settings(snapshot.settings)}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise JournalError(f"{place} has settings that cannot be read: {error!r}") from error
+
+
+def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
+    """The settings by name that a task that has not started adopts: those of the first task that has.
+
+    If none has started, those of the first imported model; empty in a new pipeline. See `settings_in_force`.
+    """
+    for topic in (topics.journal, topics.snapshots):
+        ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
+        for tp, end in ends.items():
+            if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition, pulse)):
+                return found
+    imported = read_model_snapshots(broker, topics, pulse).imported
+    if imported is None:
+        return {}
+    place = f"the model imported into {topics.snapshots}/{MODEL_PARTITION} for all partitions"
+    return {**settings_of(decode_model(imported), place), "model": "shared"}
 
 
 class JournalFollower:
-    """Follows the journals of a pipeline: where each of its tasks stands."""
+    """Follows the journals of a pipeline: the last step of each task."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
-        """Begin with the first records; or, from the end, with the last step of each task, whatever was before it."""
+        """Begin with the first records; or, from the end, with the last step of each task."""
         journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
         self.steps: dict[int, JournalStep] = {}  # the last step of each task that has made one
         self._consumer = broker.reader(journals)
@@ -100,11 +121,9 @@ class JournalFollower:
                     self.steps[journal.partition] = step
 
     def read(self, timeout_ms: int) -> Ledger:
-        """Read what has come, and return the sum of the tasks' ledgers."""
+        """Read new records, and return the sum of the tasks' ledgers."""
         for record in self._consumer.poll(timeout_ms, 10_000):
-            entry = None if is_foreign(record) else decode_step(record)
-            if isinstance(entry, JournalStep):
-                self.steps[record.partition] = entry
+            self.steps[record.partition] = decode_step(record)
         return total_ledger(step.ledger for step in self.steps.values())
 
     def close(self) -> None:

@@ -1,14 +1,14 @@
-"""Which settings hold: those that the pipeline has, those that the user gave, and what may change in between."""
+"""The settings that apply: the pipeline's, those that the user gave, and which of them may change."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from stream.journal.format import JournalError
-from stream.journal.stored_settings import JOIN_SETTINGS, PARAMETER, by_name, task_settings
+from stream.journal.stored_settings import JOIN_SETTINGS, PARAMETER, stored_settings, task_settings
 from stream.task.settings import TaskSettings
 
 Given = Collection[str] | None
-"""The names of the settings that the user gave, parameters as `parameters.NAME`; None: all of them."""
+"""Names of the settings that the user gave, parameters as `parameters.NAME`; None: all of them."""
 
 CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
 """The settings that may change in a running pipeline: windows, limits and policies.
@@ -16,9 +16,15 @@ CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
 The others decide what the model is made of: one that was trained under two of them could be explained by neither.
 """
 
+_REMEDY = "start with the settings of before, or begin a new pipeline"
+_REMEDY_OF_FIXED = (
+    "this cannot change in a running pipeline; start with the settings of before, or carry the model into a new one "
+    "with `onebit model export` and `onebit model import`"
+)
+
 
 class Difference(NamedTuple):
-    """A setting of the pipeline that the user gave another value for."""
+    """A setting that the user gave another value for than the pipeline has."""
 
     name: str
     begun: Any
@@ -28,8 +34,7 @@ class Difference(NamedTuple):
     def can_change(self) -> bool:
         """Whether it may change in a running pipeline.
 
-        What was assumed and is to be corrected must have been kept since it was assumed: so corrections can end, and
-        cannot begin.
+        Corrections can end and cannot begin, because they need decisions that were kept since they expired.
         """
         return self.name in CHANGEABLE and (self.name, self.given) != ("late", "correct")
 
@@ -51,50 +56,41 @@ class SettingsDifferError(JournalError):
 def resolve(
     begun: Mapping[str, Any], wanted: TaskSettings, given: Given = None, *, change: bool = False, place: str
 ) -> TaskSettings:
-    """The settings that hold from the next step on.
+    """The settings of the next step.
 
     Args:
-        begun: what the pipeline has, by name: all settings, or those of an imported model, or none.
-        wanted: what the user gave, and for the rest the defaults of today, which hold only where `begun` has nothing.
-        given: the names of those that the user gave.
-        change: whether a given setting that differs is to hold from now on, where it may change.
-        place: where the pipeline's settings stand, for messages.
+        begun: the pipeline's, by name: all, or those of an imported model, or none.
+        wanted: the user's, and for the rest the defaults of today, which apply only where `begun` has nothing.
+        given: names of those that the user gave.
+        change: whether a given setting that differs applies from now on, where it may change.
+        place: where the pipeline's settings are, for messages.
 
     Raises:
-        SettingsDifferError: a given setting differs, and is not to change or cannot.
+        SettingsDifferError: a given setting differs and may not or cannot change.
     """
-    values = by_name(wanted)
-    if begun and given is not None and "learner" not in given:
-        values = {n: value for n, value in values.items() if not n.startswith(PARAMETER) or n in given or n in begun}
-    named = given if given is not None else values.keys() - _parameters_left_out(wanted, values)
-    taken = {name: value for name, value in values.items() if name in named}
-    differing = [
+    values = stored_settings(wanted)
+    parameters = {name for name in values if name.startswith(PARAMETER)}
+    if given is None:
+        given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
+    elif begun and "learner" not in given:  # the pipeline's learner: of the defaults' parameters only its own
+        for name in parameters - {*given, *begun}:
+            del values[name]
+    chosen = {name: value for name, value in values.items() if name in given}
+    differences = tuple(
         Difference(name, begun.get(name), value)
-        for name, value in taken.items()
-        if begun and begun.get(name) != value and (name in begun or name.startswith(PARAMETER))
-    ]
-    if any(difference.name == "learner" for difference in differing):
-        differing = differing[:1]  # the parameters are then of another learner, too
-    differences = tuple(differing)
-    fixed = tuple(difference for difference in differences if not difference.can_change)
+        for name, value in chosen.items()
+        if begun and begun.get(name) != value and (name in begun or name in parameters)
+    )
+    if learner := tuple(difference for difference in differences if difference.name == "learner"):
+        differences = learner  # the parameters are then of another learner, too
     if differences and not change:
-        remedy = "start with the settings of before, or begin a new pipeline"
-        raise SettingsDifferError(place, differences, remedy)
-    if fixed:
-        remedy = (
-            "this cannot change in a running pipeline; start with the settings of before, or carry the model into a "
-            "new one with `onebit model export` and `onebit model import`"
-        )
-        raise SettingsDifferError(place, fixed, remedy)
-    return task_settings({**values, **begun, **taken})
+        raise SettingsDifferError(place, differences, _REMEDY)
+    if fixed := tuple(difference for difference in differences if not difference.can_change):
+        raise SettingsDifferError(place, fixed, _REMEDY_OF_FIXED)
+    return task_settings({**values, **begun, **chosen})
 
 
 def _shown(value: object) -> str:
     """A value in a message; vocabularies are long."""
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _parameters_left_out(wanted: TaskSettings, values: Mapping[str, Any]) -> set[str]:
-    """The learner's parameters that settings do not name, by name."""
-    return {name for name in values if name.startswith(PARAMETER) and name[len(PARAMETER) :] not in wanted.parameters}

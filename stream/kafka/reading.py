@@ -1,8 +1,8 @@
 """Reading a partition up to where it ends at the moment of asking, or some of its records again."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 
 from stream.kafka.port import Broker, BrokerUnavailableError, Consumer
 from stream.wire.records import Record, TopicPartition
@@ -76,6 +76,30 @@ def read_towards(
         f"could not read {tp.topic}/{tp.partition} up to offset {end}: nothing came for {timeout_ms} ms after offset "
         f"{consumer.position(tp)}; see that the broker runs and is reachable"
     )
+
+
+def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of: Callable[[Record], int | None]) -> int:
+    """The offset from which records have at least a number, where numbers grow along a partition; by bisection.
+
+    Records without a number are skipped.
+
+    Raises:
+        BrokerUnavailableError: nothing came for as long as `read_towards` waits.
+    """
+    low, high = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
+    with closing(broker.reader([tp])) as consumer:
+        while low < high:
+            middle = (low + high) // 2
+            consumer.seek(tp, middle)
+            found, offset = None, middle
+            while found is None and consumer.position(tp) < high:
+                for record in read_towards(consumer, tp, high, records_max=1):
+                    found, offset = number_of(record), record.offset
+            if found is None or found >= number or offset >= high:
+                high = middle
+            else:
+                low = offset + 1
+    return low
 
 
 RUN_GAP_MAX = 1_000

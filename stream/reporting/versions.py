@@ -1,7 +1,6 @@
 """What a run was made with."""
 
 import platform
-from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -15,11 +14,3 @@ def versions() -> dict[str, Any]:
         "numba": version("numba"),
         "machine": platform.machine(),
     }
-
-
-@cache
-def processor() -> str:
-    """What the kernels are compiled for, as LLVM calls it: by it, too, the last bits of a sum may differ."""
-    from llvmlite.binding import get_host_cpu_name  # here: whoever compiles no kernels does not load it
-
-    return str(get_host_cpu_name())

@@ -91,7 +91,6 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     others = [
         "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
         "held up by a transaction", "stale member gives up its step", "transaction time-out",
-        "foreign record in the journal",
         WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     if shares:

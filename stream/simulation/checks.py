@@ -55,8 +55,7 @@ class _Partition:
         self.predictions = [codec.decode_prediction(record) for record in records(TOPICS.predictions)]
         self.examples = [codec.decode_example(record) for record in records(TOPICS.examples)]
         self.dead_letters = [decode_dead_letter(record) for record in records(TOPICS.dead_letter)]
-        entries = map(decode_step, records(TOPICS.journal))
-        self.steps = [entry for entry in entries if isinstance(entry, JournalStep)]
+        self.steps = list(map(decode_step, records(TOPICS.journal)))
         self.decided: dict[int, Prediction] = {offset: prediction for prediction, offset in self.predictions}
         self.ticks = {_tick_step(record): record for record in self.feedback if not self.is_sent(record)}
         self._inputs = {

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
-from stream.kafka.reading import read_partition
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS
@@ -38,12 +37,11 @@ POISON_FEEDBACK: tuple[tuple[bytes | None, Headers], ...] = (
     (b'{"id":"p","reward":1,"label":7}', HEADERS),
     (b'{"id":"","reward":1,"label":0}', HEADERS),
 )
-FOREIGN_STEPS: tuple[tuple[bytes | None, Headers], ...] = (
+FOREIGN_OUTPUTS: tuple[tuple[bytes | None, Headers], ...] = (
     (b"{", ()),
     (None, (("onebit-step", b"x"),)),
+    (b'{"id":"e0"}', HEADERS),
 )
-"""What may stand in a journal: one with Onebit's own header is refused there."""
-FOREIGN_OUTPUTS = (*FOREIGN_STEPS, (b'{"id":"e0"}', HEADERS))
 
 _FEATURES = tuple(
     b'{"i":[%d,%d,%d],"v":[%d,0.5,-1.25]}' % (n % 3, 3 + n % 2, 5 + n % (N_FEATURES - 5), 1 + n % 4) for n in range(24)
@@ -153,14 +151,11 @@ class Outside:
         foreign = self._foreign.get(item.number)
         in_log = PREFIX + item.call == TOPICS.updates
         tp = TopicPartition(PREFIX + item.call, 0 if in_log else item.member % self._partitions)
-        in_journal = tp.topic == TOPICS.journal
-        if foreign is None or (in_journal and next(read_partition(self._broker, tp), None) is None):
-            return  # a learner that finds nothing but others' records in its journal does not begin
+        if foreign is None:
+            return
         foreign.outputs.append((tp, self._broker.log_end(tp)))
-        values = FOREIGN_STEPS if in_journal else FOREIGN_OUTPUTS
-        value, headers = values[item.member % len(values)]
+        value, headers = FOREIGN_OUTPUTS[item.member % len(FOREIGN_OUTPUTS)]
         foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
-        self._trace.fired["foreign record in the journal"] += in_journal
         self._trace.fired[FOREIGN_IN_LOG] += in_log
 
     def _note_sent(self, topic: str, partition: int, sent: Sent) -> None:

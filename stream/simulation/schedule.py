@@ -95,7 +95,7 @@ PAUSED_CALLS_MAX = 30
 LAG_MAX = 40
 """So many times at most a learner that lags is told the old end."""
 
-FOREIGN_TOPICS = ("predictions", "examples", "dead-letter", "journal")
+FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
 """The learners' topics that others may be let write to; who writes to the snapshots breaks the pipeline."""
 
 HELD_TOPICS = (

@@ -19,7 +19,8 @@ from stream.simulation.oracle import Correction, Oracle
 from stream.simulation.outside import TOPICS, label_of
 from stream.simulation.processes import SeenModel
 from stream.simulation.world import World
-from stream.snapshots.model import decode_model, read_model_snapshots, restore_model
+from stream.snapshots.chunks import read_model_snapshots
+from stream.snapshots.state import decode_model, restore_model
 from stream.task.settings import TaskSettings
 from stream.verifying.shared_log import audit_log
 from stream.wire import codec

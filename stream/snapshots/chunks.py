@@ -1,116 +1,130 @@
 """Snapshots as records of the snapshots topic: chunks in slots, and the newest whole generation among them.
 
-The topic is compacted; a record's key is `PARTITION/SLOT/INDEX`. Generations alternate between the slots `a` and `b`,
-so that the one before the newest stays whole while that is being written. What `onebit model import` wrote stands in
-the slot `import` for good. A generation's number is that of the journal step after which it was taken. A value, the
-*chunk*, is
+The topic is compacted; a record's key is `KEYS/SLOT/INDEX`. KEYS is the task's partition, or `0/model` for a shared
+model. Generations alternate between the slots `a` and `b`, so that the one before the newest stays whole while that is
+written. The slot `import` has the model that `onebit model import` wrote. A generation's number is the step after
+which it was taken, or the version of the shared model. A value, the *chunk*, is
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
     head    {"format": 1, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
             {"count": 4, "whole": sha256 over the chunks' sha256 (32 bytes each, in order)}
 
-The payloads of a generation, one after the other, are the state: see `stream.snapshots.state`. A generation
-whose last chunk is not there, or of which a chunk is missing or does not have its checksum, is *torn*: it is as if it
-had never been written.
+The payloads of a generation, one after the other, are the state: see `stream.snapshots.state`. A generation with a
+chunk that is missing or does not have its checksum is *torn*, and is ignored.
 """
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import Any, NamedTuple
+from itertools import count
+from typing import NamedTuple
 
 import orjson
+from msgspec import UNSET, MsgspecError, Struct, UnsetType, convert, to_builtins
 
-from stream.snapshots.state import FORMAT, Snapshot, SnapshotError, encode_state
-from stream.wire.records import Record, place_of
+from stream.journal.format import JournalError
+from stream.kafka.port import Broker
+from stream.kafka.reading import read_partition
+from stream.wire.records import Record, TopicPartition, place_of
 from stream.wire.sections import headed
+from stream.wire.topics import Topics
+
+FORMAT = 1
 
 CHUNK_BYTES = 500_000
-"""Of a chunk's payload: well under the 1 MB that Kafka lets a record have by default."""
+"""Size of a chunk's payload: well under the 1 MB that Kafka lets a record have by default."""
 
 ROTATING_SLOTS = ("a", "b")
 IMPORT_SLOT = "import"
 
-MODEL_KEYS = "0/model"
-"""What the keys of snapshots of a shared model begin with."""
+MODEL_PARTITION = 0
+"""The partition whose task writes the snapshots of a shared model."""
+
+MODEL_KEYS = f"{MODEL_PARTITION}/model"
+"""The keys of snapshots of a shared model begin with this."""
+
+Pulse = Callable[[], None]
+"""Called again and again during long work; an exception that it raises ends the work."""
+
+
+class SnapshotError(JournalError):
+    """A snapshot that cannot be used."""
 
 
 class Message(NamedTuple):
     """A record of the snapshots topic, to be written."""
 
     key: bytes
-    value: bytes | None  # None: a chunk of an earlier, longer generation is taken away
+    value: bytes | None  # None: deletes a chunk of an earlier, longer generation
+
+
+class ChunkHead(Struct):
+    """The head of a chunk."""
+
+    format: int
+    generation: int
+    index: int
+    sha256: str
+    count: int | UnsetType = UNSET  # in the last chunk: the number of chunks
+    whole: str | UnsetType = UNSET
+
+
+class Generation(NamedTuple):
+    """A whole generation."""
+
+    number: int
+    slot: str
+    place: str  # of its first record
+    payloads: list[memoryview]
+    whole: str = ""  # SHA-256 over the chunks' checksums, which identifies its content
 
 
 class ChunkWriter:
     """Writes the chunks of one generation, a portion at a time."""
 
-    def __init__(self, chunks: Iterator[bytes], place: str, slot: str, chunks_before: int = 0) -> None:
-        """Write chunks over what a slot of a place holds, `chunks_before` of an earlier generation."""
+    def __init__(
+        self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:  # fmt: skip
+        """Write a state over `chunks_before` chunks of an earlier generation in a slot."""
         self.slot = slot
-        self.count = 0  # chunks given out so far
-        self.done = False  # whether all have been
-        self._place = place
+        self.count = 0  # chunks returned so far
+        self.done = False  # whether all were
+        self._keys = keys
         self._chunks_before = chunks_before
-        self._chunks = chunks
+        self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """The next messages, about so many bytes; at the end all that is left to do."""
+        """The next messages, about `bytes_max` bytes; the last portion ends with deletions."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
             chunk = next(self._chunks, None)
             if chunk is None:
-                gone = range(self.count, self._chunks_before)
                 self.done = True
-                return messages + [Message(message_key(self._place, self.slot, index), None) for index in gone]
-            messages.append(Message(message_key(self._place, self.slot, self.count), chunk))
+                return messages + [Message(self._key(index), None) for index in range(self.count, self._chunks_before)]
+            messages.append(Message(self._key(self.count), chunk))
             self.count += 1
             size += len(chunk)
         return messages
 
-
-class Writer(ChunkWriter):
-    """Writes the snapshot of a task. What it holds is as it was when the snapshot was taken."""
-
-    def __init__(
-        self, snapshot: Snapshot, partition: int, slot: str, chunks_before: int = 0, chunk_bytes: int = CHUNK_BYTES
-    ) -> None:
-        """Write a snapshot over what a slot holds, `chunks_before` chunks of an earlier generation."""
-        chunks = chunks_of(snapshot.position.number, encode_state(snapshot), chunk_bytes)
-        super().__init__(chunks, str(partition), slot, chunks_before)
-        self.position = snapshot.position
-        self.ledger = snapshot.ledger
+    def _key(self, index: int) -> bytes:
+        return f"{self._keys}/{self.slot}/{index}".encode()
 
 
-def other_slot(slot: str) -> str:
-    """The slot that generations alternate with."""
-    return ROTATING_SLOTS[1 - ROTATING_SLOTS.index(slot)]
-
-
-def message_key(place: str, slot: str, index: int) -> bytes:
-    """The key of a chunk's record; the place is the task's partition, or that of a shared model."""
-    return f"{place}/{slot}/{index}".encode()
-
-
-def chunks_of(number: int, parts: Iterable[bytes | memoryview], chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The chunks of a generation of this number, each made when it is asked for."""
-    digests = []
-    payloads = _cut(parts, chunk_bytes)
-    payload = next(payloads)
-    for following in payloads:
+def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
+    """The chunks of a generation, each made when it is asked for."""
+    digests: list[bytes] = []
+    payloads = _cut(state, chunk_bytes)
+    payload: bytes | None = next(payloads)
+    while payload is not None:
+        following = next(payloads, None)
         digests.append(sha256(payload).digest())
-        yield _chunk(number, len(digests) - 1, digests[-1], payload, {})
+        head = ChunkHead(FORMAT, number, len(digests) - 1, digests[-1].hex())
+        if following is None:
+            head.count, head.whole = len(digests), sha256(b"".join(digests)).hexdigest()
+        yield headed(to_builtins(head)) + payload
         payload = following
-    digests.append(sha256(payload).digest())
-    last = {"count": len(digests), "whole": sha256(b"".join(digests)).hexdigest()}
-    yield _chunk(number, len(digests) - 1, digests[-1], payload, last)
-
-
-def _chunk(generation: int, index: int, digest: bytes, payload: bytes, last: Mapping[str, Any]) -> bytes:
-    head = {"format": FORMAT, "generation": generation, "index": index, "sha256": digest.hex(), **last}
-    return b"".join((headed(head), payload))
 
 
 def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
@@ -130,129 +144,147 @@ def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[byte
         yield b"".join(waiting)
 
 
-class ChunkHead(NamedTuple):
-    """What stands at the beginning of a chunk."""
-
-    format: int
-    generation: int
-    position: int  # `index` in JSON
-    digest: str  # `sha256`
-    chunks: int | None  # `count`: in the last chunk, how many there are
-    whole: str | None
-
-
-_HEAD_TYPES = (int, int, int, str, int | None, str | None)
-
-
 def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
-    """Head and payload of a chunk; None when it is not one, or not as it was written."""
+    """Head and payload of a chunk; None if it is not one, or not as it was written."""
+    start = 4 + int.from_bytes(chunk[:4], "little")
     try:
-        fields, start = _head_at(memoryview(chunk), 0)
-        head = ChunkHead(
-            fields["format"], fields["generation"], fields["index"], fields["sha256"],
-            fields.get("count"), fields.get("whole"),
-        )  # fmt: skip
-    except (ValueError, KeyError, TypeError):
-        return None
-    if not all(map(isinstance, head, _HEAD_TYPES)):
+        head = convert(orjson.loads(chunk[4:start]), ChunkHead)
+    except (ValueError, MsgspecError):
         return None
     payload = memoryview(chunk)[start:]
-    return (head, payload) if sha256(payload).hexdigest() == head.digest else None
-
-
-def _head_at(data: memoryview, start: int) -> tuple[dict[str, Any], int]:
-    """A JSON object and its length before it; and where what follows begins."""
-    end = start + 4 + int.from_bytes(data[start : start + 4], "little")
-    if end > len(data):
-        raise ValueError(f"a head of {end - start} bytes in {len(data)}")
-    return dict(orjson.loads(data[start + 4 : end])), end
-
-
-class Generation(NamedTuple):
-    """A whole generation, as it is stored."""
-
-    number: int
-    slot: str
-    place: str  # of its first record
-    payloads: list[memoryview]
-    whole: str = ""  # SHA-256 over the chunks' checksums: a name for what is in it
+    return (head, payload) if sha256(payload).hexdigest() == head.sha256 else None
 
 
 class Stored:
-    """The snapshots of a task, or of a shared model, in a topic: the newest whole generation among its records."""
+    """The snapshots of a task, or of a shared model: the newest whole generation, and the slot of the next."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
-        """Look for the newest generation, or for the newest up to a number.
+        """Find the newest generation, or the newest up to a number.
 
         Args:
-            keys: what keys begin with: the task's partition, or MODEL_KEYS.
-            number_max: of a generation; None: the newest one is looked for.
+            keys: prefix of the keys: the task's partition, or MODEL_KEYS.
+            number_max: greatest number of a generation; None: any.
         """
-        self._keys_prefix = keys
+        self.keys = keys
         self.newest: Generation | None = None
         self.imported: Generation | None = None
+        self.next_slot = ROTATING_SLOTS[0]
+        self.taken_ms = -1  # stream time of the newest, or of when the interval began; -1: not known yet
+        self.taken_of: object = None  # its version or ledger: a state with the same needs no other snapshot
         self._number_max = number_max
-        self._keys: dict[str, set[int]] = {}
-        self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # and the digests of its chunks
+        self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
+        self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # with the digests of its chunks
 
     def add(self, record: Record) -> None:
-        """Take in the next record; what is no chunk of these snapshots is passed over.
+        """Read the next record; records that are no chunk of these snapshots are skipped.
 
         Raises:
             SnapshotError: it is of another format.
         """
         try:
-            keys, slot, index = (record.key or b"").decode().rsplit("/", 2)
-            key_index = int(index)
+            keys, slot, text = (record.key or b"").decode().rsplit("/", 2)
+            index = int(text)
         except ValueError:
             return
-        if keys != self._keys_prefix:
+        if keys != self.keys or slot not in self._chunks:
             return
         if record.value is None:
-            self._keys.get(slot, set()).discard(key_index)
+            self._chunks[slot].discard(index)
             return
         decoded = decode_chunk(record.value)
-        if decoded is None or decoded[0].position != key_index:
+        if decoded is None or decoded[0].index != index:
             self._begun.pop(slot, None)
             return
-        self._keys.setdefault(slot, set()).add(key_index)
+        self._chunks[slot].add(index)
         head, payload = decoded
         if head.format != FORMAT:
             raise SnapshotError(
                 f"{place_of(record)}: generation {head.generation}: expected format {FORMAT}; got {head.format}"
             )
-        begun = self._begun.get(slot)
-        if head.position == 0:
-            begun = self._begun[slot] = Generation(head.generation, slot, place_of(record), []), []
-        elif begun is None or (begun[0].number, len(begun[1])) != (head.generation, head.position):
-            self._begun.pop(slot, None)
+        if index == 0:
+            self._begun[slot] = Generation(head.generation, slot, place_of(record), []), []
+        begun = self._begun.pop(slot, None)
+        if begun is None or (begun[0].number, len(begun[1])) != (head.generation, index):
             return
         generation, digests = begun
-        digests.append(bytes.fromhex(head.digest))
+        digests.append(bytes.fromhex(head.sha256))
         generation.payloads.append(payload)
-        if head.chunks is not None:
-            self._finish(generation, digests, head)
+        if head.count is UNSET:
+            self._begun[slot] = begun
+        elif (head.count, head.whole) == (len(digests), sha256(b"".join(digests)).hexdigest()):
+            self._add_whole(generation._replace(whole=str(head.whole)))
 
-    def _finish(self, generation: Generation, digests: list[bytes], last: ChunkHead) -> None:
-        del self._begun[generation.slot]
-        if (last.chunks, last.whole) != (len(digests), sha256(b"".join(digests)).hexdigest()):
-            return
-        generation = generation._replace(whole=last.whole or "")
+    def _add_whole(self, generation: Generation) -> None:
         if generation.slot == IMPORT_SLOT:
             self.imported = generation
         elif self._number_max is not None and generation.number > self._number_max:
             return
         elif self.newest is None or generation.number > self.newest.number:
             self.newest = generation
+            self.next_slot = _other(generation.slot)
 
     def chunks_in(self, slot: str) -> int:
-        """How many chunks of a slot must be written over or taken away.
+        """Chunks in a slot, which the next generation must overwrite or delete.
 
-        They follow on each other. A key far behind them is another program's, and would be an endless number of chunks.
+        They are consecutive. A key far behind them is of another program, and would be an endless number of chunks.
         """
-        found = self._keys.get(slot, set())
-        return next(index for index in itertools.count() if index not in found)
+        return next(index for index in count() if index not in self._chunks[slot])
 
-    def next_slot(self) -> str:
-        """Where the next generation goes: not where the newest whole one stands."""
-        return ROTATING_SLOTS[0] if self.newest is None else other_slot(self.newest.slot)
+    def writer(self, number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> ChunkWriter:
+        """A writer of the next generation."""
+        slot = self.next_slot
+        return ChunkWriter(number, state, self.keys, slot, self.chunks_in(slot), chunk_bytes)
+
+    def wrote(self, writer: ChunkWriter) -> None:
+        """Note that a generation was committed."""
+        self._chunks[writer.slot] = set(range(writer.count))
+        self.next_slot = _other(writer.slot)
+
+    def release(self) -> None:
+        """Free the memory of the generations' payloads."""
+        for generation in filter(None, (self.newest, self.imported)):
+            generation.payloads.clear()
+
+
+def _other(slot: str) -> str:
+    return ROTATING_SLOTS[1 - ROTATING_SLOTS.index(slot)]
+
+
+def read_snapshots(
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    number_max: int | None = None,
+    pulse: Pulse = lambda: None,
+    *,
+    keys: str | None = None,
+) -> Stored:
+    """The snapshots of a task, or of a shared model.
+
+    Args:
+        broker: where the topics are.
+        topics: the topics.
+        partition: of the snapshots topic.
+        number_max: greatest number of a generation; None: any.
+        pulse: called after each record.
+        keys: prefix of the keys; None: that of the partition's task.
+
+    Raises:
+        SnapshotError: one is of another format.
+    """
+    stored = Stored(str(partition) if keys is None else keys, number_max)
+    for record in read_partition(broker, TopicPartition(topics.snapshots, partition)):
+        stored.add(record)
+        pulse()
+    return stored
+
+
+def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> Stored:
+    """The snapshots of a shared model; see `read_snapshots`."""
+    return read_snapshots(broker, topics, MODEL_PARTITION, pulse=pulse, keys=MODEL_KEYS)
+
+
+def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
+    """The digest of the model that was imported for all tasks, see `Generation.whole`; None: they start without one."""
+    imported = read_model_snapshots(broker, topics, pulse).imported
+    return None if imported is None else imported.whole

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stream.journal.format import JournalError, JournalStep, Opening, SettingsChange
+from stream.journal.format import JournalError, JournalStep
 from stream.journal.reading import read_journal
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
@@ -153,31 +153,20 @@ def _gone(broker: Broker, topics: Topics, partition: int, books: _Books) -> tupl
 
 
 def _read_journal(broker: Broker, tp: TopicPartition, books: _Books) -> None:
-    """The settings that a journal holds, and its steps."""
-
-    def pass_over(record: Record) -> None:
-        books.is_foreign(place_of(record), "it has no header of a journal's record, and nothing that looks like one")
-
-    for record, entry in read_journal(broker, tp, open_ms=OPEN_MS, pass_over=pass_over):
-        if isinstance(entry, Opening):
-            books.settings = SettingsByStep(entry.settings, books.evidence.stream_ms)
-            books.made = StepPredictions() if entry.settings.model == "shared" else None
-        elif books.settings is None:
-            raise JournalError(
-                f"{tp.topic}/{tp.partition}: the record that opens the journal is gone; nothing can be audited"
-            )
-        elif isinstance(entry, SettingsChange):
-            _take_change(books, books.settings, entry, f"journal at offset {record.offset}")
-        else:
-            _take_step(books, books.settings, entry, f"journal at offset {record.offset}")
-
-
-def _take_change(books: _Books, settings: SettingsByStep, change: SettingsChange, place: str) -> None:
-    last = books.last
-    if change.number != last.number + 1:
-        books.fault(f"{place}: settings from step {change.number} on do not follow on step {last.number}")
-    if wrong := settings.change(change):
-        books.fault(f"{place}: {wrong}")
+    """Read the settings and steps of a journal."""
+    for record, step in read_journal(broker, tp, open_ms=OPEN_MS):
+        place = f"journal at offset {record.offset}"
+        if books.settings is None:
+            if step.settings is None or step.number != 1:
+                raise JournalError(
+                    f"{tp.topic}/{tp.partition}: expected step 1 with the task's settings; got step {step.number}: the "
+                    "first record of the journal is gone, and nothing can be audited"
+                )
+            books.settings = SettingsByStep(step.settings, books.evidence.stream_ms)
+            books.made = StepPredictions() if step.settings.model == "shared" else None
+        elif step.settings is not None and (wrong := books.settings.change(step.number, step.settings)):
+            books.fault(f"{place}: {wrong}")
+        _take_step(books, books.settings, step, place)
 
 
 def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place: str) -> None:
@@ -187,8 +176,8 @@ def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place
         books.fault(f"{place}: step {step.number} does not follow on {last.number}")
     if step.settings_from != settings.settings_from:
         books.fault(
-            f"{place}: step {step.number} was made under the settings of step {step.settings_from}; the journal holds "
-            f"those of step {settings.settings_from} before it, 0 being the opening's"
+            f"{place}: step {step.number} has the settings of step {step.settings_from}; the journal holds those of "
+            f"step {settings.settings_from} before it"
         )
     if step.alarms > last.alarms:
         raised = step.alarms - last.alarms

@@ -9,19 +9,24 @@ from dataclasses import asdict
 from typing import Any
 
 from stream.journal.digests import state_digest
-from stream.journal.format import JournalError, JournalStep, decode_step, is_foreign
-from stream.journal.reading import last_step, read_journal
+from stream.journal.format import JournalError, JournalStep, decode_step
+from stream.journal.reading import last_step, pipeline_settings, read_from_step, read_journal, settings_in_force
 from stream.journal.recover import Progress, Recovered, rebuild
-from stream.journal.settings_reading import pipeline_settings, settings_in_force
-from stream.journal.stored_settings import named, task_settings
+from stream.journal.stored_settings import PARAMETER, check_settings, task_settings
 from stream.kafka.browsing import met_before, offset_at
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import ParameterError, create
-from stream.snapshots.chunks import IMPORT_SLOT, ChunkWriter, Stored, Writer
-from stream.snapshots.model import PARTITION, ModelSnapshot, model_writer, read_model_snapshots
-from stream.snapshots.reading import read_snapshots
-from stream.snapshots.state import Position, Snapshot
+from stream.snapshots.chunks import (
+    IMPORT_SLOT,
+    MODEL_KEYS,
+    MODEL_PARTITION,
+    ChunkWriter,
+    Stored,
+    read_model_snapshots,
+    read_snapshots,
+)
+from stream.snapshots.state import ModelSnapshot, Snapshot, encode
 from stream.task.join import Overflows
 from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, _identity
 from stream.verifying.replicas import replica_at
@@ -91,9 +96,9 @@ def _model_of(topics: Topics, partition: int, recovered: Recovered) -> Model:
         "position": {
             "topics": topics.contexts.removesuffix("contexts"),
             "partition": partition,
-            "journal": recovered.number,
-            "contexts": recovered.contexts_offset,
-            "feedback": recovered.feedback_offset,
+            "journal": recovered.step.number,
+            "contexts": recovered.step.contexts[1],
+            "feedback": recovered.step.feedback[1],
             "watermark_ms": task.join.stream_ms,
         },
         "updates": task.updates,
@@ -144,9 +149,9 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
     Raises:
         ModelError: the journal does not hold it.
     """
-    for _, entry in read_journal(broker, journal):
-        if isinstance(entry, JournalStep) and entry.number == number:
-            return entry.updates
+    _, step = next(read_from_step(broker, journal, number), (None, None))
+    if step is not None and step.number == number:
+        return step.updates
     raise ModelError(f"{journal.topic}/{journal.partition} holds no step {number}")
 
 
@@ -159,12 +164,10 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
     """
     found = None
     for record in met_before(broker, journal, at_ms + 1):
-        entry = None if is_foreign(record) else decode_step(record)
-        if isinstance(entry, JournalStep):
-            found = entry.number
+        found = decode_step(record).number
     if found is None:
-        steps = (record for record, entry in read_journal(broker, journal) if isinstance(entry, JournalStep))
-        raise TooEarlyError(f"{journal.topic}/{journal.partition}", at_ms, next(steps).append_ms)
+        record, _ = next(read_journal(broker, journal))
+        raise TooEarlyError(f"{journal.topic}/{journal.partition}", at_ms, record.append_ms)
     return found
 
 
@@ -184,14 +187,13 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
         raise ModelError(
             f"the tasks of {topics.contexts} share a model: none can be given one of its own; take other topics"
         )
-    settings = _identity(model.meta)
-    position = Position(0, 0, 0, 0, 0)
+    step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
     nothing: tuple[list[str], list[Any]] = ([], [])
     snapshot = Snapshot(
-        settings, position, model.meta["updates"], 0, (), 0, Ledger(), Overflows(), model.state, nothing, nothing,
-        (*nothing, []),
-    )  # fmt: skip
-    _import(broker, topics, [partition], Writer(snapshot, partition, IMPORT_SLOT), transactional_id)
+        _model_settings(model), step, 0, (), 0, Overflows(), model.state, nothing, nothing, (*nothing, [])
+    )
+    writer = ChunkWriter(0, encode(snapshot), str(partition), IMPORT_SLOT)
+    _import(broker, topics, [partition], writer, transactional_id)
 
 
 def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: Model, transactional_id: str) -> None:
@@ -203,8 +205,16 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
         ModelError: a learner has begun, another model was imported, or the state does not fit its learner.
     """
     _check_fits(model)
-    snapshot = ModelSnapshot(_identity(model.meta), 0, model.meta["updates"], 0, {}, model.state)
-    _import(broker, topics, range(partitions), model_writer(snapshot, IMPORT_SLOT, 0), transactional_id)
+    snapshot = ModelSnapshot(_model_settings(model), 0, model.meta["updates"], 0, {}, model.state)
+    writer = ChunkWriter(0, encode(snapshot), MODEL_KEYS, IMPORT_SLOT)
+    _import(broker, topics, range(partitions), writer, transactional_id)
+
+
+def _model_settings(model: Model) -> dict[str, Any]:
+    """Its settings as they are stored."""
+    identity = _identity(model.meta)
+    parameters = {PARAMETER + name: value for name, value in identity.pop("parameters").items()}
+    return check_settings({**identity, **parameters})
 
 
 def _check_fits(model: Model) -> None:
@@ -212,7 +222,7 @@ def _check_fits(model: Model) -> None:
         create(
             model.meta["learner"], model.meta["n_classes"], model.meta["n_features"], **model.meta["parameters"]
         ).load(model.state)
-        named(_identity(model.meta))
+        _model_settings(model)
     except (ParameterError, ValueError, TypeError) as error:
         raise ModelError(f"the model does not fit its learner: {error}") from error
 
@@ -247,7 +257,7 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
         if not holding and _holds_model(read_model_snapshots(broker, topics)):
-            holding = [PARTITION]  # one of all partitions
+            holding = [MODEL_PARTITION]  # one of all partitions
     except JournalError as error:
         raise ModelError(str(error)) from error
     if holding:

@@ -30,13 +30,12 @@ class Replay(NamedTuple):
     state: str  # the digest of the replayed learner's state alone, as `onebit run` shows it
     fault: str  # why it could not be done; empty when it could
     version: int | None = None  # of a shared model, whose state it then is
-    warning: str = ""  # why it cannot be told whether both are the same
     foreign: str = ""  # what other programs have written under the numbers of steps, where that can be told; for people
 
     @property
     def ok(self) -> bool:
         """Whether both ways came to the same state, to the bit."""
-        return bool(self.warning) or (not self.fault and self.replayed == self.recovered)
+        return not self.fault and self.replayed == self.recovered
 
 
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
@@ -56,7 +55,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         if recovered.task.settings.model == "shared":
             log = LogAgain(broker, topics, recovered.task.settings, partition)
         published = _Published(broker, topics, partition, passes_over=log is not None)
-        number = recovered.number
+        number = recovered.step.number
         newest = recovered.stored.newest
         recovered_digest = task_digest(recovered.task)
 
@@ -73,16 +72,12 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
         if log is not None:
             log.read_to_end(number)
     except (JournalError, UpdatesError) as error:
-        if log is not None and (elsewhere := log.made_elsewhere()):
-            return Replay(partition, 0, 0, "", "", "", "", warning=f"{elsewhere}: {error}")
         return Replay(partition, 0, 0, "", "", "", str(error))
     state = state_digest([alone.learner.state()])
     snapshot = 0 if newest is None else newest.number
-    version, warning = (None, "") if log is None else (log.replica.version, log.warning)
+    version = None if log is None else log.replica.version
     foreign = published.foreign.told("its predictions and examples") if published.foreign.records else ""
-    return Replay(
-        partition, number, snapshot, task_digest(alone), recovered_digest, state, "", version, warning, foreign
-    )
+    return Replay(partition, number, snapshot, task_digest(alone), recovered_digest, state, "", version, foreign)
 
 
 class _Published:

@@ -4,8 +4,8 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
-from stream.snapshots.chunks import Generation
-from stream.snapshots.model import decode_model, read_model_snapshots, restore_model
+from stream.snapshots.chunks import Generation, read_model_snapshots
+from stream.snapshots.state import decode_model, restore_model
 from stream.task.settings import TaskSettings
 from stream.verifying.model_files import ModelError
 from stream.wire.records import Record, TopicPartition

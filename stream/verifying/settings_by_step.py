@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stream.journal.format import SettingsChange
 from stream.journal.resolve import SettingsDifferError, resolve
-from stream.journal.stored_settings import by_name
+from stream.journal.stored_settings import stored_settings
 from stream.task.settings import TaskSettings
 
 
@@ -36,15 +35,15 @@ class SettingsByStep:
 
     @property
     def settings_from(self) -> int:
-        """The first step under the latest settings, as the journal's steps name it: 0 for the opening's."""
-        return self.spans[-1].first_step if len(self.spans) > 1 else 0
+        """The first step under the latest settings."""
+        return self.spans[-1].first_step
 
-    def change(self, change: SettingsChange) -> str:
-        """Take in a change of the journal; what is wrong with it, or nothing."""
+    def change(self, step: int, settings: TaskSettings) -> str:
+        """Add the settings from a step on, and return what is wrong with the change; empty: nothing."""
         before = self.latest
-        self.spans.append(Span(change.number, change.settings))
+        self.spans.append(Span(step, settings))
         try:
-            resolve(by_name(before), change.settings, change=True, place="the journal before")
+            resolve(stored_settings(before), settings, change=True, place="the journal before")
         except SettingsDifferError as error:
             return str(error)
         return ""

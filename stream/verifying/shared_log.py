@@ -2,26 +2,22 @@
 
     log        a record holds as many entries as its step's journal says, and none is missing between
     journals   no step was decided on a version that the log had not reached
-    replicas   told at one version they are equal to the bit, if all were made on one processor with one software: they,
-               and the snapshots of the model before, from which they may descend
+    replicas   equal to the bit at equal versions
 
 Nothing is computed again here; `stream.verifying.shared_replay` does that.
 """
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from stream.journal.format import JournalStep, ReplicaTold
-from stream.journal.reading import read_journal
-from stream.journal.settings_reading import pipeline_settings
+from stream.journal.format import JournalStep, ReplicaDigest
+from stream.journal.reading import pipeline_settings, read_journal
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.run_report import Behind, ReplicaReport
-from stream.snapshots.model import PARTITION
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.updates import Update, UpdatesError, decode_update
@@ -36,14 +32,11 @@ class Told(NamedTuple):
     step: int
     version: int
     append_ms: int
-    replica: ReplicaTold
+    replica: ReplicaDigest
 
     def __str__(self) -> str:
         """For people."""
-        return (
-            f"{self.replica.instance} in step {self.step} of partition {self.partition}: {self.replica.sha256[:16]}, "
-            f"with {self.replica.made_with}"
-        )
+        return f"{self.replica.instance} in step {self.step} of partition {self.partition}: {self.replica.sha256[:16]}"
 
 
 class LogFinding(NamedTuple):
@@ -136,8 +129,6 @@ class _LogAudit:
         steps = self._steps[partition] = _Steps()
         wrote = 0
         for record, entry in read_journal(broker, TopicPartition(self._topics.journal, partition), open_ms=OPEN_MS):
-            if not isinstance(entry, JournalStep):
-                continue
             steps.add(entry)
             place = f"step {entry.number} of {self._topics.journal}/{partition}"
             if entry.log is None:
@@ -237,18 +228,12 @@ class _LogAudit:
         for told in self._told:
             by_version[told.version].append(told)
         for version, found in sorted(by_version.items()):
-            for one, other in _that_differ(found):
-                message = f"the replicas of version {version} differ: {one}; {other}"
-                if one.replica.made_with == other.replica.made_with and self._was_here_alone(one, other):
-                    self._fault(message)
-                elif message not in self.warnings:
-                    self.warnings.append(message)
-
-    def _was_here_alone(self, one: Told, other: Told) -> bool:
-        """Whether nobody had written snapshots of the model before, with another processor or software."""
-        until_ms = max(one.append_ms, other.append_ms)
-        writers = (told for told in self._told if told.partition == PARTITION and told.append_ms <= until_ms)
-        return all(told.replica.made_with == one.replica.made_with for told in writers)
+            for one in found[1:]:
+                if one.replica.sha256 != found[0].replica.sha256:
+                    self._fault(
+                        f"the replicas of version {version} differ: {found[0]}; {one}: expected one processor type and "
+                        "one version of Onebit, Python and numpy for all learners"
+                    )
 
     def behind(self) -> Behind | None:
         if not self._behind:
@@ -266,11 +251,3 @@ class _LogAudit:
     def _fault(self, message: str) -> None:
         if len(self.faults) < FAULTS_SHOWN_MAX:
             self.faults.append(message)
-
-
-def _that_differ(found: list[Told]) -> Iterator[tuple[Told, Told]]:
-    """Each with the first of another digest; those of one make first."""
-    for place, one in enumerate(found):
-        others = [other for other in found[:place] if other.replica.sha256 != one.replica.sha256]
-        if others:
-            yield min(others, key=lambda other: other.replica.made_with != one.replica.made_with), one

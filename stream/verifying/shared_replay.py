@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 from stream.journal.commit import predictions_digest
 from stream.journal.digests import state_digest
-from stream.journal.format import JournalError, JournalStep, LogStep, ReplicaTold
-from stream.journal.reading import read_journal
+from stream.journal.format import JournalError, JournalStep, LogStep
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
-from stream.reporting.versions import processor, versions
 from stream.shared.view import View
-from stream.snapshots.model import PARTITION, decode_model, read_model_snapshots
+from stream.snapshots.chunks import MODEL_PARTITION, read_model_snapshots
+from stream.snapshots.state import decode_model
 from stream.task.settings import TaskSettings
 from stream.task.task import Effects, Task
 from stream.verifying.replicas import fresh_replica
@@ -26,8 +25,6 @@ class LogAgain:
 
     What a step had for the log must stand there byte for byte, and each digest that the task's journal tells of a
     replica must be the one that this replica has at that version. So must the newest snapshot of the model.
-
-    A replica may descend from a snapshot, and so from the processor of whoever wrote that: the tasks of partition 0.
     """
 
     def __init__(self, broker: Broker, topics: Topics, settings: TaskSettings, partition: int) -> None:
@@ -38,7 +35,6 @@ class LogAgain:
         """
         stored = read_model_snapshots(broker, topics)
         self.replica = fresh_replica(settings, stored.imported)
-        self.warning = ""  # of a replica that was not this one, and was made on another processor or by other software
         self._broker = broker
         self._topics = topics
         self._partition = partition
@@ -46,25 +42,8 @@ class LogAgain:
         self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
         self._expected: deque[tuple[int, bytes]] = deque()  # steps, and what each had for the log
         self._log_step: LogStep | None = None  # of the step that is made again
-        self._elsewhere = ""  # where the steps are made that are made again now; empty: here
-        newest = stored.newest if partition == PARTITION else None
+        newest = stored.newest if partition == MODEL_PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
-
-    def made_elsewhere(self) -> str:
-        """On what the steps that are made again were made, if that is not what this process has; for people.
-
-        Or else, on what snapshots of the model may have been made up to the version that is reached.
-        """
-        if self._elsewhere:
-            return self._elsewhere
-        for _, entry in read_journal(self._broker, TopicPartition(self._topics.journal, PARTITION), open_ms=OPEN_MS):
-            if not isinstance(entry, JournalStep):
-                continue
-            if entry.updates > self.replica.version:
-                break
-            if entry.replica is not None and (elsewhere := _elsewhere(entry.replica)):
-                return f"snapshots of the model may have been {elsewhere}"
-        return ""
 
     def advance(self, task: Task, step: JournalStep) -> None:
         """Have a task see the model as it was when a step was decided.
@@ -84,7 +63,6 @@ class LogAgain:
             )
         self._log_step = step.log
         if step.replica is not None:
-            self._elsewhere = _elsewhere(step.replica)
             self._compare(step.replica.sha256, f"{step.replica.instance} had at step {step.number}")
 
     def expect(self, number: int, effects: Effects) -> None:
@@ -149,16 +127,8 @@ class LogAgain:
 
     def _compare(self, told: str, whose: str) -> None:
         if (found := state_digest([self.replica.learner.state()])) != told:
-            message = (
+            raise JournalError(
                 f"the log up to version {self.replica.version:,} gives the model {found[:16]}; the one that {whose} is "
-                f"{told[:16]}"
+                f"{told[:16]}; run this with the versions of Onebit, Python and numpy and on the processor type of the "
+                "learners"
             )
-            if not (elsewhere := self.made_elsewhere()):
-                raise JournalError(message)
-            self.warning = self.warning or f"{elsewhere}: {message}"
-
-
-def _elsewhere(told: ReplicaTold) -> str:
-    """On what a replica was made, if that is not what this process has; for people."""
-    here = processor(), versions()
-    return "" if (told.processor, told.versions) == here else f"made with {told.made_with}, and here on {here[0]}"

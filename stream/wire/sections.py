@@ -28,7 +28,7 @@ class Section(NamedTuple):
 def encode_section(section: Section) -> Iterator[bytes | memoryview]:
     """The bytes of a section, in parts."""
     arrays = [
-        (name, np.ascontiguousarray(array, array.dtype.newbyteorder("<"))) for name, array in section.arrays.items()
+        (name, np.asarray(array, array.dtype.newbyteorder("<"), order="C")) for name, array in section.arrays.items()
     ]
     described = [(name, array.dtype.str, array.shape) for name, array in arrays]
     yield headed({"name": section.name, "values": dict(section.values), "arrays": described})

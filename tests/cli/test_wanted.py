@@ -11,7 +11,7 @@ from stream.cli.settings import Settings
 from stream.cli.sources import load_settings
 from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
 from stream.journal.resolve import SettingsDifferError
-from stream.journal.stored_settings import MODEL_SETTINGS, by_name, named, stored_settings
+from stream.journal.stored_settings import model_settings, stored_settings
 from stream.learners import ParameterError, check_parameters
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
@@ -30,12 +30,12 @@ PLACE = "own.journal"
 
 
 def wanted(begun: TaskSettings | None, *, change: bool = False, **given: Any) -> TaskSettings:
-    return wanted_settings(load_settings(given), by_name(begun) if begun else {}, PLACE, change=change).task
+    return wanted_settings(load_settings(given), stored_settings(begun) if begun else {}, PLACE, change=change).task
 
 
 def test_learner_of_which_only_the_topics_are_given_goes_on_with_all_that_the_pipeline_has() -> None:
     settings = load_settings({"topic_prefix": "own."})
-    assert wanted_settings(settings, by_name(BEGUN), PLACE) == (BEGUN, 4, frozenset())
+    assert wanted_settings(settings, stored_settings(BEGUN), PLACE) == (BEGUN, 4, frozenset())
 
 
 def test_new_pipeline_has_the_data_set_of_today_and_the_learner_that_fits_it() -> None:
@@ -74,7 +74,8 @@ def test_what_auto_takes_is_stored_by_its_own_name_with_all_its_parameters() -> 
         pass
     stored = pipeline.values(TOPICS.journal)[0]["settings"]
     assert stored["learner"] == "late-ucb"
-    assert stored["parameters"] == check_parameters("late-ucb", {})
+    expected = {f"parameters.{name}": value for name, value in check_parameters("late-ucb", {}).items()}
+    assert {name: value for name, value in stored.items() if name.startswith("parameters.")} == expected
     assert program.tasks[0].settings.learner == "late-ucb"
 
 
@@ -84,7 +85,7 @@ def test_what_the_user_gives_for_the_learner_that_auto_takes_wins() -> None:
 
 
 def test_every_setting_of_a_task_has_a_name_of_the_journal() -> None:
-    names = {name for name in by_name(BEGUN) if not name.startswith("parameters.")}
+    names = {name for name in stored_settings(BEGUN) if not name.startswith("parameters.")}
     assert set(STORED_NAMES.values()) == names - {"dated_by"}  # virtual time sets it, no user does
     assert STORED_NAMES.keys() <= Settings.model_fields.keys()
 
@@ -101,7 +102,7 @@ def test_setting_is_given_by_flag_variable_or_file(
     settings = load_settings({"window": "5s"} if source == "flag" else {})
     assert given_settings(settings) == {"window_ms"}
     with pytest.raises(SettingsDifferError, match=r"^own.journal has window_ms = 1000; got 5000: start"):
-        wanted_settings(settings, by_name(BEGUN), PLACE)
+        wanted_settings(settings, stored_settings(BEGUN), PLACE)
     assert given_settings(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
 
 
@@ -162,13 +163,13 @@ def test_pipeline_keeps_the_model_that_it_has_unless_another_one_is_given(begun:
     has = replace(BEGUN, model=begun)
     for given in ({}, {"model": "auto"}, {"model": begun}):
         for model in ("own", "shared"):
-            assert wanted_settings(load_settings(given), by_name(has), PLACE, model).task.model == begun
+            assert wanted_settings(load_settings(given), stored_settings(has), PLACE, model).task.model == begun
     with pytest.raises(SettingsDifferError, match=f"model = '{begun}'; got "):
         wanted(has, model="own" if begun == "shared" else "shared")
 
 
 def test_model_that_was_imported_says_what_learner_begins_with_it() -> None:
-    model = {"model": "own", **named({name: stored_settings(BEGUN)[name] for name in MODEL_SETTINGS})}
+    model = {"model": "own", **model_settings(BEGUN)}
     made = wanted_settings(load_settings({"window": "5s"}), model, PLACE, "shared").task
     assert made.model == "own"
     assert (made.learner, made.n_classes, made.parameters, made.join.window_ms, made.seed) == (

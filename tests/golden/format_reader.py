@@ -13,9 +13,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-NEEDED = object()
-"""Marks a column that is always there; anything else that is declared is what it means where it is absent."""
-
 LEDGER = (
     "contexts", "decided", "context_duplicates", "context_malformed",
     "feedback", "matched", "expired", "pending", "late", "feedback_duplicates", "conflicts",
@@ -24,13 +21,14 @@ LEDGER = (
 )  # fmt: skip
 """The names of all counts."""
 
-MODEL_SETTINGS = ("learner", "n_classes", "n_features", "parameters")
+PARAMETER = "parameters."
+MODEL_SETTINGS = ("learner", "n_classes", "n_features")
 SETTINGS = (
     *MODEL_SETTINGS, "seed", "on_expiry", "late", "play", "reward", "propensity_min", "features",
     "class_names", "model", "dated_by", "window_ms", "orphan_ms", "retain_ms", "pending_max", "orphans_max",
     "retained_max",
 )  # fmt: skip
-"""The settings of a task."""
+"""The settings of a task, without the learner's parameters."""
 
 FORMAT = 1
 """Of everything that is read here."""
@@ -63,14 +61,15 @@ def counts(stored: Mapping[str, int]) -> dict[str, int]:
 
 def settings(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a task by their names."""
-    known(stored, SETTINGS)
-    return {name: stored[name] for name in SETTINGS}
+    parameters = {name: value for name, value in stored.items() if name.startswith(PARAMETER)}
+    known(stored.keys() - parameters.keys(), SETTINGS)
+    return {name: stored[name] for name in SETTINGS} | parameters
 
 
 class Step(NamedTuple):
     """A step, as a journal holds it."""
 
-    n: int
+    number: int
     contexts: tuple[int, int]
     feedback: tuple[int, int]
     updates: int
@@ -87,44 +86,34 @@ class Journal(NamedTuple):
     """A whole journal."""
 
     imported: str | None
-    settings: dict[str, Any]  # with which it began
     steps: list[Step]
 
 
 def journal(records: Iterable[tuple[bytes, bytes]]) -> Journal:
     """The journal in the headers `onebit-version` and the values of its records, from the first one on."""
-    remaining = iter(records)
-    first, opening = next(remaining)
-    known_format(int(first))
-    opening_fields = json.loads(opening)
-    assert opening_fields["n"] == 0
-    begun = in_force = settings(opening_fields["settings"])
-    settings_from, changed = 0, False
+    imported = None
     steps: list[Step] = []
-    for version, value in remaining:
+    for version, value in records:
         known_format(int(version))
         fields = json.loads(value)
-        assert fields["n"] == len(steps) + 1
-        changed, was_changed = "settings" in fields, changed
-        if changed:
-            assert not was_changed, "a change stands right before its step"
-            settings_from, in_force = fields["n"], settings(fields["settings"])
-            continue
-        step = _step(fields, in_force)
-        assert step.settings_from == settings_from, "the record of a change is missing"
-        steps.append(step)
-    return Journal(opening_fields.get("import"), begun, steps)
+        imported = fields.get("imported", imported)
+        number, changed = len(steps) + 1, "settings" in fields
+        assert fields["number"] == number
+        assert changed or steps, "the first step has settings"
+        assert fields["settings_from"] == (number if changed else steps[-1].settings_from)
+        steps.append(_step(fields, settings(fields["settings"]) if changed else steps[-1].settings))
+    return Journal(imported, steps)
 
 
 def _step(fields: Mapping[str, Any], in_force: dict[str, Any]) -> Step:
     return Step(
-        fields["n"],
+        fields["number"],
         (fields["contexts"][0], fields["contexts"][1]),
         (fields["feedback"][0], fields["feedback"][1]),
-        fields["updates"],
-        counts(fields["ledger"]),
+        fields.get("updates", 0),
+        counts(fields.get("ledger", {})),
         fields["partitions"],
-        fields.get("settings_from", 0),
+        fields["settings_from"],
         in_force,
         fields.get("alarms", 0),
         fields.get("log"),
@@ -232,10 +221,7 @@ class Generation(NamedTuple):
                 continue
             parts |= section.values.get("values", {})
             for name, array in section.arrays.items():
-                if section.values.get("python"):
-                    parts[name] = array.entries()[0]
-                else:
-                    parts[name] = array._replace(shape=()) if section.values["scalar"] else array
+                parts[name] = array.entries()[0] if section.values.get("python") else array
         return parts
 
     def of(self, name: str) -> list["Entry"]:
@@ -311,7 +297,7 @@ def rows(arrays: Arrays, name: str) -> list[Any]:
 
 def blobs(arrays: Arrays, name: str) -> list[Any]:
     """A column of bytes."""
-    lengths, content = arrays[f"{name}.lengths"].entries(), arrays[f"{name}.bytes"].content
+    lengths, content = arrays[f"{name}.lengths"].entries(), arrays[f"{name}.items"].content
     parts = iter(split(content, [length for length in lengths if length >= 0]))
     return [None if length < 0 else next(parts) for length in lengths]
 
@@ -321,11 +307,9 @@ def texts(arrays: Arrays, name: str) -> list[Any]:
     return [None if blob is None else blob.decode() for blob in blobs(arrays, name)]
 
 
-def sparse(arrays: Arrays, name: str) -> list[Any]:
-    """The column of contexts."""
-    lengths = arrays["nnz"].entries()
-    indices, values = (split(arrays[f"{name}.{part}"].entries(), lengths) for part in ("indices", "values"))
-    return [dict(zip(*each, strict=True)) for each in zip(indices, values, strict=True)]
+def lists(arrays: Arrays, name: str) -> list[Any]:
+    """A column of lists of numbers."""
+    return split(arrays[f"{name}.items"].entries(), arrays[f"{name}.lengths"].entries())
 
 
 def headers(arrays: Arrays, name: str) -> list[Any]:
@@ -340,48 +324,25 @@ def split(joined: Any, lengths: Sequence[int]) -> list[Any]:
     return [joined[start:end] for start, end in pairwise(ends)]
 
 
-class Column(NamedTuple):
-    """A column of a block, and what it means where it is absent."""
+Column = Callable[[Arrays, str], list[Any]]
+"""Reads a column of a block."""
 
-    read: Callable[[Arrays, str], list[Any]]
-    absent: Any = NEEDED
-
-
+PENDING: Mapping[str, Column] = {
+    "id": texts, "decided_ms": numbers, "action": numbers, "greedy": numbers, "propensity": numbers, "scores": rows,
+    "logged": rows, "indices": lists, "values": lists,
+}  # fmt: skip
 COLUMNS: Mapping[str, Mapping[str, Column]] = {
-    "pending": {
-        "id": Column(texts),
-        "decided_ms": Column(numbers),
-        "action": Column(numbers),
-        "greedy": Column(numbers),
-        "propensity": Column(numbers),
-        "scores": Column(rows),
-        "logged": Column(rows),
-        "nnz": Column(numbers),
-        "x": Column(sparse),
-    },
+    "pending": PENDING,
     "orphans": {
-        "id": Column(texts),
-        "reward": Column(numbers),
-        "label": Column(numbers),
-        "feedback_action": Column(numbers),
-        "kept_at_ms": Column(numbers),
-        "topic": Column(texts),
-        "partition": Column(numbers),
-        "offset": Column(numbers),
-        "append_ms": Column(numbers),
-        "key": Column(blobs),
-        "value": Column(blobs),
-        "headers": Column(headers),
+        "id": texts, "reward": numbers, "label": numbers, "feedback_action": numbers, "kept_at_ms": numbers,
+        "topic": texts, "partition": numbers, "offset": numbers, "append_ms": numbers, "key": blobs, "value": blobs,
+        "headers": headers,
     },
     "retained": {
-        "id": Column(texts),
-        "outcome": Column(numbers),
-        "reward": Column(numbers),
-        "settled_at_ms": Column(numbers),
-        "kept": Column(numbers, 0),
-        "decided_action": Column(numbers),
+        "id": texts, "outcome": numbers, "reward": numbers, "decided_action": numbers, "settled_at_ms": numbers,
     },
-}
+    "kept": PENDING,
+}  # fmt: skip
 """The columns of each kind of block."""
 
 OUTCOMES = ("matched", "expired", "unmatched")
@@ -391,31 +352,10 @@ Entry = dict[str, Any]
 
 
 def entries(section: Section) -> list[Entry]:
-    """The entries of a block. One of `retained` has besides its `decision`: an entry of `pending`, or None."""
+    """The entries of a block."""
     declared = COLUMNS[section.name]
-    there = {name.split(".")[0] for name in section.arrays}
-    if section.name != "retained" or "kept" not in there:
-        known(there, declared)
-        found = entries_in(section.arrays, declared)
-        return [{**entry, "decision": None} for entry in found] if section.name == "retained" else found
-    of_pending = {name: column for name, column in COLUMNS["pending"].items() if name != "id"}
-    known(there, {**declared, **of_pending})
-    waiting = iter(entries_in(section.arrays, of_pending))
-    return [
-        {**entry, "decision": next(waiting) if entry["kept"] else None}
-        for entry in entries_in(section.arrays, declared)
-    ]
-
-
-def entries_in(arrays: Arrays, declared: Mapping[str, Column]) -> list[Entry]:
-    """Entries by their columns."""
-    there = {name.split(".")[0] for name in arrays}
-    needed = next(name for name, column in declared.items() if column.absent is NEEDED)
-    count = len(declared[needed].read(arrays, needed))
-    columns = [
-        column.read(arrays, name) if name in there or column.absent is NEEDED else [column.absent] * count
-        for name, column in declared.items()
-    ]
+    known({name.split(".")[0] for name in section.arrays}, declared)
+    columns = [read(section.arrays, name) for name, read in declared.items()]
     return [dict(zip(declared, entry, strict=True)) for entry in zip(*columns, strict=True)]
 
 

@@ -1,21 +1,32 @@
 """A reader of the log of a shared model, written from docs/formats.md alone as `format_reader` is."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.golden.format_reader import Column, Entry, entries_in, known, numbers, rows, sections, split
+from tests.golden.format_reader import Column, Entry, known, numbers, rows, sections, split
 
-UPDATE_COLUMNS: Mapping[str, Column] = {
-    "kind": Column(numbers),
-    "action": Column(numbers),
-    "greedy": Column(numbers),
-    "propensity": Column(numbers),
-    "scores": Column(rows),
-    "reward": Column(numbers),
-    "nnz": Column(numbers),
-    "assumed": Column(numbers, -1),
-    "v": Column(numbers, 0.0),
-    "label": Column(numbers, -1),
+NEEDED = object()
+"""Marks a column that is always there."""
+
+
+class UpdateColumn(NamedTuple):
+    """A column of updates, and the value of its entries where it is absent."""
+
+    read: Column
+    absent: Any = NEEDED
+
+
+UPDATE_COLUMNS: Mapping[str, UpdateColumn] = {
+    "kind": UpdateColumn(numbers),
+    "action": UpdateColumn(numbers),
+    "greedy": UpdateColumn(numbers),
+    "propensity": UpdateColumn(numbers),
+    "scores": UpdateColumn(rows),
+    "reward": UpdateColumn(numbers),
+    "nnz": UpdateColumn(numbers),
+    "assumed": UpdateColumn(numbers, -1),
+    "v": UpdateColumn(numbers, 0.0),
+    "label": UpdateColumn(numbers, -1),
 }
 """The columns of a record of updates that have a number or a row for each entry."""
 
@@ -29,5 +40,11 @@ def update(value: bytes) -> tuple[dict[str, Any], list[Entry]]:
     indices = section.arrays["x.indices"].entries()
     values = section.arrays["x.values"].entries() if "x.values" in section.arrays else [1.0] * len(indices)
     xs = [dict(zip(*each, strict=True)) for each in zip(split(indices, sizes), split(values, sizes), strict=True)]
-    found = entries_in(section.arrays, UPDATE_COLUMNS)
-    return section.values, [{**entry, "x": x} for entry, x in zip(found, xs, strict=True)]
+    columns = [
+        column.read(section.arrays, name)
+        if name in section.arrays or column.absent is NEEDED
+        else [column.absent] * len(sizes)
+        for name, column in UPDATE_COLUMNS.items()
+    ]
+    entries = (dict(zip(UPDATE_COLUMNS, entry, strict=True)) for entry in zip(*columns, strict=True))
+    return section.values, [{**entry, "x": x} for entry, x in zip(entries, xs, strict=True)]

@@ -10,7 +10,7 @@ import pytest
 
 from stream.cli.policies import check_live, live_policies
 from stream.estimating.policies import EstimateError
-from stream.journal.settings_reading import settings_in_force
+from stream.journal.reading import settings_in_force
 from stream.kafka.reading import RecordsAt
 from stream.learners import create
 from stream.monitoring.picture import Picture

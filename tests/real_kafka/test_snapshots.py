@@ -62,8 +62,8 @@ class Kill:
         self.program: LearnerProgram | None = None
 
     def __call__(self, reached: int) -> None:
-        writer = None if self.program is None else self.program._snapshots._writer
-        if reached == self.number and writer is not None and writer[2].count >= self.nth:
+        writing = None if self.program is None else self.program._snapshots._writing
+        if reached == self.number and writing is not None and writing[1].count >= self.nth:
             raise CrashError
 
 

@@ -129,8 +129,7 @@ def test_recovery_gives_the_state_of_the_last_commit_and_writes_nothing() -> Non
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     assert task_digest(recovered.task) == task_digest(learner.tasks[0])
     last = pipeline.journal()[-1]
-    found = recovered.number, recovered.contexts_offset, recovered.feedback_offset
-    assert found == (last.number, last.contexts[1], last.feedback[1])
+    assert recovered.step == last
     assert pipeline.ends() == before
 
 
@@ -140,7 +139,7 @@ def test_recovery_of_a_task_that_has_made_no_step_starts_at_the_first_record_tha
         pipeline.context(f"event-{number}")
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
-    assert (recovered.number, recovered.contexts_offset, recovered.feedback_offset) == (0, 3, 0)
+    assert recovered.step == JournalStep(0, (3, 3), (0, 0), 0, Ledger())
     learner = pipeline.learner()
     idle(learner)
     assert [p["id"] for p in pipeline.values(TOPICS.predictions)] == ["event-3", "event-4"]
@@ -261,7 +260,7 @@ def test_record_too_large_for_a_dead_letter_is_cut_rather_than_stop_the_learner(
     producer = pipeline.broker.transactional_producer("other")
     consumer = pipeline.broker.group_consumer("other", "one", (TOPICS.contexts, TOPICS.feedback), learner)
     consumer.poll(0, 1)
-    commit(producer, consumer, TOPICS, [Commit(0, None, step, effects)])
+    commit(producer, consumer, TOPICS, [Commit(0, step, effects)])
     (letter,) = pipeline.records(TOPICS.dead_letter)
     assert letter.value is not None
     assert 0 < len(letter.value) < 1_000_000

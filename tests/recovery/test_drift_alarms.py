@@ -97,7 +97,7 @@ def test_the_example_that_raised_an_alarm_names_its_detector_and_the_journal_cou
     step = int(at_step[raised[0]["id"]])
     assert [entry.alarms for entry in pipeline.journal()] == [int(entry.number >= step) for entry in pipeline.journal()]
     for fields in pipeline.values(TOPICS.journal)[1:]:
-        assert ("alarms" in fields) == (fields["n"] >= step)
+        assert ("alarms" in fields) == (fields["number"] >= step)
     assert program.tasks[0].alarms == 1
 
 
@@ -147,7 +147,7 @@ def test_a_step_that_is_applied_again_with_other_alarms_is_refused() -> None:
         return {**fields, "alarms": 2} if "alarms" in fields else fields
 
     wrong = rewritten(drifting()[0], one_more)
-    with pytest.raises(UnrecoverableError, match=r"step \d+ of test.journal/0: expected 2 drift alarms; got 1"):
+    with pytest.raises(UnrecoverableError, match=r"step \d+ of test.journal/0: expected alarms 2; got 1"):
         recover(wrong.broker, TOPICS, 0, wrong.settings)
 
 
@@ -163,7 +163,7 @@ def test_the_audit_knows_when_journal_and_examples_tell_of_other_alarms() -> Non
         return {name: value for name, value in fields.items() if name != "alarms"}
 
     def fallen(topic: str, fields: dict[str, Any]) -> dict[str, Any]:
-        last = fields.get("n") == twice.journal()[-1].number
+        last = fields.get("number") == twice.journal()[-1].number
         return {**fields, "alarms": 1} if last else fields
 
     for alter, says in (

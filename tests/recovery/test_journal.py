@@ -7,21 +7,16 @@ import orjson
 import pytest
 
 from stream.journal import format as journal
-from stream.journal.format import (
-    Entry,
-    JournalError,
-    JournalStep,
-    Opening,
-    SettingsChange,
-    decode_step,
-    encode_entry,
-)
-from stream.journal.reading import last_step, settings_entry
+from stream.journal.format import JournalError, JournalStep, LogStep, ReplicaDigest, decode_step, encode_step
+from stream.journal.reading import JournalFollower, last_step, read_from_step
+from stream.journal.recover import recover
 from stream.journal.stored_settings import stored_settings
 from stream.kafka.embedded import EmbeddedConsumer
 from stream.kafka.port import BrokerUnavailableError
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
+from stream.verifying.audit import audit_partition
+from stream.verifying.reapply import replay_journal
 from stream.wire.ledger import Ledger
 from stream.wire.records import Headers, Record, TopicPartition
 from tests.pipeline import TOPICS, Pipeline, small_task
@@ -39,60 +34,60 @@ SETTINGS = TaskSettings(
     "ignore",
 )
 STEP = JournalStep(7, (120, 150), (80, 95), 31, Ledger(contexts=150, decided=149, context_malformed=1))
-ENTRIES: list[Entry] = [
-    Opening(SETTINGS, "c0ffee"),
-    Opening(SETTINGS),
+FIRST = JournalStep(1, (0, 0), (0, 1), 0, Ledger(contexts=1, decided=1), settings=SETTINGS)
+STEPS = [
+    FIRST._replace(imported="c0ffee"),
+    FIRST,
     STEP,
-    SettingsChange(8, SETTINGS),
-    STEP._replace(number=8, settings_from=8),
+    STEP._replace(number=8, settings_from=8, settings=SETTINGS),
     STEP._replace(number=9, settings_from=8, alarms=2),
+    STEP._replace(log=LogStep(6, 5, 40, 20, "5eb6"), replica=ReplicaDigest("learner-1", "9f86")),
 ]
 
 
-def read(value: bytes | None, headers: Headers = journal.HEADERS) -> Entry:
+def read(value: bytes | None, headers: Headers = journal.HEADERS) -> JournalStep:
     return decode_step(Record("journal", 2, 7, 0, None, value, headers))
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_record_is_read_as_it_was_written(entry: Entry) -> None:
-    assert read(encode_entry(entry)) == entry
+@pytest.mark.parametrize("step", STEPS)
+def test_record_is_read_as_it_was_written(step: JournalStep) -> None:
+    assert read(encode_step(step)) == step
 
 
 def test_every_count_of_a_ledger_is_read_as_it_was_written() -> None:
     step = STEP._replace(ledger=Ledger(*range(1, len(Ledger._fields) + 1)))
-    assert read(encode_entry(step)) == step
+    assert read(encode_step(step)) == step
 
 
 def test_records_are_the_golden_ones_byte_for_byte() -> None:
     golden = (GOLDEN / "journal.format1").read_bytes().splitlines()
-    assert [encode_entry(entry) for entry in ENTRIES] == golden
+    assert [encode_step(step) for step in STEPS] == golden
     assert dict(journal.HEADERS) == {"onebit-version": b"1"}
 
 
 @pytest.mark.parametrize("headers", [(), *((("onebit-version", other),) for other in (b"0", b"2", b"", b"01"))])
 def test_record_of_another_format_is_refused(headers: Headers) -> None:
     with pytest.raises(JournalError, match=r"^journal/2 offset 7: .*onebit-version=1; got"):
-        read(encode_entry(STEP), headers)
+        read(encode_step(STEP), headers)
 
 
 def test_counts_that_are_absent_are_0_and_unknown_ones_are_refused() -> None:
-    fields = orjson.loads(encode_entry(STEP))
+    fields = orjson.loads(encode_step(STEP))
     assert fields["ledger"] == {"contexts": 150, "decided": 149, "context_malformed": 1}
     fields["ledger"]["newer"] = 3
     with pytest.raises(JournalError, match=r"^journal/2 offset 7: .*newer"):
         read(orjson.dumps(fields))
 
 
-@pytest.mark.parametrize("value", [b"", None, b"{", b"[]", b"3", b'{"n": 2}', b'{"n": 0}', b'{"settings": {}}'])
+@pytest.mark.parametrize("value", [b"", None, b"{", b"[]", b"3", b'{"number": 2}', b'{"settings": {}}'])
 def test_record_that_cannot_be_read_is_refused_with_its_place(value: bytes | None) -> None:
     with pytest.raises(JournalError, match=r"^journal/2 offset 7: expected a journal record"):
         read(value)
 
 
-def changed(change: dict[str, Any], parameters: dict[str, Any] | None = None) -> bytes:
-    fields = orjson.loads(encode_entry(Opening(SETTINGS)))
+def changed(change: dict[str, Any]) -> bytes:
+    fields = orjson.loads(encode_step(FIRST))
     fields["settings"].update(change)
-    fields["settings"]["parameters"].update(parameters or {})
     return orjson.dumps(fields)
 
 
@@ -100,7 +95,7 @@ def changed(change: dict[str, Any], parameters: dict[str, Any] | None = None) ->
     ("value", "name"),
     [
         (changed({"newer": 3}), "newer"),
-        (changed({}, {"newer": "x"}), "newer"),
+        (changed({"parameters.newer": "x"}), "newer"),
         (changed({"learner": "newest"}), "newest"),
     ],
 )
@@ -111,15 +106,15 @@ def test_unknown_settings_are_refused_and_named(value: bytes, name: str) -> None
 
 @pytest.mark.parametrize("name", stored_settings(SETTINGS))
 def test_each_setting_is_needed(name: str) -> None:
-    fields = orjson.loads(encode_entry(Opening(SETTINGS)))
+    fields = orjson.loads(encode_step(FIRST))
     del fields["settings"][name]
     with pytest.raises(JournalError, match=r"^journal/2 offset 7: "):
         read(orjson.dumps(fields))
 
 
-def write(pipeline: Pipeline, *entries: Entry) -> None:
-    for entry in entries:
-        pipeline.broker.producer().send(TOPICS.journal, 0, None, encode_entry(entry), journal.HEADERS)
+def write(pipeline: Pipeline, *steps: JournalStep) -> None:
+    for step in steps:
+        pipeline.broker.producer().send(TOPICS.journal, 0, None, encode_step(step), journal.HEADERS)
 
 
 JOURNAL = TopicPartition(TOPICS.journal, 0)
@@ -129,14 +124,12 @@ JOURNAL = TopicPartition(TOPICS.journal, 0)
 def test_last_step_is_found_from_the_end(steps: int) -> None:
     pipeline = Pipeline(small_task())
     assert last_step(pipeline.broker, JOURNAL) is None
-    write(pipeline, Opening(SETTINGS))
-    assert last_step(pipeline.broker, JOURNAL) is None
     write(pipeline, *(STEP._replace(number=number) for number in range(1, steps + 1)))
     assert last_step(pipeline.broker, JOURNAL) == STEP._replace(number=steps)
 
 
 @pytest.mark.parametrize("gaps", [0, 3])
-def test_record_of_settings_is_found_by_its_step(gaps: int) -> None:
+def test_steps_are_read_from_any_number(gaps: int) -> None:
     pipeline = Pipeline(small_task())
     producer = pipeline.broker.transactional_producer("gaps")
 
@@ -146,25 +139,55 @@ def test_record_of_settings_is_found_by_its_step(gaps: int) -> None:
             producer.send(TOPICS.journal, 0, None, b"gap")
             producer.abort()
 
-    changes = {number: SettingsChange(number, SETTINGS) for number in (1, 2, 9, 20)}
-    write(pipeline, Opening(SETTINGS))
     for number in range(1, 21):
         aborted()
-        if number in changes:
-            write(pipeline, changes[number])
         write(pipeline, STEP._replace(number=number))
     aborted()
-    assert settings_entry(pipeline.broker, JOURNAL, 0) == Opening(SETTINGS)
-    for number in range(1, 22):
-        assert settings_entry(pipeline.broker, JOURNAL, number) == changes.get(number)
-    pipeline.broker.delete_records(JOURNAL, 1)
-    assert settings_entry(pipeline.broker, JOURNAL, 0) is None
-    assert settings_entry(pipeline.broker, JOURNAL, 20) == changes[20]
+    for kept_from in (1, 7):
+        for number in range(1, 22):
+            found = [step.number for _, step in read_from_step(pipeline.broker, JOURNAL, number)]
+            assert found == [*range(max(number, kept_from), 21)]
+        pipeline.broker.delete_records(JOURNAL, pipeline.records(TOPICS.journal)[6].offset)
 
 
-def test_settings_are_not_waited_for_without_an_end_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_is_not_waited_for_without_an_end_where_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(SETTINGS)
-    write(pipeline, Opening(SETTINGS))
+    write(pipeline, FIRST)
     monkeypatch.setattr(EmbeddedConsumer, "poll", lambda consumer, timeout_ms, records_max: [])
     with pytest.raises(BrokerUnavailableError, match="nothing came for"):
-        settings_entry(pipeline.broker, JOURNAL, 0)
+        next(read_from_step(pipeline.broker, JOURNAL, 1))
+
+
+STRANGERS: list[tuple[bytes | None, Headers]] = [
+    (None, ()),
+    (b"not JSON", (("trace", b"1"),)),
+    (b"[1, 2]", ()),
+    (encode_step(FIRST), ()),
+]
+
+
+@pytest.mark.parametrize(("value", "headers"), STRANGERS)
+def test_record_of_another_program_is_refused_with_its_place(value: bytes | None, headers: Headers) -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    pipeline.context("a")
+    while learner.step(0):
+        pass
+    learner.close()
+    pipeline.broker.producer().send(TOPICS.journal, 0, b"key", value, headers)
+    place = rf"{TOPICS.journal}/0 offset {pipeline.records(TOPICS.journal)[-1].offset}"
+    for read_it in (
+        lambda: recover(pipeline.broker, TOPICS, 0, small_task()),
+        lambda: audit_partition(pipeline.broker, TOPICS, 0),
+        lambda: replay_journal(pipeline.broker, TOPICS, 0),
+        lambda: JournalFollower(pipeline.broker, TOPICS, 1).read(0),
+    ):
+        with pytest.raises(JournalError, match=place):
+            read_it()
+
+
+def test_journal_that_begins_with_a_record_of_another_program_is_not_begun_anew() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.broker.producer().send(TOPICS.journal, 0, None, b"hello", ())
+    with pytest.raises(JournalError, match=f"{TOPICS.journal}/0 offset 0"):
+        recover(pipeline.broker, TOPICS, 0, small_task())

@@ -14,7 +14,7 @@ from stream.journal.format import UnrecoverableError
 from stream.kafka.embedded import EmbeddedTransactionalProducer
 from stream.kafka.partitioner import partition_for
 from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
-from stream.snapshots.model import read_model_snapshots
+from stream.snapshots.chunks import read_model_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.events import Features
 from stream.wire.records import Foreign, Headers, TopicPartition
@@ -318,7 +318,7 @@ SECTION = b"".join(encode_section(Section("learner", {})))
         (b"hello", ()),
         (b"hello", EVENT_HEADERS),
         (b'{"id": "a", "reward": 1}', EVENT_HEADERS),
-        (b'{"n": 7}', JOURNAL_HEADERS),
+        (b'{"number": 7}', JOURNAL_HEADERS),
         (b"", EVENT_HEADERS),
         (SECTION, UPDATE_HEADERS),
     ],

@@ -7,20 +7,30 @@ import pytest
 
 from stream.journal.format import JournalError
 from stream.shared.replica import Place
-from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, Stored
-from stream.snapshots.model import ModelSnapshot, decode_model, model_writer
+from stream.snapshots.chunks import CHUNK_BYTES, MODEL_KEYS, ChunkWriter, Stored
+from stream.snapshots.state import ModelSnapshot, decode_model, encode
 from stream.wire.records import Record
 from tests.golden import format_reader
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshot.format1.model"
 SNAPSHOT = ModelSnapshot(
-    {"learner": "banditron", "n_classes": 2, "n_features": 3, "parameters": {"gamma": 0.25, "margin": "feedback"}},
+    {
+        "learner": "banditron",
+        "n_classes": 2,
+        "n_features": 3,
+        "parameters.gamma": 0.25,
+        "parameters.margin": "feedback",
+    },
     version=41,
     updates=17,
     offset=12,
     places={0: Place(7, 1, 20), 2: Place(5, 2, 0)},
     learner={"W": np.array([[0.0, 1.5, -0.1], [1 / 3, 0.0, -1e300]]), "note": "text", "rate": 0.5},
 )
+
+
+def model_writer(snapshot: ModelSnapshot, slot: str, chunk_bytes: int = CHUNK_BYTES) -> ChunkWriter:
+    return ChunkWriter(snapshot.version, encode(snapshot), MODEL_KEYS, slot, 0, chunk_bytes)
 
 
 def read_back(writer: ChunkWriter) -> Stored:
@@ -32,13 +42,13 @@ def read_back(writer: ChunkWriter) -> Stored:
 
 def test_bytes_of_a_snapshot_of_a_model_are_those_of_format_1() -> None:
     # A difference here is a change of the format: snapshots that exist can no longer be read.
-    (message,) = model_writer(SNAPSHOT, "b", 0).portion(10**9)
+    (message,) = model_writer(SNAPSHOT, "b").portion(10**9)
     assert message == (b"0/model/b/0", GOLDEN.read_bytes())
 
 
 def test_what_is_written_is_read_back_from_any_number_of_chunks() -> None:
     for chunk_bytes in (10, 100, 10_000):
-        newest = read_back(model_writer(SNAPSHOT, "a", 0, chunk_bytes)).newest
+        newest = read_back(model_writer(SNAPSHOT, "a", chunk_bytes)).newest
         assert newest is not None
         found = decode_model(newest)
         assert found[:5] == SNAPSHOT[:5]
@@ -63,8 +73,8 @@ def test_a_reader_of_the_page_finds_it_and_takes_it_for_no_snapshot_of_a_task() 
 
 
 def test_one_that_lacks_something_is_refused() -> None:
-    newest = read_back(model_writer(SNAPSHOT._replace(settings={}), "a", 0)).newest
+    newest = read_back(model_writer(SNAPSHOT._replace(settings={}), "a")).newest
     assert newest is not None
     cut = newest._replace(payloads=[payload[:200] for payload in newest.payloads])
-    with pytest.raises(JournalError, match=r"^snapshots/0 offset 5: the shared model at version 41 cannot be read"):
+    with pytest.raises(JournalError, match=r"^snapshots/0 offset 5: generation 41 cannot be read"):
         decode_model(cut)

@@ -1,6 +1,6 @@
 """Parked tasks: one that comes back resumes if its journal has not moved on, and a step is never lost or made twice."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -104,27 +104,6 @@ def test_step_that_the_group_refuses_is_sent_again_if_its_task_stays() -> None:
     idle(learner)
     assert (armed, learner.tasks[0] is task) == ([], True)
     assert_nothing_is_lost(pipeline, learner, "abc")
-
-
-def test_step_is_not_lost_when_the_broker_is_away_as_its_snapshot_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline, learner = begun(snapshot_interval_ms=50)
-    task = learner.tasks[0]
-    pipeline.clock.advance_to(pipeline.now_ms() + 60)
-    pipeline.context("c")
-
-    def away(*_: object) -> NoReturn:
-        raise BrokerUnavailableError("away")
-
-    monkeypatch.setattr(pipeline.broker, "ends", away)
-    with pytest.raises(BrokerUnavailableError):
-        idle(learner)
-    monkeypatch.undo()
-    parked = learner.park()
-    learner.close()
-    again = pipeline.learner(parked=parked, snapshot_interval_ms=50)
-    idle(again)
-    assert again.tasks[0] is task
-    assert_nothing_is_lost(pipeline, again, "abc")
 
 
 def test_program_that_is_given_nothing_recovers() -> None:

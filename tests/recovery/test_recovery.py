@@ -10,18 +10,16 @@ import pytest
 from consumers.learner import LearnerProgram
 from stream.journal.commit import COMMIT_STEPS
 from stream.journal.digests import task_digest
-from stream.journal.format import JournalError
+from stream.journal.format import JournalError, JournalStep, decode_step
 from stream.journal.recover import Progress, rebuild, recover
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import FencedError
-from stream.snapshots.chunks import Stored
-from stream.snapshots.reading import decode_snapshot
-from stream.snapshots.state import FORMAT
+from stream.snapshots.chunks import FORMAT, Stored
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.wire.codec import HEADERS
 from stream.wire.ledger import Ledger
-from stream.wire.records import TopicPartition
+from stream.wire.records import Record, TopicPartition
 from tests.pipeline import TOPICS, Fragile, Pipeline, context_value, plan, small_synsep, small_task, synsep_task
 
 EVENTS = 120
@@ -86,13 +84,13 @@ def test_recovery_with_snapshots_is_recovery_without_them_to_the_bit(learner: st
             pipeline.answer(f"event-{number - 2}", number % 2)
         pipeline.answer(f"event-{number + 4}", 1)
         idle(program)
-    last = pipeline.journal()[-1].number
+    last = pipeline.journal()[-1]
     assert len(generations(pipeline)) > 5
     before = pipeline.ends()
     recovered = recover(pipeline.broker, TOPICS, 0, pipeline.settings)
     alone = rebuild(pipeline.broker, TOPICS, 0, pipeline.settings, snapshots=False)
     assert digests(recovered.task) == digests(alone.task) == digests(program.tasks[0])
-    assert recovered[1:4] == alone[1:4] == (last, 60, pipeline.journal()[-1].feedback[1])
+    assert recovered.step == alone.step == last
     assert pipeline.ends() == before
 
 
@@ -230,7 +228,7 @@ def test_recovery_reads_the_journal_from_the_snapshot_on_and_needs_nothing_of_be
     assert found.stored.newest is not None
     number = found.stored.newest.number
     step = pipeline.journal()[number]  # the first one after it
-    pipeline.broker.delete_records(JOURNAL, number + 1)  # beside the steps there is the record that opens the journal
+    pipeline.broker.delete_records(JOURNAL, number)
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), step.contexts[0])
     pipeline.broker.delete_records(TopicPartition(TOPICS.feedback, 0), step.feedback[0])
     assert digests(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == digests(program.tasks[0])
@@ -239,7 +237,7 @@ def test_recovery_reads_the_journal_from_the_snapshot_on_and_needs_nothing_of_be
 @pytest.mark.parametrize(
     ("topic", "says"),
     [
-        (TOPICS.journal, r"needs test.journal/0 from offset \d+ on, where step \d+ stands; it is kept from \d+ on"),
+        (TOPICS.journal, r"needs test.journal/0 from step \d+ on; it is kept from offset \d+ on"),
         (TOPICS.feedback, r"needs test.feedback/0 from offset \d+; it is kept from \d+ on: raise its retention.ms"),
     ],
 )
@@ -293,11 +291,11 @@ def test_state_at_an_earlier_step_is_that_of_a_run_that_stopped_there() -> None:
     last = pipeline.journal()[-1].number
     stored = generations(pipeline)
     task, alone = None, rebuild(pipeline.broker, TOPICS, 0, None, until=1, snapshots=False)
-    assert alone.number == 1
+    assert alone.step.number == 1
     for number in (1, stored[0], stored[2] - 1, stored[2], stored[2] + 1, last):
         task = rebuild(pipeline.broker, TOPICS, 0, None, until=number)
         alone = rebuild(pipeline.broker, TOPICS, 0, None, until=number, snapshots=False)
-        assert task.number == alone.number == number
+        assert task.step == alone.step
         assert digests(task.task) == digests(alone.task)
         assert task.task.join.ledger() == pipeline.journal()[number - 1].ledger
 
@@ -440,36 +438,36 @@ def test_task_that_is_taken_away_while_another_one_is_recovered_is_left() -> Non
 
 
 def snapshot_position(pipeline: Pipeline) -> tuple[int, int]:
-    """The step of the newest snapshot, and the place in the journal from which recovery reads on."""
+    """The step of the newest snapshot, and its offset in the journal."""
     found = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
     assert found is not None
-    stored = Stored("0")
-    for record in pipeline.records(TOPICS.snapshots):
-        stored.add(record)
-    assert stored.newest is not None
-    position = decode_snapshot(stored.newest).position
-    return position.number, position.journal_offset
+    records = pipeline.records(TOPICS.journal)
+    return found.number, next(record.offset for record in records if decode_step(record).number == found.number)
 
 
-def test_journal_before_the_snapshot_is_not_even_read() -> None:
+def test_journal_before_the_snapshot_is_searched_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, program = many_snapshots()
-    _, journal_offset = snapshot_position(pipeline)
-    log = pipeline.broker._log(JOURNAL)
-    unread = min(journal_offset, log.records[-1].offset - 100)  # the last step is looked for among the last hundred
-    assert unread > 20
-    for index, record in enumerate(log.records):
-        if 0 < record.offset < unread:
-            log.records[index] = record._replace(value=b"not to be read")
-    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(program.tasks[0])
+    state, (_, unread) = digests(program.tasks[0]), snapshot_position(pipeline)
+    read: list[int] = []
+
+    def counted(record: Record) -> JournalStep:
+        read.append(record.offset)
+        return decode_step(record)
+
+    monkeypatch.setattr("stream.journal.reading.decode_step", counted)
+    assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == state
+    last = pipeline.records(TOPICS.journal)[-1].offset  # the last step is looked for among the last hundred offsets
+    probed = [offset for offset in read if offset < min(unread, last - 100)]
+    assert len(probed) <= last.bit_length()
 
 
 def test_journal_may_be_deleted_up_to_where_the_snapshot_says_and_no_further() -> None:
     pipeline, program = many_snapshots()
     _, journal_offset = snapshot_position(pipeline)
-    pipeline.broker.delete_records(JOURNAL, journal_offset)
+    pipeline.broker.delete_records(JOURNAL, journal_offset + 1)
     assert digests(rebuild(pipeline.broker, TOPICS, 0, None).task) == digests(program.tasks[0])
     spoil(pipeline, *generations(pipeline)[1:])
-    with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from offset \d+ on, where step \d+ stands"):
+    with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from step \d+ on"):
         rebuild(pipeline.broker, TOPICS, 0, None)
 
 
@@ -493,15 +491,16 @@ def test_snapshot_of_the_last_step_needs_nothing_of_the_journal_before_that_step
     number, journal_offset = snapshot_position(pipeline)
     pipeline.broker.delete_records(JOURNAL, journal_offset)
     found = rebuild(pipeline.broker, TOPICS, 0, None)
-    assert found.number == number
-    assert found.stored.newest is not None
-    assert found.snapshot_ms == found.task.join.stream_ms
+    assert found.step.number == number
+    assert found.stored.taken_ms == found.task.join.stream_ms
 
 
 def test_journal_that_was_deleted_as_a_whole_is_refused_for_what_it_may_have_held() -> None:
     pipeline = idle_with_snapshot()
     pipeline.broker.delete_records(JOURNAL, pipeline.ends()[JOURNAL])
-    with pytest.raises(JournalError, match=r"recovery needs test.journal/0 from offset \d+ on.*it is kept from \d+ on"):
+    with pytest.raises(
+        JournalError, match=r"recovery needs test.journal/0 from step \d+ on; it is kept from offset \d+ on"
+    ):
         rebuild(pipeline.broker, TOPICS, 0, None)
 
 
@@ -509,13 +508,13 @@ def test_journal_that_ends_before_the_snapshot_was_made_anew() -> None:
     pipeline, _ = many_snapshots()
     number, _ = snapshot_position(pipeline)
     records = pipeline.records(TOPICS.journal)
-    for kept in (number - 1, number):  # steps; beside them there is the opening
+    for kept in (number - 1, number):
         pipeline.broker.delete_topics([TOPICS.journal])
         pipeline.broker.create_topics(TOPICS.specs(1))
-        for record in records[: kept + 1]:
+        for record in records[:kept]:
             pipeline.broker.producer().send(TOPICS.journal, 0, None, record.value, record.headers)
         if kept == number:
-            assert rebuild(pipeline.broker, TOPICS, 0, None).number == number
+            assert rebuild(pipeline.broker, TOPICS, 0, None).step.number == number
             continue
         with pytest.raises(JournalError, match=rf"after step {number} .* holds steps up to {kept}: .* made anew since"):
             rebuild(pipeline.broker, TOPICS, 0, None)
@@ -529,7 +528,7 @@ def test_step_that_leaves_another_state_than_the_journal_says_is_refused(change:
     value = {**fields, **change, "ledger": {**fields["ledger"], **change.get("ledger", {})}}
     log.records[9] = log.records[9]._replace(value=orjson.dumps(value))
     with pytest.raises(
-        JournalError, match=rf"step {fields['n']} of test.journal/0: expected .* the inputs have changed"
+        JournalError, match=rf"step {fields['number']} of test.journal/0: expected .* the inputs have changed"
     ):
         rebuild(pipeline.broker, TOPICS, 0, None, snapshots=False)
 
@@ -546,7 +545,7 @@ def test_inputs_are_looked_at_from_the_first_step_on_before_a_learner_goes_on() 
     for number in range(3):
         pipeline.context(f"new-{number}")
     pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), applied + 2)
-    assert rebuild(pipeline.broker, TOPICS, 0, None, until=0, snapshots=False).number == 0
+    assert rebuild(pipeline.broker, TOPICS, 0, None, until=0, snapshots=False).step.number == 0
     with pytest.raises(JournalError, match=rf"needs test.contexts/0 from offset {applied}; it is kept from"):
         recover(pipeline.broker, TOPICS, 0, pipeline.settings)
 

@@ -8,14 +8,13 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.journal import format as journal
 from stream.journal.commit import COMMIT_STEPS
 from stream.journal.digests import task_digest
-from stream.journal.format import JournalError, Opening, SettingsChange, decode_step, encode_entry
+from stream.journal.format import JournalError, JournalStep, decode_step, encode_step
+from stream.journal.reading import pipeline_settings, settings_in_force
 from stream.journal.recover import rebuild, recover
 from stream.journal.resolve import SettingsDifferError
-from stream.journal.settings_reading import pipeline_settings, settings_in_force
-from stream.journal.stored_settings import by_name, stored_settings
+from stream.journal.stored_settings import stored_settings
 from stream.learners import ParameterError
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
@@ -91,9 +90,8 @@ def test_pipeline_goes_on_under_other_settings_and_everybody_follows(claim: str)
     program = pipeline.learner(settings=wanted, change_settings=True, snapshot_interval_ms=snapshot_interval_ms)
     traffic(pipeline, program, range(100, 200))
     assert program.tasks[0].settings == replace(wanted, parameters=program.tasks[0].settings.parameters)
-    changes = [e for e in entries(pipeline) if isinstance(e, SettingsChange)]
-    assert changes == [SettingsChange(before.number + 1, program.tasks[0].settings)]
-    assert {step.settings_from for step in pipeline.journal()[: before.number]} == {0}
+    assert changes(pipeline) == {before.number + 1: program.tasks[0].settings}
+    assert {step.settings_from for step in pipeline.journal()[: before.number]} == {1}
     assert {step.settings_from for step in pipeline.journal()[before.number :]} == {before.number + 1}
     same_everywhere(pipeline, program)
     # And back, and on with whatever the pipeline has.
@@ -109,8 +107,9 @@ def test_pipeline_goes_on_under_other_settings_and_everybody_follows(claim: str)
     assert min(ledger.matched, ledger.expired, ledger.late, ledger.orphans_dropped, ledger.conflicts) > 0
 
 
-def entries(pipeline: Pipeline) -> list[journal.Entry]:
-    return [decode_step(record) for record in pipeline.records(TOPICS.journal)]
+def changes(pipeline: Pipeline) -> dict[int, TaskSettings]:
+    """The settings of the journal's steps behind the first, by step."""
+    return {step.number: step.settings for step in pipeline.journal()[1:] if step.settings is not None}
 
 
 def begun(**options: Any) -> tuple[Pipeline, LearnerProgram]:
@@ -142,14 +141,14 @@ def test_settings_that_are_not_given_are_the_pipelines_and_cost_no_step() -> Non
         idle(again)
         assert task_digest(again.tasks[0]) == state
         again.close()
-    assert [entry for entry in entries(pipeline) if isinstance(entry, SettingsChange)] == []
+    assert changes(pipeline) == {}
 
 
 def test_change_that_changes_nothing_is_not_written() -> None:
     pipeline, _ = begun()
     again = pipeline.learner(settings=BEGUN, change_settings=True)
     traffic(pipeline, again, range(60, 70))
-    assert [entry for entry in entries(pipeline) if isinstance(entry, SettingsChange)] == []
+    assert changes(pipeline) == {}
 
 
 def test_idle_task_takes_the_change_with_a_step_of_its_own_and_at_once() -> None:
@@ -194,11 +193,10 @@ def test_learner_that_dies_in_the_commit_of_a_change_has_made_it_or_not(number: 
     found = rebuild(pipeline.broker, TOPICS, 0, None)
     is_committed = number == COMMIT_STEPS[-1]
     assert found.task.settings.join.window_ms == (300 if is_committed else 1_000)
-    assert found.number == steps + is_committed
+    assert found.step.number == steps + is_committed
     again = pipeline.learner(change_settings=True, **options)
     traffic(pipeline, again, range(60, 100))
-    changes = [entry for entry in entries(pipeline) if isinstance(entry, SettingsChange)]
-    assert [change.number for change in changes] == [steps + 1]
+    assert [*changes(pipeline)] == [steps + 1]
     same_everywhere(pipeline, again)
 
 
@@ -216,7 +214,7 @@ def test_state_at_every_step_has_the_settings_of_that_step_with_and_without_snap
         other = rebuild(pipeline.broker, TOPICS, 0, None, until=number, snapshots=False)
         assert task_digest(one.task) == task_digest(other.task)
         assert one.task.settings.join.window_ms == (300 if number >= first else 1_000)
-        assert one.settings_from == other.settings_from == (first if number >= first else 0)
+        assert one.step.settings_from == other.step.settings_from == (first if number >= first else 1)
         meta = export_model(pipeline.broker, TOPICS, 0, number=number).meta
         assert meta["settings"]["join"]["window_ms"] == one.task.settings.join.window_ms
 
@@ -227,7 +225,7 @@ def test_settings_are_known_although_retention_has_deleted_their_record() -> Non
     traffic(pipeline, program, range(60, 80))
     newest = rebuild(pipeline.broker, TOPICS, 0, None).stored.newest
     assert newest is not None
-    step = f'"n":{newest.number},'.encode()
+    step = f'"number":{newest.number},'.encode()
     offset = next(record.offset for record in pipeline.records(TOPICS.journal) if step in (record.value or b""))
     pipeline.broker.delete_records(JOURNAL, offset)
     pulses: list[int] = []
@@ -272,49 +270,29 @@ def edited(pipeline: Pipeline, edit: Callable[[list[Record]], list[Record]]) -> 
 
 
 def is_change(record: Record) -> bool:
-    return isinstance(decode_step(record), SettingsChange)
+    step = decode_step(record)
+    return step.settings is not None and step.number > 1
 
 
-def other_learner(record: Record) -> Record:
-    entry = decode_step(record)
-    assert isinstance(entry, SettingsChange)
-    return record._replace(value=encode_entry(entry._replace(settings=replace(entry.settings, seed=77))))
+def other_seed(record: Record) -> Record:
+    step = decode_step(record)
+    assert step.settings is not None
+    return record._replace(value=encode_step(step._replace(settings=replace(step.settings, seed=77))))
 
 
 DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
-    "the record is missing": (
+    "the step is missing": (
         lambda records: [record for record in records if not is_change(record)],
-        "expected the settings of step 0, .*; got those of step",
-        "was made under the settings of step",
+        r"expected step \d+; got \d+: another program",
+        "does not follow on",
     ),
-    "another record is there": (
-        lambda records: [other_learner(record) if is_change(record) else record for record in records],
+    "the step has other settings": (
+        lambda records: [other_seed(record) if is_change(record) else record for record in records],
         r"before step \d+, has seed = 0; got 77",
         "has seed = 0; got 77",
     ),
-    "its step is missing": (
-        lambda records: records[: [is_change(record) for record in records].index(True) + 1],
-        r"holds settings for step \d+, and not that step",
-        "has published, and the journal ends with",
-    ),
-    "it stands too early": (
-        lambda records: sorted(
-            records, key=lambda record: -1 if is_change(record) and record.offset else record.offset
-        ),
-        r"begins with step|expected step 1; got",
-        "gone",
-    ),
-    "it stands a step too late": (
-        lambda records: later(records),
-        "expected the settings of step 0",
-        "was made under the settings of step",
-    ),
+    "the first step is missing": (lambda records: records[1:], "what came before it is gone", "gone"),
 }
-
-
-def later(records: list[Record]) -> list[Record]:
-    at = [is_change(record) for record in records].index(True)
-    return [*records[:at], records[at + 1], records[at], *records[at + 2 :]]
 
 
 @pytest.mark.parametrize("claim", DAMAGE)
@@ -338,7 +316,7 @@ def test_damage_to_the_record_of_a_change_is_found_by_recovery_and_by_the_audit(
     with pytest.raises(JournalError, match=recovery_says):
         rebuild(pipeline.broker, TOPICS, 0, None)
     if audit_says == "gone":
-        with pytest.raises(JournalError, match="the record that opens the journal is gone"):
+        with pytest.raises(JournalError, match="the first record of the journal is gone"):
             pipeline.audits()
         return
     (finding,) = pipeline.audits()
@@ -353,10 +331,10 @@ def test_task_that_has_not_begun_takes_over_what_the_pipeline_has() -> None:
     program = pipeline.learner()
     idle(program)
     program.close()
-    assert pipeline_settings(pipeline.broker, TOPICS, 2) == by_name(BEGUN)
+    assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(BEGUN)
     program = pipeline.learner(settings=SHORTER, change_settings=True)
     idle(program)
-    assert pipeline_settings(pipeline.broker, TOPICS, 2) == by_name(SHORTER)
+    assert pipeline_settings(pipeline.broker, TOPICS, 2) == stored_settings(SHORTER)
 
 
 def test_policy_that_the_learner_cannot_follow_is_refused_before_anything_is_written() -> None:
@@ -458,6 +436,6 @@ def test_late_feedback_corrects_nothing_any_more_when_corrections_have_ended(lat
     assert (task.join.ledger().late, task.updates - before) == (1, updates)
 
 
-def test_opening_and_change_hold_all_settings() -> None:
-    for entry in (Opening(BEGUN), SettingsChange(3, BEGUN)):
-        assert orjson.loads(encode_entry(entry))["settings"] == stored_settings(BEGUN)
+def test_record_of_a_step_has_all_settings() -> None:
+    step = JournalStep(3, (0, 1), (0, 1), 0, Ledger(), 3, settings=BEGUN)
+    assert orjson.loads(encode_step(step))["settings"] == stored_settings(BEGUN)

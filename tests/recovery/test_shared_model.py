@@ -23,7 +23,7 @@ from stream.learners import ParameterError, create
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.replica import Replica
-from stream.snapshots.model import read_model_snapshots
+from stream.snapshots.chunks import read_model_snapshots
 from stream.task.join import JoinSettings
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition

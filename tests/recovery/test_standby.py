@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from consumers.learner import STANDBY_MS, LearnerOptions, LearnerProgram
 from consumers.recovery import POLL_INTERVAL_MS, RecoveryStoppedError
 from stream.kafka.port import Consumer
-from stream.snapshots.state import _READERS, Columns, read_pending_block
-from stream.task.join import Pending
+from stream.snapshots.state import Columns, decode_block
 from stream.wire.records import Record
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -102,11 +102,11 @@ def slow_to_read(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slow_to_decode(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_block(columns: Columns) -> tuple[list[str], list[Pending]]:
+    def decode(name: str, arrays: Columns) -> list[list[Any]]:
         pipeline.clock.advance_to(pipeline.now_ms() + PART_MS)
-        return read_pending_block(columns)
+        return decode_block(name, arrays)
 
-    monkeypatch.setitem(_READERS, "pending", read_block)
+    monkeypatch.setattr("stream.snapshots.state.decode_block", decode)
 
 
 @pytest.mark.parametrize("slow", [slow_to_read, slow_to_decode])

@@ -15,7 +15,6 @@ import pytest
 from consumers import learner as learner_module
 from consumers import partition as partition_module
 from consumers import recovery as recovery_module
-from consumers import snapshots as snapshots_module
 from consumers.partition import Partition
 from consumers.recovery import Recoveries
 from consumers.shared_model import SharedModel
@@ -221,7 +220,7 @@ def waits_with_full_buffers(self: Partition, consumer: Any, records_max: int) ->
 
 
 def resumes_always(self: Partition, last: JournalStep | None) -> bool:
-    self.last_step = last
+    self.last_step = last or self.last_step
     return True
 
 
@@ -243,7 +242,8 @@ def recovers_without(attribute: str) -> Mutation:
 def recovers_from_the_end(*arguments: Any, original: Any = recover_module.recovery, **named: Any) -> Any:
     """The offsets of before the last record are taken."""
     recovered = yield from original(*arguments, **named)
-    return recovered._replace(contexts_offset=max(0, recovered.contexts_offset - 1))
+    start = max(0, recovered.step.contexts[1] - 1)
+    return recovered._replace(step=recovered.step._replace(contexts=(start, start)))
 
 
 def restores_as_dated(snapshot: Any, *rest: Any, original: Any = snapshot_module.restore) -> Any:
@@ -269,17 +269,17 @@ def snapshot_without(attribute: str) -> Mutation:
         changes: dict[str, Any] = {attribute: ([], [])}
         return snapshot_module.take(*arguments)._replace(**changes)
 
-    return replaced(f"snapshots leave out the {attribute}", snapshots_module, "take", take, takes_snapshots)
+    return replaced(f"snapshots leave out the {attribute}", partition_module, "take", take, takes_snapshots)
 
 
 def snapshot_of_the_next_step(*arguments: Any) -> Any:
     taken = snapshot_module.take(*arguments)
-    return taken._replace(position=taken.position._replace(number=taken.position.number + 1))
+    return taken._replace(step=taken.step._replace(number=taken.step.number + 1))
 
 
-def snapshot_that_shares_the_model(task: Task, position: Any, spare: Any = None) -> Any:
+def snapshot_that_shares_the_model(task: Task, step: JournalStep, spare: Any = None) -> Any:
     """What is written later is the model as it is then."""
-    return snapshot_module.take(task, position)._replace(learner=vars(task.learner)["arrays"])
+    return snapshot_module.take(task, step)._replace(learner=vars(task.learner)["arrays"])
 
 
 def writes_snapshots_bit_by_bit(schedule: Schedule) -> bool:
@@ -393,9 +393,9 @@ MUTATIONS = [
     snapshot_without("orphans"),
     snapshot_without("retained"),
     replaced("undated decisions restored as dated", recover_module, "restore", restores_as_dated),
-    replaced("snapshots share the model", snapshots_module, "take", snapshot_that_shares_the_model,
+    replaced("snapshots share the model", partition_module, "take", snapshot_that_shares_the_model,
              shows_in=writes_snapshots_bit_by_bit),
-    replaced("snapshots named by the next step", snapshots_module, "take", snapshot_of_the_next_step),
+    replaced("snapshots named by the next step", partition_module, "take", snapshot_of_the_next_step),
     replaced("members commit whatever the group says", EmbeddedBroker, "check_member", lambda self, who: who.group,
              shows_in=moves_on_in_commits),
     Mutation(

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from stream.journal.resolve import SettingsDifferError, resolve
-from stream.journal.stored_settings import by_name, named, stored_settings, task_settings
+from stream.journal.stored_settings import stored_settings, task_settings
 from stream.learners import ParameterError
 from stream.task.settings import TaskSettings
 from stream.task.task import Task
@@ -76,18 +76,18 @@ def test_an_encoder_that_does_not_fit_the_learner_is_refused() -> None:
 
 def test_the_setting_is_stored_only_where_there_are_names() -> None:
     stored = orjson.loads(orjson.dumps(stored_settings(settings())))
-    assert task_settings(named(stored)) == settings().resolved()
-    assert by_name(small_task())["features"] is None
+    assert task_settings(stored) == settings().resolved()
+    assert stored_settings(small_task())["features"] is None
 
 
 def test_names_cannot_come_or_go_in_a_running_pipeline() -> None:
     plain = replace(settings(), features=None)
     for begun, wanted in ((plain, settings()), (settings(), plain)):
         with pytest.raises(SettingsDifferError, match="features = "):
-            resolve(by_name(begun), wanted, ("features",), place="journal 0")
+            resolve(stored_settings(begun), wanted, ("features",), place="journal 0")
         with pytest.raises(SettingsDifferError, match="this cannot change in a running pipeline"):
-            resolve(by_name(begun), wanted, ("features",), change=True, place="journal 0")
-        assert resolve(by_name(begun), wanted, (), place="journal 0").features == begun.features
+            resolve(stored_settings(begun), wanted, ("features",), change=True, place="journal 0")
+        assert resolve(stored_settings(begun), wanted, (), place="journal 0").features == begun.features
 
 
 def test_audit_and_a_restarted_learner_read_the_names_as_the_learner_did() -> None:

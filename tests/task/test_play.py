@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from stream.journal.digests import state_digest
-from stream.journal.stored_settings import by_name, task_settings
+from stream.journal.stored_settings import stored_settings, task_settings
 from stream.learners import FromLogs, ParameterError, check_parameters, create, registered
 from stream.task.settings import PolicyError, TaskSettings, Unsuitable
 from stream.task.task import Effects, Task
@@ -238,6 +238,6 @@ def test_prediction_says_what_its_action_is_called_where_classes_have_names() ->
         Task(settings, TOPICS.contexts), logged_context(Inputs(), "a", 1, Logged(2, 1 / 3))
     ).predictions
     assert prediction.class_name == "blue"
-    assert task_settings(by_name(settings)) == settings.resolved()
+    assert task_settings(stored_settings(settings)) == settings.resolved()
     with pytest.raises(ParameterError, match="class_names: expected 3 names; got 2"):
         Task(small_task(class_names=("red", "green")), TOPICS.contexts)

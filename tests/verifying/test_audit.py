@@ -403,7 +403,7 @@ TAMPERINGS = [
         "unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead letter at offset 0 cannot be read"
     ),
     Tampering("step twice", TOPICS.journal, again(-1), "does not follow on"),
-    Tampering("step lost", TOPICS.journal, drop(2), "step 3 does not follow on 1"),
+    Tampering("step lost", TOPICS.journal, drop(2), "step 4 does not follow on 2"),
     Tampering("context changed", TOPICS.contexts, change(1, id="other"), "'other'; its prediction is of 'matched'"),
     Tampering("context became malformed", TOPICS.contexts, change(5, x=None), "is malformed and has no dead letter"),
     Tampering("feedback changed", TOPICS.feedback, change(3, reward=0), "is of 'matched' with 0"),
@@ -561,8 +561,8 @@ def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> 
     assert finding.faults == ("4 predictions, and no journal",)
 
 
-def test_journal_without_its_opening_record_cannot_be_audited(good: Pipeline) -> None:
-    with pytest.raises(JournalError, match="the record that opens the journal is gone"):
+def test_journal_without_its_first_record_cannot_be_audited(good: Pipeline) -> None:
+    with pytest.raises(JournalError, match="the first record of the journal is gone"):
         tampered(good, TOPICS.journal, drop(0))
 
 

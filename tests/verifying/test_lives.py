@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from stream.journal.format import SettingsChange
 from stream.randomness.draws import Purpose, uniform
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
@@ -28,7 +27,7 @@ class Story:
     """
 
     settings: TaskSettings = field(default_factory=lambda: small_task(dated_by="context"))
-    change: SettingsChange | None = None
+    change: tuple[int, TaskSettings] | None = None
     steps: list[tuple[int, int]] = field(default_factory=list)  # where each ended in the contexts and the feedback
     contexts: list[tuple[int, int, str | None, Logged | None]] = field(default_factory=list)
     feedback: list[tuple[int, int, Feedback | int | None]] = field(default_factory=list)
@@ -98,7 +97,7 @@ class Story:
     def judge(self, evidence: Evidence, fault: Callable[[str], None] = print) -> Judge:
         settings = SettingsByStep(self.settings, evidence.stream_ms)
         if self.change is not None:
-            settings.change(self.change)
+            settings.change(*self.change)
         return Judge(evidence, settings, len(self.steps) or 1, fault)
 
     def judged(self) -> tuple[dict[str, int], list[str]]:
@@ -382,7 +381,7 @@ def test_decision_that_is_overdue_by_other_settings_expires_in_their_first_step(
     step: int, settled_at_ms: int, *, is_wrong: bool
 ) -> None:
     story = Story(steps=[(1, 1), (1, 1), (1, 2)])
-    story.change = SettingsChange(2, small_task(dated_by="context", join=JoinSettings(window_ms=300)))
+    story.change = (2, small_task(dated_by="context", join=JoinSettings(window_ms=300)))
     story.decided("a", 1_000)
     story.tick(1_400)
     story.tick(1_700)

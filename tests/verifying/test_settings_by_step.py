@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from stream.journal.format import SettingsChange
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.verifying.settings_by_step import SettingsByStep
@@ -30,8 +29,8 @@ def opened() -> SettingsByStep:
 def three() -> SettingsByStep:
     """A up to step 4, B from step 5 and C from step 9 on."""
     found = opened()
-    assert found.change(SettingsChange(5, B)) == ""
-    assert found.change(SettingsChange(9, C)) == ""
+    assert found.change(5, B) == ""
+    assert found.change(9, C) == ""
     return found
 
 
@@ -39,7 +38,7 @@ def test_settings_of_a_step_are_those_of_the_last_change_before_it() -> None:
     found = three()
     assert [found.at(step) for step in (0, 1, 4, 5, 8, 9, 99)] == [A, A, A, B, B, C, C]
     assert (found.latest, found.settings_from) == (C, 9)
-    assert (opened().latest, opened().settings_from) == (A, 0)
+    assert (opened().latest, opened().settings_from) == (A, 1)
 
 
 @pytest.mark.parametrize(
@@ -77,4 +76,4 @@ def test_limit_of_memory_holds_until_the_next_change() -> None:
 
 def test_change_that_cannot_be_is_told() -> None:
     found = opened()
-    assert "has seed = 0; got 3: this cannot change" in found.change(SettingsChange(2, replace(A, seed=3)))
+    assert "has seed = 0; got 3: this cannot change" in found.change(2, replace(A, seed=3))

@@ -10,8 +10,8 @@ import pytest
 
 from stream.journal.digests import state_digest
 from stream.learners import State
-from stream.reporting.versions import processor
-from stream.snapshots.model import decode_model, model_writer, read_model_snapshots
+from stream.snapshots.chunks import MODEL_KEYS, ChunkWriter, read_model_snapshots
+from stream.snapshots.state import decode_model, encode
 from stream.verifying.model_files import ModelError, read_model, write_model
 from stream.verifying.models import TooEarlyError, export_model
 from stream.verifying.reapply import Replay, replay_journal
@@ -70,7 +70,7 @@ def with_other(pipeline: Pipeline, topic: str, change: dict[int, bytes]) -> Pipe
 def test_every_decision_is_made_again_on_its_version(learner: str) -> None:
     pipeline = run_of(learner)
     found = replays(pipeline)
-    assert [(one.fault, one.warning, one.ok) for one in found] == [("", "", True)] * PARTITIONS
+    assert [(one.fault, one.ok) for one in found] == [("", True)] * PARTITIONS
     assert len({(one.version, one.state) for one in found}) == 1
     assert all(one.snapshot > 0 for one in found)
     assert read_model_snapshots(pipeline.broker, TOPICS).newest is not None
@@ -81,34 +81,19 @@ def test_replica_that_is_not_what_the_log_makes_is_a_fault(pipeline: Pipeline) -
     number, told = next((n, value) for n, value in enumerate(journal) if n > 20 and "replica" in value)
     told["replica"]["sha256"] = "0" * 64
     found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(told)}))
-    assert f"had at step {told['n']} is 0000000000000000" in found[0].fault
+    assert f"had at step {told['number']} is 0000000000000000" in found[0].fault
     assert found[1].ok
 
-    for value in journal:
-        if "replica" in value:
-            value["replica"]["processor"] = "i486"
-    changed = {n: orjson.dumps(value) for n, value in enumerate(journal)}
-    found = replays(with_other(pipeline, TOPICS.journal, changed))
-    assert found[0].ok
-    assert found[0].warning.startswith("made with i486, ")
-    assert "is 0000000000000000" in found[0].warning
 
-
-def with_snapshot(pipeline: Pipeline, change: Callable[[State], None], processors: dict[int, str]) -> Pipeline:
-    """The same with another newest snapshot of the model, and processors of who told a replica, each from a step on."""
+def with_snapshot(pipeline: Pipeline, change: Callable[[State], None]) -> Pipeline:
+    """The same with another newest snapshot of the model."""
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
     snapshot = decode_model(newest)
     change(snapshot.learner)
-    (chunk,) = model_writer(snapshot, newest.slot, 0).portion(1_000_000)
+    (chunk,) = ChunkWriter(snapshot.version, encode(snapshot), MODEL_KEYS, newest.slot).portion(1_000_000)
     place = max(n for n, record in enumerate(pipeline.records(TOPICS.snapshots)) if record.key == chunk.key)
-    made = with_other(pipeline, TOPICS.snapshots, {place: chunk.value or b""})
-    journal = [orjson.loads(record.value or b"") for record in pipeline.records(TOPICS.journal)]
-    for value in journal:
-        for step, named in processors.items():
-            if "replica" in value and value["n"] >= step:
-                value["replica"]["processor"] = named
-    return with_other(made, TOPICS.journal, {n: orjson.dumps(value) for n, value in enumerate(journal)})
+    return with_other(pipeline, TOPICS.snapshots, {place: chunk.value or b""})
 
 
 def last_bit(state: State) -> None:
@@ -116,18 +101,11 @@ def last_bit(state: State) -> None:
     array.flat[0] = np.nextafter(array.flat[0], np.inf)
 
 
-def test_snapshot_of_the_model_that_differs_is_a_fault_within_one_processor_and_a_warning_across_two(
-    pipeline: Pipeline,
-) -> None:
-    found = replays(with_snapshot(pipeline, last_bit, {}))
+def test_snapshot_of_the_model_that_differs_is_a_fault(pipeline: Pipeline) -> None:
+    found = replays(with_snapshot(pipeline, last_bit))
     assert "is in the newest snapshot of the model is" in found[0].fault
     assert found[1].ok
-    for processors in ({1: "i486"}, {1: "i486", 40: processor()}):
-        found = replays(with_snapshot(pipeline, last_bit, processors))
-        assert [one.ok for one in found] == [True, True], processors
-        assert "is in the newest snapshot of the model is" in found[0].warning
-        assert "made with i486, " in found[0].warning
-    assert replays(with_snapshot(pipeline, lambda state: None, {1: "i486"}))[0].warning == ""
+    assert all(one.ok for one in replays(with_snapshot(pipeline, lambda state: None)))
 
 
 def test_decision_that_is_not_what_its_version_makes_is_a_fault(pipeline: Pipeline) -> None:
@@ -184,7 +162,7 @@ def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeli
                 lacking.broker.producer().send(topic, 0, record.key, record.value, record.headers)
         lacking.clock.now_ms = 1_000
     faults = lacking.audits()[0].faults
-    assert any(f"step {number + 1} does not follow on {number - 1}" in fault for fault in faults)
+    assert any(f"step {number + 2} does not follow on {number}" in fault for fault in faults)
     assert not any("has made other predictions" in fault for fault in faults)
 
 
@@ -209,7 +187,9 @@ def test_predictions_that_are_not_those_of_the_journal_are_a_fault(pipeline: Pip
     number, step = next((n, value) for n, value in enumerate(journal) if value.get("log", {}).get("predictions"))
     step["log"]["sha256"] = "0" * 64
     found = replays(with_other(pipeline, TOPICS.journal, {number: orjson.dumps(step)}))
-    assert f"step {step['n']} of partition 0 made {step['log']['predictions']} predictions by its" in found[0].fault
+    assert (
+        f"step {step['number']} of partition 0 made {step['log']['predictions']} predictions by its" in found[0].fault
+    )
 
 
 def test_log_that_holds_other_updates_than_the_steps_made_is_a_fault(pipeline: Pipeline) -> None:
