@@ -15,8 +15,9 @@ import time
 import numpy as np
 
 from producers.datasets.synthetic import synsep
-from stream.cli.embedded import prepare_embedded
-from stream.cli.settings import Settings
+from stream.app.embedded import prepare_embedded
+from stream.app.resolve import resolve_run
+from stream.app.settings import Settings
 
 RATE_PER_S = 1_000.0
 
@@ -25,11 +26,11 @@ def measure(events: int) -> None:
     """Run once in this process and print one line."""
     settings = Settings(data="synsep", events=events, delay="fixed:5s", seed=1)
     settings = settings.model_copy(update={"rate_per_s": RATE_PER_S})
-    warm = prepare_embedded(settings.model_copy(update={"events": 200}), "soba-diag", synsep(1))
-    warm.run()
-    pipeline = prepare_embedded(settings, "soba-diag", synsep(1))
+    warm = prepare_embedded(resolve_run(settings.model_copy(update={"events": 200}), "soba-diag", synsep(1)))
+    warm.run_to_end()
+    pipeline = prepare_embedded(resolve_run(settings, "soba-diag", synsep(1)))
     wall_s, cpu_s = time.perf_counter(), time.process_time()
-    pipeline.run()
+    pipeline.run_to_end()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     print(
         f"{events:>9,} events  {events / wall_s:>9,.0f} events/s wall  {events / cpu_s:>9,.0f} events/s CPU", flush=True

@@ -34,9 +34,9 @@ import numpy as np
 import psutil
 import streams_rival
 
-from stream.cli.composition import dataset_of
-from stream.cli.settings import Settings
-from stream.cli.sources import load_settings
+from stream.app.datasets import dataset_of
+from stream.app.settings import Settings
+from stream.app.sources import load_settings
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker

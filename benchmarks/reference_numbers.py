@@ -20,8 +20,9 @@ import numpy as np
 
 from producers.datasets.base import Dataset
 from producers.datasets.synthetic import synnonsep, synsep
-from stream.cli.embedded import run_embedded
-from stream.cli.settings import Settings
+from stream.app.embedded import run_embedded
+from stream.app.resolve import resolve_run
+from stream.app.settings import Settings
 from stream.journal.digests import state_digest
 from stream.learners import create
 from stream.offline import Examples, run
@@ -95,7 +96,7 @@ def by_run(row: Row, dataset: Dataset, events: int, seed: int) -> Figures:
         seed=seed,
         delay="none",
     )
-    report = run_embedded(settings, row.learner, dataset, command="")
+    report = run_embedded(resolve_run(settings, row.learner, dataset))
     ids = [dataset.event_id(t) for t in range(events)]
     u, v = (np.array(list(map(Draws(seed, purpose), ids))) for purpose in (Purpose.ACTION, Purpose.UPDATE))
     loop = by_loop(row, dataset, events, u, v)

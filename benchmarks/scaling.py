@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.catalogue import load
-from stream.cli.composition import topics_of
-from stream.cli.embedded import prepare_embedded
-from stream.cli.settings import Settings
+from stream.app.embedded import prepare_embedded
+from stream.app.resolve import resolve_run
+from stream.app.settings import Settings
 from stream.kafka.virtual_time import run_until_settled
 
 DATA = "optdigits"
@@ -49,12 +49,12 @@ def measure(learner: str, processes: int, model: str, events: int) -> tuple[floa
     settings = Settings.model_validate(
         {"data": DATA, "events": events, "rate": 10_000, "delay": "fixed:1s", "partitions": processes, "model": model}
     )
-    pipeline = prepare_embedded(settings, learner, load(DATA))
+    pipeline = prepare_embedded(resolve_run(settings, learner, load(DATA)))
     others = [
         LearnerProgram(
             pipeline.broker,
-            topics_of(settings),
-            pipeline.task,
+            pipeline.run.topics,
+            pipeline.run.task,
             LearnerOptions(instance=f"learner-{number}", snapshot_interval_ms=0),
             lambda: pipeline.clock.now_ms,
         )

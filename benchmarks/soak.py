@@ -22,8 +22,9 @@ from typing import Any
 import psutil
 
 from producers.datasets.synthetic import synsep
-from stream.cli.embedded import EmbeddedPipeline, prepare_embedded
-from stream.cli.settings import Settings
+from stream.app.embedded import EmbeddedPipeline, prepare_embedded
+from stream.app.resolve import resolve_run
+from stream.app.settings import Settings
 from stream.kafka.reading import read_partition
 from stream.reporting.versions import versions
 from stream.wire.codec import decode_example
@@ -40,9 +41,9 @@ FRESH_EVENTS = 10_000
 
 def fresh_us(learner: str) -> float:
     """The processor's time for an event of a short run from its start, in microseconds."""
-    pipeline = prepare_embedded(soak_settings(FRESH_EVENTS), learner, synsep(1))
+    pipeline = prepare_embedded(resolve_run(soak_settings(FRESH_EVENTS), learner, synsep(1)))
     started_s = time.process_time()
-    pipeline.run()
+    pipeline.run_to_end()
     return 1e6 * (time.process_time() - started_s) / FRESH_EVENTS
 
 
@@ -71,7 +72,7 @@ class Soak:
     started_s: float = 0.0  # when the current slice began, in time of the processor
 
     def __post_init__(self) -> None:
-        self.topics = Topics.with_prefix(self.pipeline.settings.topic_prefix)
+        self.topics = self.pipeline.run.topics
         self.started_s = time.process_time()
 
     def look(self) -> None:
@@ -83,7 +84,7 @@ class Soak:
             row = {
                 "events": decided,
                 "us_per_event": round(1e6 * used_s / self.slice_size, 2),
-                "fresh_us_per_event": round(self.beside.apply(fresh_us, (self.pipeline.task.learner,)), 2),
+                "fresh_us_per_event": round(self.beside.apply(fresh_us, (self.pipeline.run.task.learner,)), 2),
                 "resident_mb": round(psutil.Process().memory_info().rss / MEBIBYTE),
                 "pending": self.pipeline.pending,
             }
@@ -132,11 +133,11 @@ def main() -> None:
     parser.add_argument("--learner", default="soba-diag")
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
-    pipeline = prepare_embedded(soak_settings(arguments.events), arguments.learner, synsep(1))
+    pipeline = prepare_embedded(resolve_run(soak_settings(arguments.events), arguments.learner, synsep(1)))
     with get_context("spawn").Pool(1) as beside:
         beside.apply(fresh_us, (arguments.learner,))  # the first one warms up
         soak = Soak(pipeline, arguments.events // SLICES, beside)
-        soak.pipeline.run(soak.look)
+        soak.pipeline.run_to_end(soak.look)
     soak.drop(0)
     ledger = next(iter(soak.pipeline.learner.tasks.values())).join.ledger()
     wrong = soak.differences(ledger)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from stream.cli.sources import load_settings
+from stream.app.sources import load_settings
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker

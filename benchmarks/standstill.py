@@ -26,7 +26,7 @@ from typing import Any
 
 import confluent_kafka
 
-from stream.cli.sources import load_settings
+from stream.app.sources import load_settings
 from stream.devkafka.local_kafka import LocalKafka, local_kafka
 from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker

@@ -3,6 +3,7 @@
 import re
 from fractions import Fraction
 
+from stream.errors import OnebitError
 from stream.parsing import parse_number
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
@@ -11,7 +12,7 @@ DURATION_MS_MAX = 10 * 365 * 24 * UNITS_MS["h"]
 """Ten years. Longer ones are slips of the keyboard, and times must stay far from the end of an int64."""
 
 
-class DurationError(ValueError):
+class DurationError(OnebitError, ValueError):
     """A text that is not a duration."""
 
 

@@ -108,7 +108,7 @@ def test_every_test_that_a_document_names_is_in_its_file(document: str) -> None:
 
 
 def test_names_are_found_in_the_documents() -> None:
-    assert "stream/cli/settings.py" in set(paths_in("CONTRIBUTING.md"))
+    assert "stream/app/settings.py" in set(paths_in("CONTRIBUTING.md"))
     assert "recovery/test_commit.py" in set(paths_in("docs/guarantees.md"))
     assert len(list(cited_tests("docs/guarantees.md"))) > 30
     assert len(LINK.findall(text_of("README.md"))) > 10

@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness"),
+            ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.randomness"),
             ("stream.wire",),
             ("stream.task", "stream.learners", "stream.shared"),
             ("stream.kafka",),
@@ -26,8 +26,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("stream.simulation",),
             ("producers", "consumers"),
             ("stream.experiments",),
-            ("stream.cli", "stream.__main__"),
+            ("stream.app",),
             ("stream.testing",),
+            ("stream.cli", "stream.__main__"),
             ("onebit",),
         ),
     )
@@ -56,7 +57,8 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """What the core must be handed."""
 
 CORE = frozenset(
-    ("stream.durations", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire", "stream.task",
+    ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire",
+     "stream.task",
      "stream.shared",
      "stream.learners", "stream.journal", "stream.snapshots", "stream.verifying", "stream.offline",
      "stream.offline_shared", "stream.estimating",
@@ -149,7 +151,11 @@ def test_producers_and_consumers_never_import_each_other() -> None:
 
 
 def test_broker_port_knows_nothing_but_records() -> None:
-    assert IMPORTS["stream.kafka.port"] & MODULES.keys() == {"stream.wire.records", "stream.wire.topics"}
+    assert IMPORTS["stream.kafka.port"] & MODULES.keys() == {
+        "stream.errors",
+        "stream.wire.records",
+        "stream.wire.topics",
+    }
 
 
 @pytest.mark.parametrize("package", ONLY_IMPORTER)
@@ -187,6 +193,16 @@ def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
     assert names & sys.stdlib_module_names == set()
 
 
+def test_nothing_below_imports_the_command_line() -> None:
+    wrong = [
+        module
+        for module, other in edges()
+        if within(other, "stream.cli")
+        if not within(module, "stream.cli") and module not in ("onebit", "stream.__main__")  # where it begins
+    ]
+    assert wrong == []
+
+
 def test_only_the_command_line_prints() -> None:
     wrong = [
         f"{name}, line {node.lineno}"
@@ -208,11 +224,11 @@ def test_programs_exit_only_in_the_command_line() -> None:
     assert wrong == []
 
 
-def test_only_the_command_line_knows_its_flags() -> None:
+def test_only_the_command_line_and_the_use_cases_know_its_flags() -> None:
     wrong = [
         f"{name}, line {node.lineno}: {node.value}"
         for name, path in MODULES.items()
-        if not within(name, "stream.cli")
+        if not (within(name, "stream.cli") or within(name, "stream.app"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.errors import OnebitError
 from stream.randomness import splitmix
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.events import Features, FloatArray, IndexArray, Logged
@@ -22,7 +23,7 @@ LabelArray = NDArray[np.int64]
 OffsetArray = NDArray[np.int64]
 
 
-class DatasetError(ValueError):
+class DatasetError(OnebitError, ValueError):
     """A data set that does not exist or cannot be read."""
 
 

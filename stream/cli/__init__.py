@@ -1,7 +1,3 @@
-"""The command line: the composition root, and the only place that prints and sets exit codes."""
+"""The command line: it parses, calls one use case of `stream.app`, and prints."""
 
-import os
-
-# Before numpy is imported: the order in which BLAS adds up depends on its number of threads, and with it the last bits
-# of full SOBA. One thread is also the fastest on a machine that runs the other programs too.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+import stream.app  # noqa: F401 - one BLAS thread, before numpy is imported

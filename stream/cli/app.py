@@ -1,52 +1,104 @@
-"""`onebit`: its command groups, and how errors become messages and exit codes."""
+"""`onebit`: its commands, which are loaded when they are called, and how errors become messages and exit codes."""
 
+import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-import stream
-from producers.datasets.base import DatasetError
-from stream.cli import (
-    config,
-    data,
-    dead_letters,
-    estimate,
-    experiment,
-    feedback,
-    kafka,
-    learn,
-    learners,
-    model,
-    monitor,
-    replay,
-    report,
-    run,
-    settings_table,
-    simulate,
-    tail,
-    topics,
-    verify,
-)
-from stream.cli.access import access_hint
-from stream.cli.console import end_log, fail, interrupted
-from stream.cli.exits import ExitCode, epilog
-from stream.cli.settings import SettingsError
-from stream.devkafka.local_kafka import LocalKafkaError, LocalKafkaPortError
-from stream.durations import DurationError
-from stream.estimating.policies import EstimateError
-from stream.experiments.definition import ExperimentError
-from stream.journal.format import JournalError, UnrecoverableError
-from stream.kafka.port import AccessError, BrokerError, BrokerUnavailableError, FencedError
-from stream.learners import ParameterError
-from stream.randomness.delays import DelayError
-from stream.reporting.saved_runs import SavedRunsError
-from stream.task.settings import PolicyError, Unsuitable
-from stream.verifying.model_files import ModelError
-from stream.wire.updates import UpdatesError
+from stream.cli.exits import epilog
+from stream.errors import ExitCode, OnebitError, StoppedError
+
+
+class Lazy(NamedTuple):
+    """A command that is not loaded yet."""
+
+    module: str  # of stream.cli; its `app` has the command, or the commands of the group
+    summary: str  # the first line of its help
+
+
+COMMANDS = {
+    "run": Lazy("run", "Run the pipeline to its end, embedded or on Kafka, and report its error."),
+    "report": Lazy("report", "Compare saved runs on one page."),
+    "replay": Lazy("replay", "Write the rows of a data set as contexts, at a pace."),
+    "learn": Lazy("learn", "Answer contexts with predictions, and learn from their feedback."),
+    "feedback": Lazy("feedback", "Answer predictions with right or wrong, late."),
+    "monitor": Lazy("monitor", "Show a running pipeline on a page: condition, error, delays, ledger, lag."),
+    "verify": Lazy("verify", "Recompute the ledger from the topics, and compare it with the learner's."),
+    "tail": Lazy("tail", "Show records, one per line."),
+    "estimate": Lazy("estimate", "Estimate the reward of other policies from a log of decisions."),
+    "simulate": Lazy("simulate", "Run learners through random faults, and check the state after each run."),
+    "learners": Lazy("learners", "List the learners: uses, parameters, papers and cost per event."),
+    "settings": Lazy("settings_table", "List every setting with its default."),
+    "topics": Lazy("topics", "Create, describe and delete the topics."),
+    "config": Lazy("config", "Show the effective settings and their sources."),
+    "dead-letters": Lazy("dead_letters", "Put unusable records into their topics again."),
+    "kafka": Lazy("kafka", "Start and stop a local single-node Apache Kafka."),
+    "data": Lazy("data", "List and show data sets and logs."),
+    "model": Lazy("model", "Export, compare and import models."),
+    "experiment": Lazy("experiment", "Run sweeps over data, learners, parameters, delays and seeds."),
+}
+
+
+class LoadedCommands(Mapping[str, Any]):
+    """The commands by name, each loaded when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            group = get_group(import_module(f"stream.cli.{COMMANDS[name].module}").app)
+            group.name = name
+            self._loaded[name] = group.commands.get(name, group)
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class LazyGroup(TyperGroup):
+    """`onebit` itself. Its help shows the summaries, and loads no command."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands: Mapping[str, Any] = LoadedCommands()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names; see TyperGroup."""
+        return list(self.commands)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; see TyperGroup."""
+        loaded = self.commands
+        self.commands = {name: TyperCommand(name, help=lazy.summary) for name, lazy in COMMANDS.items()}
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.commands = loaded
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. By Typer's own rules Ctrl-C at a question, or a closed stdout, would exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, typer.Abort):
+            raise _console().interrupted() from None
+        except BrokenPipeError:
+            with suppress(OSError):  # or the interpreter reports the closed pipe when it flushes stdout
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.OUTPUT_CLOSED) from None
+
 
 app = typer.Typer(
+    cls=LazyGroup,
     help="Online multiclass learning from one late bit of feedback: right or wrong.",
     epilog=epilog(),
     no_args_is_help=True,
@@ -54,32 +106,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (
-    run,
-    report,
-    replay,
-    learn,
-    feedback,
-    monitor,
-    verify,
-    tail,
-    estimate,
-    simulate,
-    learners,
-    settings_table,
-):
-    app.add_typer(group.app)
-app.add_typer(topics.app, name="topics")
-app.add_typer(config.app, name="config")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(kafka.app, name="kafka")
-app.add_typer(data.app, name="data")
-app.add_typer(model.app, name="model")
-app.add_typer(experiment.app, name="experiment")
 
 
 def _show_version(asked: bool) -> None:
     if asked:
+        import stream
+
         sys.stdout.write(f"onebit {stream.__version__}\n")
         raise typer.Exit
 
@@ -93,53 +125,26 @@ def onebit(
     """Online multiclass learning from one late bit of feedback: right or wrong."""
 
 
-USAGE_ERRORS = (
-    SettingsError,
-    ParameterError,
-    DatasetError,
-    DelayError,
-    DurationError,
-    EstimateError,
-    ExperimentError,
-    JournalError,
-    LocalKafkaError,
-    ModelError,
-    SavedRunsError,
-    UpdatesError,
-)
-
-
-POLICY_HINTS = {
-    Unsuitable.NO_LABEL: "use --on-expiry drop",
-    Unsuitable.NOTHING_ASSUMED: "--late correct needs --on-expiry negative",
-    Unsuitable.NOT_RETRACTABLE: "use --late ignore, or late-ucb with --param drift=off",
-    Unsuitable.NOT_FROM_LOGS: "use another --learner, or --play match",
-    Unsuitable.ONE_RIGHT_CLASS: "use another --learner",
-}
-"""What to do about a policy that a learner cannot follow."""
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command (by default the process's own), and turn what it raises into a message and an exit code."""
     try:
         app(arguments, prog_name="onebit")
-    except PolicyError as error:
-        raise fail(f"{error}; {POLICY_HINTS[error.reason]}", ExitCode.USAGE) from error
-    except UnrecoverableError as error:
-        raise fail(f"{error}; start anew under another --topic-prefix", ExitCode.USAGE) from error
-    except LocalKafkaPortError as error:
-        raise fail(f"{error}: --port", ExitCode.USAGE) from error
-    except USAGE_ERRORS as error:
-        raise fail(str(error), ExitCode.USAGE) from error
-    except FencedError as error:
-        raise fail(str(error), ExitCode.FENCED) from error
-    except BrokerUnavailableError as error:
-        raise fail(str(error), ExitCode.UNAVAILABLE) from error
-    except AccessError as error:
-        raise fail(f"{error}{access_hint(error)}", ExitCode.USAGE) from error
-    except BrokerError as error:
-        raise fail(str(error), ExitCode.USAGE) from error
+    except StoppedError as error:
+        raise SystemExit(error.exit_code) from error
+    except OnebitError as error:
+        from stream.cli.hints import hint_of
+
+        hint = hint_of(error)
+        raise _console().fail(f"{error}; {hint}" if hint else str(error), error.exit_code, error) from error
     except KeyboardInterrupt:
-        raise interrupted() from None
+        raise _console().interrupted() from None
+    except Exception as error:
+        raise _console().crashed(error) from error
     finally:
-        end_log()
+        if "stream.cli.console" in sys.modules:
+            _console().end_log()
+
+
+def _console() -> Any:
+    """Printing, which is loaded only by the commands that print."""
+    return import_module("stream.cli.console")

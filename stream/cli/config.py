@@ -9,17 +9,17 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.cli.access import client_config_of
+from stream.app.access import client_config_of
+from stream.app.described import Described, described
+from stream.app.setting_names import config_path, variable_of
+from stream.app.setting_values import HIDDEN
+from stream.app.settings import Program, Settings
+from stream.app.sources import is_set
 from stream.cli.console import out
-from stream.cli.described import Described, described
-from stream.cli.flags import Config, Json, settings_from
-from stream.cli.setting_names import config_path, variable_of
-from stream.cli.setting_values import HIDDEN
-from stream.cli.settings import Settings
-from stream.cli.sources import is_set
+from stream.cli.flags import Json, with_settings
 from stream.kafka.client_config import BOOTSTRAP, SECRETS, property_of, read_properties
 
-app = typer.Typer(help="The settings that hold here, and where they come from.", no_args_is_help=True)
+app = typer.Typer(help="Show the effective settings and their sources.", no_args_is_help=True)
 
 DEFAULT = "default"
 
@@ -38,9 +38,10 @@ def config() -> None:
 
 
 @app.command()
+@with_settings(Program.LOCAL)
 def show(
+    settings: Settings,
     given: Annotated[bool, typer.Option("--given", help="Only what is not as by default.")] = False,
-    config: Config = None,
     json: Json = False,
 ) -> None:
     """Show every setting as it holds here and now, and where it comes from: a variable, a file, or the default.
@@ -48,7 +49,6 @@ def show(
     Flags of a command win over what is shown. Of a file of properties for clients (--client-config) what counts is
     shown, too. Secrets are hidden.
     """
-    settings = settings_from(config, {})
     rows = [*_settings(settings), *_properties(settings)]
     shown = [row for row in rows if not given or row.origin != DEFAULT]
     if json:

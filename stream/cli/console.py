@@ -1,45 +1,40 @@
 """Printing: people read tables and progress, programs read JSON; errors and progress never go to stdout."""
 
 import atexit
+import logging
+import os
 import signal
-import threading
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import traceback
 from types import FrameType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stream.cli.exits import ExitCode
+from stream.app.clocks import monotonic_ms
+from stream.app.notices import WARNING, announce, logger
 from stream.cli.log_lines import LEVELS, Level, LogLines, as_json
-from stream.reporting import tables
+from stream.errors import ExitCode
+
+if TYPE_CHECKING:
+    from stream.reporting import tables
 
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
 
 
-def monotonic_ms() -> int:
-    """This host's monotonic time, for intervals only."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def boot_ms() -> int:
-    """This host's time since it was started, for intervals; unlike the monotonic one it runs on in suspend."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)  # of Linux; elsewhere the monotonic one may run on by itself
-    return monotonic_ms() if clock is None else time.clock_gettime_ns(clock) // 1_000_000
-
-
 _log = LogLines()
 _is_json = False
+_debugs = False
 
 
-def write_log(form: Literal["text", "json"], level: str) -> None:
-    """Say what the log on stderr is made of from now on."""
-    global _log, _is_json
-    _log, _is_json = LogLines(LEVELS[level]), form == "json"
+def write_log(form: Literal["text", "json"], level: str, *, debug: bool = False) -> None:
+    """Set the form and the least level of the log on stderr, and whether errors have tracebacks."""
+    global _log, _is_json, _debugs
+    _log, _is_json, _debugs = LogLines(LEVELS[level]), form == "json", debug
 
 
 def _write(level: Level, message: str, mark: str, **more: Any) -> None:
@@ -56,17 +51,21 @@ def has_moving_lines() -> bool:
     return err.is_terminal and not _is_json
 
 
-def announce(message: str, *, limited: bool = True, **more: Any) -> None:
-    """Tell people something on stderr, with the time of day.
+class _Notices(logging.Handler):
+    """Writes the notices of the use cases to stderr."""
 
-    Args:
-        message: what; of lines that differ in numbers alone some are left out when they come too often.
-        limited: False where none may be left out.
-        more: what programs may want of it, in a log as JSON.
-    """
-    admitted = _log.admitted(Level.INFO, message, monotonic_ms(), limited=limited)
-    if admitted is not None:
-        _write(Level.INFO, admitted, f"[dim]{time.strftime('%H:%M:%S')}[/] ", **more)
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        is_warning = record.levelno >= logging.WARNING
+        level = Level.WARNING if is_warning else Level.INFO
+        is_limited = getattr(record, "limited", True)
+        message = _log.admitted(level, record.getMessage(), monotonic_ms(), limited=is_limited)
+        if message is not None:
+            mark = f"[bold yellow]{WARNING}[/]" if is_warning else f"[dim]{time.strftime('%H:%M:%S')}[/]"
+            _write(level, message, f"{mark} ", **getattr(record, "fields", {}))
+
+
+logger.addHandler(_Notices())
 
 
 def end_log() -> None:
@@ -75,38 +74,12 @@ def end_log() -> None:
         _write(level, message, "")
 
 
-SLOW_S = 2.0
-
-
-@contextmanager
-def announced_when_slow(message: str) -> Iterator[None]:
-    """Announce something that has not ended after a while."""
-    timer = threading.Timer(SLOW_S, announce, (message,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-WARNING = "warning:"
-"""What a warning begins with, where there are no colours."""
-
-
-def warn(message: str) -> None:
-    """Tell people on stderr of something that is probably not as they want it."""
-    admitted = _log.admitted(Level.WARNING, message, monotonic_ms())
-    if admitted is not None:
-        _write(Level.WARNING, admitted, f"[bold yellow]{WARNING}[/] ")
-
-
 def examples(*lines: str) -> str:
     """Command lines as they stand below a command's help."""
     return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
 
 
-def print_table(table: tables.Table, title: str | None = None) -> None:
+def print_table(table: "tables.Table", title: str | None = None) -> None:
     """Show a table of text on stdout."""
     # Without a box, and closer on a narrow screen, the nine columns of a run fit into the usual 80 characters.
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
@@ -161,37 +134,24 @@ def _end_undisturbed() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def every(interval_ms: int, action: Callable[[], None]) -> Callable[[], None]:
-    """A function that does the action when it is called and the interval has passed."""
-    last_ms = monotonic_ms()
-
-    def act() -> None:
-        nonlocal last_ms
-        if monotonic_ms() - last_ms >= interval_ms:
-            last_ms = monotonic_ms()
-            action()
-
-    return act
-
-
-class Status:
-    """Announces lines when they have changed: a program with nothing to do says nothing."""
-
-    def __init__(self) -> None:
-        self._said: list[str] = []
-
-    def show(self, lines: list[str]) -> None:
-        """Announce the lines, unless they are those of the last time."""
-        if lines != self._said:
-            for line in lines:
-                announce(line, limited=False)
-        self._said = lines
-
-
-def fail(message: str, code: ExitCode) -> SystemExit:
-    """Say what went wrong, and the exception that ends the process."""
+def fail(message: str, code: ExitCode, error: BaseException | None = None) -> SystemExit:
+    """Report an error on stderr, with its traceback under --debug; the exception that ends the process."""
     _write(Level.ERROR, message, "[bold red]error:[/] ", exit_code=int(code))
+    if error is not None and is_debugging():
+        err.file.write("".join(traceback.format_exception(error)))
     return SystemExit(code)
+
+
+def crashed(error: Exception) -> SystemExit:
+    """Report an internal error, which is a bug of Onebit; the exception that ends the process."""
+    what = f"internal error: {type(error).__name__}: {error}"
+    hint = "" if is_debugging() else "; run the command again with --debug for the traceback"
+    return fail(f"{what}{hint}", ExitCode.CRASHED, error)
+
+
+def is_debugging() -> bool:
+    """Whether --debug or ONEBIT_DEBUG is given; settings that cannot be read do not hide a traceback."""
+    return _debugs or "--debug" in sys.argv or os.environ.get("ONEBIT_DEBUG", "").lower() in ("1", "true", "yes", "on")
 
 
 def interrupted() -> SystemExit:

@@ -10,13 +10,13 @@ from rich.markup import escape
 
 from producers.datasets.catalogue import catalogue, is_log, load
 from stream.cli.console import boxed_table, out
-from stream.cli.flags import Json, LogMap, RewardAbove
-from stream.cli.show_log import show_log
+from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags
 
-app = typer.Typer(help="The data sets that can be replayed.", no_args_is_help=True)
+app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True)
 
 
 @app.command(name="list")
+@with_log_flags
 def list_data() -> None:
     """The data sets that have a name; any svmlight file can be replayed too."""
     table = boxed_table("name", "rows", "features", "classes", "what", numbers=("rows", "features", "classes"))
@@ -29,6 +29,7 @@ def list_data() -> None:
 
 
 @app.command()
+@with_log_flags
 def show(
     name_or_file: Annotated[str, typer.Argument(metavar="NAME-OR-FILE")],
     n_features: Annotated[
@@ -45,6 +46,8 @@ def show(
 ) -> None:
     """Rows, features, classes and terms of one data set, and its first rows; of a log's table, a mapping too."""
     if is_log(name_or_file):
+        from stream.cli.show_log import show_log  # here: it loads the library of tables
+
         show_log(name_or_file, mapping, reward_above, save_features, as_json=json)
         return
     dataset = load(name_or_file, n_features, seed)

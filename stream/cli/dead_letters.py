@@ -4,15 +4,15 @@ from typing import Annotated
 
 import typer
 
-from stream.cli.connection import connected
+from stream.app.connection import connected
+from stream.app.settings import Program, Settings
 from stream.cli.console import examples, out
 from stream.cli.flags import with_settings
-from stream.cli.settings import Program, Settings
 from stream.kafka.requeueing import Fate, Requeued, requeue
 from stream.reporting.record_lines import quoted, short_name
 from stream.wire.dead_letters import DeadLetter
 
-app = typer.Typer(help="Records that could not be used: put them into their topics again.", no_args_is_help=True)
+app = typer.Typer(help="Put unusable records into their topics again.", no_args_is_help=True)
 
 
 @app.callback()

@@ -1,6 +1,6 @@
 """`onebit`, as a shell starts it: what takes a second to load is loaded once Ctrl-C is heard."""
 
-from stream.cli.exits import ExitCode
+from stream.errors import ExitCode
 
 
 def main() -> None:

@@ -1,41 +1,28 @@
 """`onebit estimate`: what other policies would have earned, from a log of decisions."""
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from producers.datasets.log import rows_left_out
-from producers.datasets.logs.mapping import read_mapping
-from producers.datasets.logs.reading import open_log
-from producers.datasets.logs.streams import STDIN
-from stream.cli.console import announce, every, examples, monotonic_ms, out, warn
-from stream.cli.flags import BadRows, Json, LogMap, RewardAbove
-from stream.cli.policies import policy_of
-from stream.cli.settings import SettingsError
-from stream.cli.sources import command_line
-from stream.estimating.estimate import Estimates, Progress, estimate
+from stream.app.estimate import IntervalKind, Learning, Log, fields_of
+from stream.app.estimate import estimate_policies as use_case
+from stream.app.notices import announce
+from stream.app.settings import SettingsError
+from stream.app.sources import command_line
+from stream.cli.console import examples, out
+from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
+from stream.estimating.estimate import Estimates
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import Judged, Options, estimate_fields
+from stream.estimating.judge import Judged, Options
 from stream.estimating.policies import Training
-from stream.randomness.delays import parse_delay
 from stream.task.play import Reward
 
 app = typer.Typer()
-
-PROGRESS_INTERVAL_MS = 5_000
-
-
-class IntervalKind(StrEnum):
-    """Of which kind the intervals `low` to `high` are."""
-
-    BOOTSTRAP = "bootstrap"
-    BERNSTEIN = "bernstein"
 
 
 @app.command(
@@ -46,6 +33,7 @@ class IntervalKind(StrEnum):
         "onebit estimate --data joined.dsjson --policy model:noon.npz --policy constant:2 --propensity-min 0.01 --json",
     ),
 )
+@with_log_flags
 def estimate_policies(
     data: Annotated[Path, typer.Option(metavar="FILE", help="The log: CSV, JSON lines, Parquet, VW's formats.")],
     policy: Annotated[
@@ -93,32 +81,19 @@ def estimate_policies(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Estimate what other policies would have earned, from a log of decisions with their propensities and rewards.
+    """Estimate the reward of other policies from a log of decisions.
 
-    Six estimators, each with 95 % intervals: by bootstrap, by empirical Bernstein where the weights are bounded and the
-    policy does not change, and for ips and dr one that holds at every moment of the log at once.
+    The log has propensities and rewards. Six estimators, each with 95 % intervals: by bootstrap, by empirical
+    Bernstein where the weights are bounded and the policy does not change, and for ips and dr one that holds at
+    every moment of the log at once.
     """
-    _check_ranges(confidence, clip, propensity_min)
-    if str(data) == STDIN:
-        raise SettingsError("--data -: a log is read twice, and standard input only once; give a file")
-    log = open_log(
-        data,
-        None if mapping is None else read_mapping(mapping),
-        on_bad_row=on_bad_row,
-        reward_above=reward_above,
-    )
-    training = Training(seed, None if delay is None else parse_delay(delay), reward)
-    if training.delay is not None:
-        training.delay.check_classes(len(log.class_names))
-    policies = [policy_of(spec, log, training) for spec in policy]
     options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
-    found = estimate(log, policies, options, progress_line())
-    for line in rows_left_out(log, of=log.name):
-        warn(line)
+    log = Log(data, mapping, reward_above, on_bad_row)
+    found, training = use_case(log, policy, options, Learning(delay, reward))
     if report is not None:
         _publish(found, confidence, report)
     if json:
-        sys.stdout.write(orjson.dumps(as_json(found, interval)).decode() + "\n")
+        sys.stdout.write(orjson.dumps(fields_of(found, interval)).decode() + "\n")
     else:
         show(found, options, training)
 
@@ -133,47 +108,6 @@ def _publish(found: Estimates, confidence: float, path: Path) -> None:
     except OSError as error:
         raise SettingsError(f"--report {path}: the page cannot be written: {error}") from error
     announce(f"the page: {path}")
-
-
-def _check_ranges(confidence: float, clip: float | None, propensity_min: float | None) -> None:
-    for flag, value, ok, accepted in (
-        ("--confidence", confidence, 0.0 < confidence < 1.0, "a number between 0 and 1, such as 0.95"),
-        ("--clip", clip, clip is None or clip > 0.0, "a number above 0"),
-        (
-            "--propensity-min",
-            propensity_min,
-            propensity_min is None or 0.0 < propensity_min <= 1.0,
-            "a number in (0, 1]",
-        ),
-    ):
-        if not ok:
-            raise SettingsError(f"{flag}: expected {accepted}; got {value}")
-
-
-def as_json(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
-    """The estimates as they stand on the last line; `interval` is the kind that low and high are of."""
-    return {
-        "data": found.data,
-        "events": found.events,
-        "policies": [
-            {
-                "policy": policy.policy,
-                "ess": policy.ess,
-                "weight_max": policy.weight_max,
-                "flags": [flag.name for flag in policy.flags],
-                "estimates": [
-                    estimate_fields(
-                        one.estimator,
-                        one.value,
-                        one.bernstein if interval is IntervalKind.BERNSTEIN else one.bootstrap,
-                        one.anytime,
-                    )
-                    for one in policy.estimates
-                ],
-            }
-            for policy in found.policies
-        ],
-    }
 
 
 def show(found: Estimates, options: Options, training: Training) -> None:
@@ -220,28 +154,3 @@ def _table(policy: Judged, options: Options) -> Table:
 
 def _shown(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval.low:.4f}..{interval.high:.4f}"
-
-
-def progress_line() -> Progress:
-    """What tells people now and then how far the two readings have come."""
-    started_ms = monotonic_ms()
-    latest = (0, 0)
-
-    def tell() -> None:
-        read, events = latest
-        rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
-        what = f"judging: {read:,} of {events:,}" if events else f"first reading: {read:,}"
-        announce(f"{what} events, {rate:,.0f} events/s")
-
-    shown = every(PROGRESS_INTERVAL_MS, tell)
-
-    def told(read: int, events: int) -> None:
-        nonlocal latest, started_ms
-        is_second_begun = events > 0 and latest[1] == 0
-        latest = (read, events)
-        if is_second_begun:
-            started_ms = monotonic_ms()  # it has a speed of its own, which a first moment does not tell
-        else:
-            shown()
-
-    return told

@@ -1,35 +1,28 @@
 """`onebit experiment`: sweeps over learners, data, parameters, delays and seeds, by a definition; their figures."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from stream.cli.console import announce, boxed_table, err, every, examples, out, warn
-from stream.cli.exits import ExitCode
-from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
-from stream.experiments.opponents import OPPONENTS
-from stream.experiments.plan import check_learners
-from stream.experiments.report import HTML_PAGE, PAGE, write_report
-from stream.experiments.rows import read_rows
-from stream.experiments.runner import ROWS_FILE, Refused, rows_of, run_experiment
+from stream.app import experiment as use_case
+from stream.app.clocks import every
+from stream.app.experiment import Sizes, Written
+from stream.app.notices import announce, warn
+from stream.cli.console import boxed_table, err, examples, out
+from stream.cli.flags import with_log_flags
+from stream.errors import ExitCode
+from stream.experiments.definition import read_experiment, shipped
+from stream.experiments.report import PAGE
 from stream.experiments.runner import Progress as HowFar
-from stream.experiments.sets import Sets
-from stream.learners import registered
-from stream.near_names import close_matches
+from stream.experiments.runner import Refused
 from stream.reporting.tables import duration, percent
 
 RESULTS = Path("reports") / "experiments"
-AS_RUN = "experiment.json"
-"""In the folder of the results: the definition as it was run, which a report is made by."""
-
 LINE_INTERVAL_MS = 5_000
 
-app = typer.Typer(
-    no_args_is_help=True, help="Sweeps over data, learners, parameters, delays and seeds; the papers' figures."
-)
+app = typer.Typer(no_args_is_help=True, help="Run sweeps over data, learners, parameters, delays and seeds.")
 
 Names = Annotated[
     list[str], typer.Argument(metavar="NAME...", help="Experiments of `onebit experiment list`, or TOML files.")
@@ -46,6 +39,7 @@ Results = Annotated[
 
 
 @app.command("list")
+@with_log_flags
 def list_experiments() -> None:
     """Show the experiments that ship."""
     table = boxed_table("name", "what", "data")
@@ -64,6 +58,7 @@ def list_experiments() -> None:
         "onebit experiment run mine.toml",
     )
 )
+@with_log_flags
 def run(
     names: Names,
     data_dir: DataDir = None,
@@ -84,62 +79,35 @@ def run(
     Ctrl-C stops a run; the same command goes on where it stood. Data sets that are not there are named, with where to
     get them, and the rest runs.
     """
+    sizes = Sizes(events, seeds, tuple(sweep or ()))
     for name in names:
-        experiment = _find(name).resized(events, seeds, sweep or ())
-        accepted = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()}
-        check_learners(experiment, accepted | OPPONENTS)
-        unknown = [each for each in sweep or () if each not in [known.name for known in experiment.sweeps]]
-        if unknown:
-            known = ", ".join(each.name for each in experiment.sweeps)
-            raise ExperimentError(f"--sweep {unknown[0]}: the sweeps of {experiment.name} are {known}")
-        sets = Sets(experiment.sets, data_dir)
+        experiment, sets = use_case.prepare(name, sizes, data_dir)
         for told in sets.missing(experiment).values():
             warn(f"left out: {told}")
-        folder = results / experiment.name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / AS_RUN).write_text(experiment.model_dump_json(indent=1), encoding="utf-8")
         shown = _Shown(experiment.name)
         try:
-            refused = run_experiment(experiment, sets, folder, jobs or os.cpu_count() or 1, shown.show, sweep)
+            found = use_case.run(experiment, sets, results, jobs, shown.show, sizes.sweeps)
         except KeyboardInterrupt:
             shown.close()
             announce(f"{experiment.name}: stopped; what has ended is kept, and the same command goes on")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         finally:
             shown.close()
-        _tell(refused)
-        _report(experiment, sets, folder)
+        _tell(found.refused)
+        _print(found.report)
 
 
 @app.command()
+@with_log_flags
 def report(names: Names, data_dir: DataDir = None, results: Results = RESULTS) -> None:
     """Write the figures and tables again, from the rows that are there."""
     for name in names:
-        folder = results / Path(name).stem
-        if not (folder / AS_RUN).exists():
-            raise ExperimentError(f"{folder}: no run of {name} is there; run it first: onebit experiment run {name}")
-        experiment = Experiment.model_validate_json((folder / AS_RUN).read_text(encoding="utf-8"))
-        _report(experiment, Sets(experiment.sets, data_dir), folder)
+        _print(use_case.report(name, results, data_dir))
 
 
-def _find(name: str) -> Experiment:
-    known = shipped()
-    if name in known:
-        return read_experiment(known[name])
-    if Path(name).suffix == ".toml":
-        return read_experiment(Path(name))
-    raise ExperimentError(
-        f"no experiment is called {name!r}{close_matches(name, known) or ';'} there are {', '.join(known)}; a file of "
-        "your own ends with .toml"
-    )
-
-
-def _report(experiment: Experiment, sets: Sets, folder: Path) -> None:
-    written = write_report(experiment, sets, rows_of(experiment, read_rows(folder / ROWS_FILE)), folder)
+def _print(written: Written) -> None:
     out.print(
-        f"{folder / HTML_PAGE}, {PAGE}, and {len(written) - 2} figures and tables beside them",
-        highlight=False,
-        soft_wrap=True,
+        f"{written.page}, {PAGE}, and {written.files} figures and tables beside them", highlight=False, soft_wrap=True
     )
 
 

@@ -10,12 +10,13 @@ from typing import Annotated, Any, get_args
 import typer
 
 from producers.datasets.log import OnBadRow
-from stream.cli.console import warn, write_log
-from stream.cli.described import Described, described
+from stream.app.described import Described, described
+from stream.app.notices import warn
+from stream.app.setting_names import CONFIG_VARIABLE
+from stream.app.settings import Panel, Program, Settings
+from stream.app.sources import load_settings, unknown_variables
+from stream.cli.console import write_log
 from stream.cli.profiling import profiled
-from stream.cli.setting_names import CONFIG_VARIABLE
-from stream.cli.settings import Panel, Program, Settings
-from stream.cli.sources import load_settings, unknown_variables
 
 Command = Callable[..., None]
 
@@ -57,24 +58,37 @@ def with_settings(program: Program) -> Callable[[Command], Command]:
     """
 
     def decorate(command: Command) -> Command:
-        taken = [one for one in described() if program in one.setting.programs]
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        shared = [_parameter(one.field, _annotation(one)) for one in taken] + [_parameter("config", Config)]
-
-        @functools.wraps(command)
-        def command_with_flags(**values: Any) -> None:
-            config = values.pop("config")
-            flags = {one.name: values.pop(one.field) for one in taken}
-            settings = settings_from(config, flags)
-            with profiled(settings.profile if "profile" in flags else None):
-                command(settings, **values)
-
-        parameters = [*shared, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
-        command_with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command_with_flags.__annotations__ = {one.name: one.annotation for one in parameters}
-        return command_with_flags
+        return _with_flags(command, program, own, command)
 
     return decorate
+
+
+def with_log_flags(command: Command) -> Command:
+    """Give a command that has no settings the flags of every command: of its log, --debug, and --config."""
+
+    def run(_settings: Settings, **values: Any) -> None:
+        command(**values)
+
+    return _with_flags(command, Program.LOCAL, [*inspect.signature(command, eval_str=True).parameters.values()], run)
+
+
+def _with_flags(command: Command, program: Program, own: list[inspect.Parameter], run: Command) -> Command:
+    taken = [one for one in described() if program in one.setting.programs]
+    shared = [_parameter(one.field, _annotation(one)) for one in taken] + [_parameter("config", Config)]
+
+    @functools.wraps(command)
+    def command_with_flags(**values: Any) -> None:
+        config = values.pop("config")
+        flags = {one.name: values.pop(one.field) for one in taken}
+        settings = settings_from(config, flags)
+        with profiled(settings.profile if "profile" in flags else None):
+            run(settings, **values)
+
+    parameters = [*shared, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
+    command_with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command_with_flags.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command_with_flags
 
 
 def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
@@ -83,7 +97,7 @@ def settings_from(config: Path | None, flags: dict[str, Any]) -> Settings:
         os.environ[CONFIG_VARIABLE] = str(config)
     try:
         settings = load_settings(flags)
-        write_log(settings.log_format, settings.log_level)
+        write_log(settings.log_format, settings.log_level, debug=settings.debug)
     finally:
         for message in unknown_variables():
             warn(message)

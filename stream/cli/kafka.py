@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from stream.cli.console import announce, out
-from stream.cli.exits import ExitCode
-from stream.cli.settings import SettingsError
+from stream.app.notices import announce
+from stream.app.settings import SettingsError
+from stream.cli.console import out
+from stream.cli.flags import with_log_flags
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
+from stream.errors import ExitCode
 
-app = typer.Typer(help="A real single-node Apache Kafka for this user, from Python packages.", no_args_is_help=True)
+app = typer.Typer(help="Start and stop a local single-node Apache Kafka.", no_args_is_help=True)
 
 DataDir = Annotated[Path | None, typer.Option(help="The broker's home.", show_default=str(local_kafka.default_home()))]
 
@@ -42,6 +44,7 @@ def print_running(kafka: LocalKafka, data_dir: Path | None, runs: str) -> None:
 
 
 @app.command()
+@with_log_flags
 def up(
     port: Annotated[int, typer.Option(help="Where clients connect, on the loopback interface.")] = 9092,
     data_dir: DataDir = None,
@@ -60,6 +63,7 @@ def up(
 
 
 @app.command()
+@with_log_flags
 def status(data_dir: DataDir = None) -> None:
     """Say whether the broker runs; exit code 1 when it does not."""
     kafka = local_kafka.status(data_dir)
@@ -70,6 +74,7 @@ def status(data_dir: DataDir = None) -> None:
 
 
 @app.command()
+@with_log_flags
 def logs(
     data_dir: DataDir = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on showing what comes.")] = False,
@@ -87,6 +92,7 @@ def logs(
 
 
 @app.command()
+@with_log_flags
 def down(
     data_dir: DataDir = None,
     purge: Annotated[bool, typer.Option("--purge", help="Remove all records too.")] = False,

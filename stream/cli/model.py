@@ -1,10 +1,8 @@
 """`onebit model`: models of any past moment, side by side, into a new pipeline; and the replay of `onebit verify`."""
 
-import re
 import shlex
 import sys
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,19 +11,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.cli.connection import command_hint, connected
-from stream.cli.console import announce, every, examples, monotonic_ms, out
-from stream.cli.exits import ExitCode
-from stream.cli.flags import Json, Partition, with_settings
-from stream.cli.settings import Panel, Program, Settings, SettingsError
-from stream.journal.recover import Progress
+from stream.app.connection import command_hint
+from stream.app.models import Moment, exported, imported
+from stream.app.settings import Panel, Program, Settings
+from stream.cli.console import examples, out
+from stream.cli.flags import Json, Partition, with_log_flags, with_settings
+from stream.errors import ExitCode
 from stream.verifying.model_files import compare_models, read_model, write_model
-from stream.verifying.models import TooEarlyError, export_model, import_model, import_shared_model
-from stream.verifying.reapply import Replay, replay_journal
+from stream.verifying.reapply import Replay
 
-app = typer.Typer(help="Models of any moment: export, compare, import.", no_args_is_help=True)
-
-PROGRESS_INTERVAL_MS = 5_000
+app = typer.Typer(help="Export, compare and import models.", no_args_is_help=True)
 
 ModelFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of `onebit model export`.")]
 
@@ -65,22 +60,7 @@ def export(
     the file says which learner it is, with which parameters, where in the topics it stood, and the state's digest. Of a
     shared model, whatever the partition, it is a version of its log: with --journal the one a step was decided on.
     """
-    given = {"--at": at, "--journal": journal, "--version": version}
-    if len(found := [flag for flag, value in given.items() if value is not None]) > 1:
-        raise SettingsError(f"{' and '.join(found)}: expected one of them; got {len(found)}")
-    with connected(settings) as (broker, topics, partitions):
-        _check_partition(partition, partitions)
-        at_ms = None if at is None else time_ms(at)
-        progress = report(f"partition {partition}")
-        try:
-            model = export_model(
-                broker, topics, partition, number=journal, at_ms=at_ms, version=version, progress=progress
-            )
-        except TooEarlyError as error:
-            raise SettingsError(
-                f"--at {at}: {error.place} had no step by then; the first one was made at "
-                f"{_like(at or '', error.first_ms)}: give that time or a later one"
-            ) from error
+    model = exported(settings, Moment(at, journal, version), partition)
     write_model(out_file, model)
     if json:
         sys.stdout.write(orjson.dumps({"file": str(out_file), **model.meta}).decode() + "\n")
@@ -94,6 +74,7 @@ def export(
 
 
 @app.command(epilog=examples("onebit model diff monday.npz tuesday.npz"))
+@with_log_flags
 def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
     """Compare two models array by array; exit code 1 when they are not the same to the bit."""
     models = read_model(first), read_model(second)
@@ -151,81 +132,19 @@ def import_file(
     and `onebit verify --replay`, begin with it too. Where a learner has begun already nothing is written. If the topics
     have the log of a shared model, it is the one that all partitions share.
     """
-    model = read_model(file)
-    with connected(settings) as (broker, topics, partitions):
-        if partition is not None:
-            _check_partition(partition, partitions)
-        chosen = range(partitions) if partition is None else [partition]
-        is_shared = partition is None and topics.updates in broker.describe_topics([topics.updates])
-        if is_shared:
-            import_shared_model(broker, topics, partitions, model, f"{settings.topic_prefix}import-0")
-        else:
-            for number in chosen:
-                import_model(broker, topics, number, model, f"{settings.topic_prefix}import-{number}")
-    meta = model.meta
+    found = imported(settings, file, partition)
+    meta = found.model.meta
     flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
-    whose = ", which is then one model" if is_shared else ""
+    whose = ", which is then one model" if found.is_shared else ""
     out.print(
-        f"{len(chosen)} partitions begin with {file}{whose}; start it: {command_hint(settings, 'learn')} --learner "
-        f"{meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}",
+        f"{found.partitions} partitions begin with {file}{whose}; start it: {command_hint(settings, 'learn')} "
+        f"--learner {meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _check_partition(partition: int, partitions: int) -> None:
-    if partition >= partitions:
-        raise SettingsError(f"--partition {partition}: the topics have partitions 0 to {partitions - 1}")
-
-
-def time_ms(text: str) -> int:
-    """A time as people write it, in milliseconds since 1970."""
-    if re.fullmatch(r"\d{10,15}", text, re.ASCII):
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
-    except ValueError as error:
-        raise SettingsError(
-            f"--at {text}: expected a time such as 2026-03-01T12:00:00Z, or milliseconds since 1970"
-        ) from error
-
-
-def _like(text: str, ms: int) -> str:
-    """A time as the user has written another one: in milliseconds, or as a date with its zone."""
-    if text.isdecimal():
-        return str(ms)
-    return datetime.fromtimestamp(ms / 1_000, datetime.fromisoformat(text).tzinfo).isoformat(timespec="milliseconds")
-
-
-def report(label: str) -> Callable[[Progress], None]:
-    """What tells people now and then how far a re-application has come."""
-    started_ms = monotonic_ms()
-    latest: list[Progress] = []
-
-    def tell() -> None:
-        number, _, last, records = latest[-1]
-        rate = 1_000 * records / max(monotonic_ms() - started_ms, 1)
-        announce(f"{label}: step {number:,} of {last:,}, {rate:,.0f} records/s")
-
-    show = every(PROGRESS_INTERVAL_MS, tell)
-
-    def told(progress: Progress) -> None:
-        latest[:] = [progress]
-        show()
-
-    return told
-
-
-def replay(settings: Settings) -> list[Replay]:
-    """Apply the whole journal of every partition again."""
-    with connected(settings) as (broker, topics, partitions):
-        return [
-            replay_journal(broker, topics, partition, report(f"replaying partition {partition}"))
-            for partition in range(partitions)
-        ]
-
-
-def print_replays(replays: list[Replay]) -> None:
+def print_replays(replays: Sequence[Replay]) -> None:
     """Show what the whole journals came to."""
     for found in replays:
         if found.foreign:

@@ -1,40 +1,13 @@
 """`onebit monitor`: whether a pipeline lives and learns, as a page and for Prometheus."""
 
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from threading import Event, Thread
 from typing import Annotated
 
 import typer
 
-from stream.cli.access import client_config_of
-from stream.cli.composition import topics_of
-from stream.cli.connection import connect, require_topics
-from stream.cli.console import StopRequest, announce, examples, monotonic_ms
+from stream.app.monitor import run_monitor
+from stream.app.settings import Panel, Program, Settings
+from stream.cli.console import StopRequest, examples
 from stream.cli.flags import with_settings
-from stream.cli.policies import check_live, live_policies
-from stream.cli.settings import Panel, Program, Settings, SettingsError
-from stream.cli.watching import Watched, watched
-from stream.journal.reading import JournalFollower, settings_in_force
-from stream.kafka.port import Broker, BrokerError
-from stream.kafka.reading import RecordsAt, read_partition
-from stream.monitoring.assets import page_files
-from stream.monitoring.picture import Picture
-from stream.monitoring.policies import Policies
-from stream.telemetry.metrics import MONITOR
-from stream.wire.records import Record, TopicPartition
-from stream.wire.ticks import is_tick
-from stream.wire.topics import Topics
-
-LOOK_S = 0.3
-"""How often Kafka is asked where its topics end."""
-
-AGAIN_S = 2.0
-
-CONTEXTS_MS = 3_000
-"""For so long a context is waited for."""
 
 app = typer.Typer()
 
@@ -60,162 +33,9 @@ def monitor(
         ),
     ] = None,
 ) -> None:
-    """Show on a page, as it happens: alive, idle or stuck; error, delays, ledger, lag, dead letters.
+    """Show a running pipeline on a page: condition, error, delays, ledger, lag.
 
     It reads committed records alone, and nothing depends on it. Killed and started again, it goes on with its counts.
     It needs the extra: pip install 'onebit[monitor]'.
     """
-    from stream.telemetry.serving import Page, Site  # here: other commands need no HTTP
-
-    try:
-        import consumers.monitor  # noqa: F401 - here: other commands need no Faust
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"the monitor needs {error.name}, which is not installed: pip install 'onebit[monitor]'"
-        ) from error
-    check_live(estimate or ())
-    stop = StopRequest()
-    topics = topics_of(settings)
-    pictures: list[Picture] = []  # the one, when Kafka has been found
-    site = Site(
-        {path: Page(*file) for path, file in page_files().items()},
-        lambda: pictures[0].as_json() if pictures else _NOTHING,
-        settings.allow_host,
-    )
-    with watched(settings, MONITOR, site) as watch:
-        announce(f"monitor of {topics.journal}: http://{settings.metrics_host}:{settings.page_port}/; Ctrl-C stops it")
-        watch.waits(f"it waits for Kafka at {settings.bootstrap}")
-        broker = connect(settings, watch.beats(stop))
-        try:
-            partitions = require_topics(broker, settings)
-        finally:
-            broker.close()
-        picture = Picture(topics, partitions, monotonic_ms)
-        pictures.append(picture)
-        with _looking(settings, picture, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
-            if estimate:
-                picture.judge(_policies(estimate, settings, topics, picture, watch, stop), contexts.at)
-            _run(settings, picture, topics, partitions, watch, stop)
-
-
-_NOTHING = b'{"condition": "unknown", "why": "it waits for Kafka"}'
-
-
-def _run(
-    settings: Settings, picture: Picture, topics: Topics, partitions: int, watch: Watched, stop: Callable[[], bool]
-) -> None:
-    """Run the application until it is to stop; one that breaks off is made anew."""
-    from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
-
-    def goes_on(unready: str) -> bool:
-        watch.show(unready, picture.samples)
-        return not stop()
-
-    with tempfile.TemporaryDirectory(prefix="onebit-monitor-") as directory:
-        options = MonitorOptions(f"{settings.topic_prefix}monitor-{settings.instance}", settings.bootstrap, directory)
-        while not stop():
-            program = MonitorProgram(topics, partitions, options, client_config_of(settings), picture, goes_on)
-            try:
-                program.run()
-            except MonitorEndedError as error:
-                announce(f"the monitor broke off, and begins again: {error}")
-                time.sleep(AGAIN_S)
-
-
-def _policies(
-    specs: Sequence[str], settings: Settings, topics: Topics, picture: Picture, watch: Watched, stop: Callable[[], bool]
-) -> Policies:
-    """The policies that are judged; what their names mean is known when a task has begun, which is waited for."""
-    while (partition := picture.begun) is None:
-        if stop():
-            return Policies()
-        watch.show("", picture.samples)  # there is nothing to read yet
-        time.sleep(LOOK_S)
-    broker = connect(settings, stop)
-    try:
-        return live_policies(specs, settings_in_force(broker, topics, partition), topics)
-    finally:
-        broker.close()
-
-
-class _Contexts:
-    """Contexts, read again. Where Kafka does not answer there are none, and their decisions are left out."""
-
-    def __init__(self, settings: Settings, topics: Topics) -> None:
-        self._settings = settings
-        self._topic = topics.contexts
-        self._broker: Broker | None = None  # when one has been asked for
-        self._readers: dict[int, RecordsAt] = {}
-
-    def at(self, wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
-        """See ContextsAt."""
-        found: dict[tuple[int, int], Record] = {}
-        try:
-            for partition, offsets in wanted.items():
-                for offset, record in self._reader(partition).read(offsets, CONTEXTS_MS).items():
-                    found[partition, offset] = record
-        except (BrokerError, SystemExit) as error:
-            self.close()
-            why = error if isinstance(error, BrokerError) else "Kafka does not answer"
-            announce(f"decisions are left out of the estimates of models, since their contexts cannot be read: {why}")
-        return found
-
-    def _reader(self, partition: int) -> RecordsAt:
-        if self._broker is None:
-            self._broker = connect(self._settings, lambda: True)  # not waited for: the monitor has more to do
-        if partition not in self._readers:
-            self._readers[partition] = RecordsAt(self._broker, TopicPartition(self._topic, partition))
-        return self._readers[partition]
-
-    def close(self) -> None:
-        """Release the connections."""
-        readers, broker = self._readers, self._broker
-        self._readers, self._broker = {}, None
-        with suppress(BrokerError):
-            for reader in readers.values():
-                reader.close()
-            if broker is not None:
-                broker.close()
-
-
-@contextmanager
-def _looking(settings: Settings, picture: Picture, topics: Topics, partitions: int) -> Iterator[None]:
-    """For this time, in a thread: where the topics end, and the tasks' last steps. A lost broker is waited for."""
-    ended = Event()
-
-    def look() -> None:
-        while not ended.is_set():
-            try:
-                broker = connect(settings, ended.is_set)
-            except SystemExit:  # it has said why
-                continue
-            try:
-                _look(broker, picture, topics, partitions, ended)
-            except BrokerError as error:
-                announce(f"the broker is away, connecting again: {error}")
-                ended.wait(AGAIN_S)
-            finally:
-                broker.close()
-
-    thread = Thread(target=look, name="looking", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(AGAIN_S)
-
-
-def _look(broker: Broker, picture: Picture, topics: Topics, partitions: int, ended: Event) -> None:
-    names = (topics.contexts, topics.feedback, topics.predictions, topics.examples)
-    tps = [TopicPartition(name, partition) for name in names for partition in range(partitions)]
-    follower = JournalFollower(broker, topics, partitions, from_end=True)
-    try:
-        while not ended.wait(LOOK_S):
-            follower.read(0)
-            picture.hears(broker.ends(tps), follower.steps)
-            for tp, start in picture.doubtful():
-                if all(map(is_tick, read_partition(broker, tp, start=start))):
-                    picture.hears_nothing_stands(tp, start)
-    finally:
-        follower.close()
+    run_monitor(settings, estimate or (), StopRequest())

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stream.cli.console import announce
-from stream.cli.settings import SettingsError
+from stream.app.notices import announce
+from stream.app.settings import SettingsError
 
 
 @contextmanager

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from stream.cli.console import announced_when_slow, examples, fail, out, print_table
-from stream.cli.exits import ExitCode
-from stream.cli.flags import Json
+from stream.app.notices import announced_when_slow
+from stream.cli.console import examples, fail, out, print_table
+from stream.cli.flags import Json, with_log_flags
+from stream.errors import ExitCode
 
 app = typer.Typer()
 
@@ -21,6 +22,7 @@ app = typer.Typer()
         "onebit report monday.html --json",
     ),
 )
+@with_log_flags
 def report(
     runs: Annotated[
         list[Path],
@@ -37,9 +39,10 @@ def report(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Lay saved runs side by side: one page with the curves of all, what they differ in, and a table.
+    """Compare saved runs on one page.
 
-    Runs that differ in their seed alone are shown by their means, with bands. With --json no page is written: the saved
+    The page has their curves, their differing settings and a table. Runs that differ only in their seed are shown by
+    their means, with bands. With --json no page is written: the saved
     runs are printed, curves included.
     """
     from stream.reporting.saved_runs import read_runs, runs_json

@@ -1,29 +1,23 @@
 """`onebit run`: the whole pipeline to its end, embedded or on Kafka, and what is shown of it."""
 
-import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 import typer
-from typer.core import TyperCommand
 
-from producers.datasets.logged import LogDataset
-from producers.datasets.logs.streams import STDIN
-from stream.cli import cost
-from stream.cli.composition import check_play, class_names_of, dataset_of, events_of, task_settings, with_chosen
-from stream.cli.console import StopRequest, announce, announced_when_slow, examples, fail, out, print_table, warn
-from stream.cli.embedded import BrokenOffError
-from stream.cli.exits import ExitCode
+from stream.app.live_estimates import estimate_lines
+from stream.app.notices import announced_when_slow, warn
+from stream.app.run import run_all_embedded, run_all_on_kafka
+from stream.app.settings import Panel, Program, Settings, SettingsError
+from stream.app.sources import command_line
+from stream.cli.console import StopRequest, examples, fail, out, print_table
 from stream.cli.flags import Json, with_settings
-from stream.cli.live_estimates import check_estimate, estimate_lines
-from stream.cli.settings import Panel, Program, Settings, SettingsError
-from stream.cli.side_by_side import Plan, planned, run_side_by_side
-from stream.cli.sources import command_line
+from stream.cli.progress import shown_progress
+from stream.errors import ExitCode
 from stream.reporting.pages import REPORTS
 from stream.reporting.run_report import RunReport
 from stream.reporting.tables import comparison, labels
@@ -31,40 +25,23 @@ from stream.reporting.tables import comparison, labels
 app = typer.Typer()
 
 
-class _RunCommand(TyperCommand):
-    """The parser of `onebit run`, whose --kafka may stand without an address."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give a bare --kafka an empty address: the one of the settings."""
-        followed = zip(args, [*args, "-"][1:], strict=True)
-        completed = ["--kafka=" if one == "--kafka" and after.startswith("-") else one for one, after in followed]
-        return super().parse_args(ctx, completed)
-
-
 @app.command(
-    cls=_RunCommand,
     epilog=examples(
         "onebit run",
         "onebit run --learner perceptron,banditron,soba-diag --param banditron.gamma=0.05",
         "onebit run --learner banditron,late-ucb --seeds 10",
         "onebit run --data synsep --events 100000 --delay fixed:5s --loss 0.02 --json",
         "onebit run --data my.svm.gz --n-features 5000 --epochs 3 --shuffle --window 30s --on-expiry negative",
-        "onebit run --kafka localhost:9092 --delay exponential:200ms --window 5s",
+        "onebit run --kafka --bootstrap localhost:9092 --delay exponential:200ms --window 5s",
     ),
 )
 @with_settings(Program.RUN)
 def run(
     settings: Settings,
     kafka: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[HOST:PORT]",
-            rich_help_panel=Panel.KAFKA,
-            show_default="embedded",
-            help="Run real processes over real topics, at this address; without one, at ONEBIT_BOOTSTRAP or "
-            "localhost:9092.",
-        ),
-    ] = None,
+        bool,
+        typer.Option("--kafka", rich_help_panel=Panel.KAFKA, help="Run real processes over topics on Kafka"),
+    ] = False,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -96,88 +73,30 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run the whole pipeline to its end: replay, learner, feedback; then a table, and a page with the error curves.
+    """Run the pipeline to its end, embedded or on Kafka, and report its error.
 
-    By default embedded, over a broker in the same process, in virtual time: no service is needed, and the same seed
-    gives the same run, bit for bit. Feedback still on its way at the end is waited for, so that nothing is pending.
-    Several learners run side by side; for their wall times alone, give --jobs 1.
+    By default the run is embedded: replay, learner and feedback share a broker in this process, in virtual time. It
+    needs no service, and the same seed gives the same run, bit for bit. The run ends when no decision is pending. It
+    prints a table and writes a page with the error curves. Several learners run in parallel; --jobs 1 runs one at a
+    time, for comparable wall times.
     """
-    if kafka is not None and jobs is not None:
+    if kafka and jobs is not None:
         raise SettingsError(f"--jobs {jobs}: on Kafka the learners run one after the other; leave it out")
-    if kafka is not None and seeds > 1:
+    if kafka and seeds > 1:
         raise SettingsError(f"--seeds {seeds}: a run on Kafka has one seed; leave it out, or leave out --kafka")
-    if kafka:
-        settings = settings.model_copy(update={"bootstrap": kafka})
-    if kafka is not None and settings.data == STDIN:
-        raise SettingsError(
-            "--data -: each program of a run on Kafka reads the log, and standard input only one can; give a file"
-        )
-    dataset = dataset_of(settings)
-    check_play(settings, dataset)
-    check_estimate(settings.play, is_asked=settings.estimate)
-    settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.mean_nnz_of(dataset))
-    if why:
-        announce(why)
-    nnz, events = cost.nnz_of(dataset), events_of(settings, dataset)
-    seconds: list[float] = []  # that each learner will take
-    for name in settings.learner:  # all are checked before the first one runs
-        task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))
-        task.make_learner()
-        seconds.append(cost.run_s(task, nnz, events))
-        if slow := cost.warning(task, nnz, events):
-            warn(slow)
     command = command_line(sys.argv[1:])
-    if kafka is None:
-        each_s = [one_s for one_s in seconds for _ in range(seeds)]
-        reports = _run_embedded(planned(settings, dataset, command, seeds), each_s, jobs)
-    else:
-        from stream.cli.on_kafka import run_on_kafka  # here: an embedded run need not load the Kafka client
-
-        stop = StopRequest("what was begun is finished")
-        reports = [run_on_kafka(settings, name, dataset, command, stop) for name in settings.learner]
+    with shown_progress() as show:
+        if kafka:
+            stop = StopRequest("what was begun is finished")
+            reports = run_all_on_kafka(settings, command=command, stop=stop, show=show)
+        else:
+            reports = run_all_embedded(settings, seeds=seeds, jobs=jobs, command=command, show=show)
     if no_report:
         _print_results(reports, None, json=json)
     else:
         _publish(reports, report, json=json)
     if not all(result.ledger_ok for result in reports):
         raise typer.Exit(ExitCode.DIFFERS)
-
-
-PROCESSES_FROM_S = 5.0
-"""Runs that take less in all are made here, one after the other: processes take two seconds to begin."""
-
-
-def jobs_of(asked: int | None, seconds: Sequence[float], cores: int, *, is_log: bool = False) -> int:
-    """How many runs are made at once.
-
-    A log is read from its folder as it is needed, and may be larger than the memory: each process would hold all of it.
-
-    >>> jobs_of(None, [9.0, 1.0, 2.0], cores=2), jobs_of(None, [1.0, 1.0], cores=2), jobs_of(8, [1.0, 1.0], cores=2)
-    (2, 1, 2)
-    >>> jobs_of(None, [9.0, 9.0], cores=2, is_log=True), jobs_of(2, [9.0, 9.0], cores=2, is_log=True)
-    (1, 2)
-    """
-    if asked is None:
-        asked = cores if sum(seconds) >= PROCESSES_FROM_S and not is_log else 1
-    return min(asked, len(seconds))
-
-
-def _run_embedded(plan: Plan, seconds: list[float], jobs: int | None) -> list[RunReport]:
-    """The reports of all runs.
-
-    Args:
-        plan: settings, data, command line and runs.
-        seconds: how long each run will take.
-        jobs: how many run at once; None: as is best.
-    """
-    try:
-        is_log = isinstance(plan.dataset, LogDataset)
-        if (jobs := jobs_of(jobs, seconds, os.cpu_count() or 1, is_log=is_log)) > 1:
-            longest_first = sorted(range(len(seconds)), key=lambda place: -seconds[place])
-            return run_side_by_side(plan, longest_first, jobs)
-        return [plan.make(run) for run in plan.runs]
-    except BrokenOffError as error:
-        raise fail(f"{error}; no page is written", ExitCode.INTERRUPTED) from error
 
 
 def _publish(reports: list[RunReport], path: Path | None, *, json: bool) -> None:

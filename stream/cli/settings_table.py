@@ -7,18 +7,23 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from stream.app.described import Described, described
+from stream.app.settings import CONNECTED, Panel, Program
 from stream.cli.console import out
-from stream.cli.described import Described, described
-from stream.cli.settings import Panel, Program
+from stream.cli.flags import with_log_flags
 
 app = typer.Typer()
 
 
 @app.command()
+@with_log_flags
 def settings(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md instead.")] = False,
 ) -> None:
-    """Show every setting: its default, and what it does. `onebit config show` says what holds here."""
+    """List every setting with its default.
+
+    `onebit config show` shows the effective values.
+    """
     if markdown:
         sys.stdout.write(as_markdown())
         return
@@ -61,6 +66,6 @@ def _code(one: Described) -> str:
 
 def _programs(one: Described) -> str:
     programs = one.setting.programs
-    if programs >= frozenset(Program) - {Program.RUN}:
-        return "all" if Program.RUN in programs else "all but run"
+    if programs >= CONNECTED:
+        return "all" if Program.LOCAL in programs else "all that connect to Kafka"
     return ", ".join(str(program) for program in Program if program in programs) or "none"

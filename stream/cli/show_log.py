@@ -1,55 +1,29 @@
-"""What `onebit data show` says of a log: its format, a mapping to save, and its rows as they are understood."""
+"""What `onebit data show` prints of a log."""
 
 import sys
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import orjson
 from rich.markup import escape
 
-from producers.datasets.base import DatasetError
-from producers.datasets.log import MISSING, LogBatch, rows_left_out
-from producers.datasets.logs.guess import Guess, guess, to_toml
-from producers.datasets.logs.looks import Format, format_of
-from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
-from producers.datasets.logs.reading import TABLES, LogFile, open_log
-from producers.datasets.logs.streams import STDIN, Source
+from producers.datasets.log import rows_left_out
+from producers.datasets.logs.guess import to_toml
+from producers.datasets.logs.reading import LogFile
+from stream.app.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
 from stream.cli.console import out
-from stream.durations import format_duration
-from stream.wire.named_features import FeatureEncoder, Kind, to_plain
 
-_ROWS_SHOWN = 5
 _CLASSES_SHOWN = 20
-_ENTRIES_SHOWN = 6
-_GUESSED = "as guessed"
-
-
-class _Shown(NamedTuple):
-    """What there is to show."""
-
-    format: Format
-    columns: list[str]  # of a table
-    mapping: LogMapping | None
-    guessed: Guess | None  # None: the mapping was given, or none is needed
-    log: LogFile | None  # None: the guess is not enough to read the rows
-    rows: int
-    first: LogBatch | None
 
 
 def show_log(
-    path: str, mapping_given: str | None, reward_above: float | None, save_features: Path | None, *, as_json: bool
+    path: str, mapping_given: str | None, reward_above: float | None, features_file: Path | None, *, as_json: bool
 ) -> None:
     """Show a log; rows that cannot be used are counted."""
-    if path == STDIN:
-        raise DatasetError("standard input cannot be shown, since it can be read only once; give a file")
-    shown = _look(path, mapping_given, reward_above)
-    if save_features is not None:
-        _save(shown, save_features)
+    shown = summarise_log(path, mapping_given, reward_above)
+    if features_file is not None:
+        save_features(shown, features_file)
     if as_json:
-        sys.stdout.write(orjson.dumps(_fields(path, shown)).decode() + "\n")
+        sys.stdout.write(orjson.dumps(fields_of(path, shown)).decode() + "\n")
         return
     out.print(f"[bold]{escape(path)}[/]: {shown.format}", soft_wrap=True)
     if shown.columns:
@@ -62,48 +36,7 @@ def show_log(
         _print_rows(shown, shown.log)
 
 
-def _save(shown: _Shown, path: Path) -> None:
-    """Write which index each named feature has."""
-    if shown.log is None:
-        raise DatasetError(f"{path} is not written: the guessed mapping is not enough to read the rows; give one")
-    try:
-        path.write_bytes(orjson.dumps(to_plain(shown.log.encoder)))
-    except OSError as error:
-        raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _look(path: str, mapping_given: str | None, reward_above: float | None) -> _Shown:
-    source = Source(path)
-    kind = format_of(source.head(), path)
-    mapping = None if mapping_given is None else read_mapping(mapping_given)
-    columns: list[str] = []
-    guessed = None
-    if kind in TABLES:
-        columns = TABLES[kind].column_names(source)
-        if mapping is None:
-            guessed = _guess(source, kind)
-            try:
-                mapping = mapping_of(guessed.fields, _GUESSED)
-            except DatasetError as error:
-                what = str(error).removeprefix(f"mapping {_GUESSED}: ")
-                remark = f"the rows are shown as soon as that is said: {what}"
-                guessed = Guess(guessed.fields, (*guessed.remarks, remark))
-                return _Shown(kind, columns, None, guessed, None, 0, None)
-    log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above)
-    batches = log.batches()
-    first = next(batches, None)
-    rows = sum(len(batch.ids) for batch in chain(() if first is None else (first,), batches))
-    return _Shown(kind, columns, mapping, guessed, log, rows, first)
-
-
-def _guess(source: Source, kind: Format) -> Guess:
-    table = next(TABLES[kind].tables(source, None), None)
-    if table is None:
-        raise DatasetError(f"{source.name} is {kind}, and holds no rows")
-    return guess(table)
-
-
-def _print_rows(shown: _Shown, log: LogFile) -> None:
+def _print_rows(shown: LogSummary, log: LogFile) -> None:
     rows, features = "row" if shown.rows == 1 else "rows", "feature" if log.n_features == 1 else "features"
     out.print(f"{shown.rows:,} {rows} that can be used, {log.n_features:,} {features}")
     for line in rows_left_out(log):
@@ -112,72 +45,7 @@ def _print_rows(shown: _Shown, log: LogFile) -> None:
     out.print(f"{len(log.class_names)} classes: {escape(some)}", soft_wrap=True, highlight=False)
     for note in log.notes:
         out.print(escape(note), soft_wrap=True, highlight=False)
-    for row in _rows(shown.first, log):
+    for row in rows_of(shown.first, log):
         said = "  ".join(f"{key} {value}" for key, value in row.items() if value is not None and key != "features")
         out.print(escape(said), soft_wrap=True, highlight=False)
         out.print(f"  [dim]{escape(str(row['features']))}[/]", soft_wrap=True, highlight=False)
-
-
-def _rows(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
-    """The first rows, by the names of classes and features; None: the log does not say."""
-    if batch is None:
-        return
-    names = _names_of(log.encoder)
-    for row in range(min(_ROWS_SHOWN, len(batch.ids))):
-        start, stop = batch.offsets[row], batch.offsets[row + 1]
-        entries = [
-            f"{names.get(index, f'#{index}')[:40]}{'' if value == 1.0 else f': {value:g}'}"
-            for index, value in zip(batch.indices[start:stop].tolist(), batch.values[start:stop].tolist(), strict=True)
-        ]
-        propensity = float(batch.propensities[row])
-        yield {
-            "id": batch.ids[row],
-            "time": _time(int(batch.decided_at_ms[row])),
-            "action": _class(log, int(batch.actions[row])),
-            "propensity": None if propensity != propensity else round(propensity, 6),
-            "reward": None if batch.rewards[row] == MISSING else int(batch.rewards[row]),
-            "delay": None if batch.delays_ms[row] == MISSING else format_duration(int(batch.delays_ms[row])),
-            "label": _class(log, int(batch.labels[row])),
-            "features": ", ".join(entries[:_ENTRIES_SHOWN]) + (", ..." if len(entries) > _ENTRIES_SHOWN else ""),
-        }
-
-
-def _names_of(encoder: FeatureEncoder) -> dict[int, str]:
-    """What the indices that are not hashed stand for."""
-    return {
-        index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
-        for name, one in encoder.names.items()
-        for value, index in (one.indices or {}).items()
-    }
-
-
-def _class(log: LogFile, number: int) -> str | None:
-    return None if number == MISSING else log.class_names[number]
-
-
-def _time(time_ms: int) -> str | None:
-    if time_ms == MISSING:
-        return None
-    return (
-        datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
-    )
-
-
-def _fields(path: str, shown: _Shown) -> dict[str, Any]:
-    log = shown.log
-    return {
-        "file": path,
-        "format": str(shown.format),
-        "columns": shown.columns,
-        "mapping": None if shown.mapping is None else shown.mapping.model_dump(exclude_none=True),
-        "guessed": shown.guessed is not None,
-        "remarks": [] if shown.guessed is None else shown.guessed.remarks,
-        "rows": shown.rows if log is not None else None,
-        "skipped": {} if log is None else log.skipped,
-        "first_skipped": {} if log is None else log.first_skipped,
-        "features": None if log is None else log.n_features,
-        "classes": None if log is None else len(log.class_names),
-        "class_names": None if log is None else log.class_names,
-        "notes": [] if log is None else log.notes,
-        "first": [] if log is None else list(_rows(shown.first, log)),
-    }

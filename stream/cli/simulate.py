@@ -3,18 +3,20 @@
 import os
 import sys
 import time
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from consumers.learner import LearnerOptions, LearnerProgram
-from consumers.recovery import Parked
-from stream.cli.console import announce, every, out
-from stream.cli.exits import ExitCode
-from stream.cli.settings import SettingsError
+from stream.app.clocks import every
+from stream.app.notices import announce
+from stream.app.settings import SettingsError
+from stream.app.simulate import Runs, make_learner
+from stream.cli.console import out
+from stream.cli.flags import with_log_flags
+from stream.errors import ExitCode
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -26,8 +28,7 @@ from stream.simulation.campaign import (
     shrink,
     trace,
 )
-from stream.simulation.processes import LearnerSetup
-from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
+from stream.simulation.schedule import EVENTS, Schedule
 from stream.simulation.tracing import Happened, trace_digest
 from stream.task.settings import Sharing
 
@@ -37,47 +38,11 @@ SHOWN_MAX = 3
 PROGRESS_INTERVAL_MS = 5_000
 
 
-def make_learner(setup: LearnerSetup) -> LearnerProgram:
-    """The learner program itself, as the simulation runs it."""
-    options = LearnerOptions(
-        group=setup.group,
-        instance=setup.instance,
-        records_max=setup.records_max,
-        idle_ms=setup.idle_ms,
-        snapshot_interval_ms=setup.snapshot_interval_ms,
-        snapshot_bytes_max=setup.snapshot_bytes_max,
-        snapshot_chunk_bytes=setup.snapshot_chunk_bytes,
-    )
-    parked = setup.parked if isinstance(setup.parked, Parked) else None
-    return LearnerProgram(
-        setup.broker, setup.topics, setup.task, options, setup.now_ms, setup.announce, setup.crash_point, parked=parked
-    )
-
-
-class Runs(NamedTuple):
-    """What runs are drawn from seeds."""
-
-    events: int
-    model: Sharing
-
-    def draw(self, seed: int) -> Schedule:
-        """The run of a seed."""
-        return draw_schedule(seed, self.events, self.model)
-
-    def replay(self, seed: int, only: str | None = None) -> str:
-        """The command that shows the run of a seed, or some items of it."""
-        command = f"onebit simulate --seed {seed} --trace"
-        if self.events != EVENTS:
-            command += f" --events {self.events}"
-        if self.model != "own":
-            command += f" --model {self.model}"
-        return command if only is None else f"{command} --only {only}"
-
-
 app = typer.Typer()
 
 
 @app.command()
+@with_log_flags
 def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds are run.")] = 2_000,
     seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
@@ -96,7 +61,7 @@ def simulate(
     no_shrink: Annotated[bool, typer.Option("--no-shrink", help="Show failing seeds as they were drawn.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
-    """Run learners through drawn faults, and check after each run that nothing was lost, doubled or learned wrongly.
+    """Run learners through random faults, and check the state after each run.
 
     Crashes at any step, zombies, rebalances, outages, replication that lags, commits of unknown outcome, duplicated,
     reordered, lost and poisonous records: all drawn from the seed, over the embedded broker, in virtual time. The same

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from stream.cli.connection import connected
+from stream.app.connection import connected
+from stream.app.setting_values import parse_time
+from stream.app.settings import Program, Settings, SettingsError
 from stream.cli.console import examples
 from stream.cli.flags import Json, with_settings
-from stream.cli.setting_values import parse_time
-from stream.cli.settings import Program, Settings, SettingsError
 from stream.durations import DurationError, parse_duration
 from stream.kafka.browsing import follow as follow_topics
 from stream.kafka.browsing import offset_at, read_in_order
@@ -62,11 +62,11 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Then show what comes, until Ctrl-C.")] = False,
     json: Json = False,
 ) -> None:
-    """Show records, a line each: append time, topic/partition@offset, event id, content.
+    """Show records, one per line.
 
-    Topics are shown together, in the order of the broker's append time. Only committed records are read. With --id all
-    partitions are read, since a record may be in a wrong one. Ticks, by which the learner marks time in the feedback
-    topic, are left out.
+    A line has append time, topic/partition@offset, event id and content. Topics are shown together, in the order of
+    the broker's append time. Only committed records are read. With --id all partitions are read, since a record may
+    be in a wrong one. Ticks, by which the learner marks time in the feedback topic, are left out.
     """
 
     def is_shown(record: Record) -> bool:

@@ -33,6 +33,7 @@ import platformdirs
 
 from stream.devkafka.security import CONTROLLER, INTERNAL, LISTENER, LocalSecurity
 from stream.devkafka.settings import write_settings
+from stream.errors import OnebitError
 
 KAFKA_VERSION = "4.1.1"
 LOG4J_VERSION = "2.24.3"
@@ -52,7 +53,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 Progress = Callable[[str], None]
 
 
-class LocalKafkaError(Exception):
+class LocalKafkaError(OnebitError):
     """A local Kafka could not be started or stopped."""
 
 

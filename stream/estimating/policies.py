@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.errors import OnebitError
 from stream.estimating.rows import Chunk, usable
 from stream.learners import FromLogs, Learner, check_parameters, create, registered
 from stream.randomness.delays import DelayModel
@@ -29,7 +30,7 @@ _UNSOUND = {
 }
 
 
-class EstimateError(ValueError):
+class EstimateError(OnebitError, ValueError):
     """A log or a policy that cannot be judged; the message says why, and what to do."""
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stream.errors import OnebitError
 from stream.task.settings import LatePolicy, OnExpiry
 
 Scalar = int | float | str
@@ -23,7 +24,7 @@ FILES = Path(__file__).parent / "files"
 SETS_FILE = "sets.toml"
 
 
-class ExperimentError(ValueError):
+class ExperimentError(OnebitError, ValueError):
     """An experiment, a data set or a result that cannot be used; the message says what is accepted."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from stream.errors import OnebitError
 from stream.journal.stored_settings import stored_settings, task_settings
 from stream.task.settings import TaskSettings
 from stream.wire.codec import VERSION_HEADER
@@ -25,7 +26,7 @@ HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 """Headers of a journal's records."""
 
 
-class JournalError(Exception):
+class JournalError(OnebitError):
     """The journal cannot be continued; the message says what to do."""
 
 

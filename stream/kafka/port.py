@@ -6,6 +6,7 @@ The embedded broker and the adapters of Kafka clients pass the same contract tes
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from stream.errors import ExitCode, OnebitError
 from stream.wire.records import Headers as Headers
 from stream.wire.records import Record as Record
 from stream.wire.records import TopicPartition as TopicPartition
@@ -14,16 +15,20 @@ from stream.wire.topics import TopicDescription, TopicSpec
 RECORD_BYTES_MAX = 1_000_000  # of a record's value; a batch with its overhead may have 1 MiB in Kafka by default
 
 
-class BrokerError(Exception):
+class BrokerError(OnebitError):
     """The broker refused an operation or could not be reached."""
 
 
 class BrokerUnavailableError(BrokerError):
     """No answer within the time allowed; the outcome of what was asked may be unknown."""
 
+    exit_code = ExitCode.UNAVAILABLE
+
 
 class FencedError(BrokerError):
     """This process is out for good: another has its transactional id or its place, or its group has thrown it out."""
+
+    exit_code = ExitCode.FENCED
 
 
 class StaleMemberError(BrokerError):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.errors import OnebitError
 from stream.learners.kernels import DRIFTS, observe_nothing
 from stream.parsing import parse_number, parse_whole
 from stream.wire.events import NOTHING_LOGGED, Decision, Features, FloatArray
@@ -39,7 +40,7 @@ NO_DETECTORS: FloatArray = np.zeros(0)
 """The alarms of a learner that does not watch for drift."""
 
 
-class ParameterError(ValueError):
+class ParameterError(OnebitError, ValueError):
     """A learner was asked for with a name, a parameter or a size that it does not accept."""
 
 

@@ -27,6 +27,7 @@ from statistics import NormalDist
 from typing import Protocol
 
 from stream.durations import DURATION_MS_MAX, DurationError, parse_duration
+from stream.errors import OnebitError
 from stream.parsing import parse_number
 from stream.randomness.draws import Draws, Purpose
 
@@ -36,7 +37,7 @@ GRAMMAR = (
 )
 
 
-class DelayError(ValueError):
+class DelayError(OnebitError, ValueError):
     """A delay specification, a probability or a file of delays that cannot be used."""
 
 

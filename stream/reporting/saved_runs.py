@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from stream.errors import OnebitError
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import CurvePoint, Errors, SharePoint
 from stream.reporting.histograms import Histogram
@@ -29,7 +30,7 @@ FORMAT = 1
 _ELEMENT = re.compile(r'<script type="application/gzip" id="runs">([^<]*)</script>')
 
 
-class SavedRunsError(ValueError):
+class SavedRunsError(OnebitError, ValueError):
     """A file that holds no runs, or none that this version can read."""
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from stream.cli.composition import model_of
-from stream.cli.wanted import wanted_settings
+from stream.app.pipeline_settings import wanted_settings
+from stream.app.topics import model_of
 from stream.durations import parse_duration
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.embedded import EmbeddedBroker

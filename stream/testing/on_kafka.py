@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from stream.cli.access import client_config_of
-from stream.cli.composition import model_of
+from stream.app.access import client_config_of
+from stream.app.topics import model_of
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connecting import connect
 from stream.kafka.port import BrokerError

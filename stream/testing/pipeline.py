@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from stream.cli.settings import Settings
+from stream.app.settings import Settings
 from stream.journal.reading import JournalFollower
 from stream.kafka.browsing import read_in_order
 from stream.kafka.partitioner import partition_for

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from stream.errors import OnebitError
 from stream.journal.digests import state_digest
 from stream.learners import State
 
@@ -18,7 +19,7 @@ FILE_FORMAT = 1
 STATE_PREFIX = "state."
 
 
-class ModelError(ValueError):
+class ModelError(OnebitError, ValueError):
     """A model that cannot be exported, read or imported; the message says why."""
 
 

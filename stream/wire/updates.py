@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.errors import OnebitError
 from stream.wire.codec import VERSION_HEADER
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 from stream.wire.records import Headers, Record, place_of
@@ -51,7 +52,7 @@ _NAME = "updates"
 _ENTRY_BYTES = 38  # of an entry, without its scores and its x
 
 
-class UpdatesError(Exception):
+class UpdatesError(OnebitError):
     """The log of updates cannot be read further; the message gives the remedy."""
 
 

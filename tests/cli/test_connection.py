@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.cli import connection
-from stream.cli.connection import keep_running
-from stream.cli.settings import Settings, SettingsError
-from stream.cli.sources import load_settings
-from stream.cli.watching import Watched
+from stream.app import connection
+from stream.app.connection import keep_running
+from stream.app.settings import Settings, SettingsError
+from stream.app.sources import load_settings
+from stream.app.watching import Watched
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker, BrokerUnavailableError

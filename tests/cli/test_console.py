@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stream.cli.console import Status, announce, end_log, warn
-from stream.cli.exits import ExitCode
+from stream.app.notices import Status, announce, warn
+from stream.cli.console import end_log
 from stream.cli.log_lines import INTERVAL_MS, LINES_MAX, Level, LogLines
+from stream.errors import ExitCode
 from tests.cli.conftest import Onebit
 
 
@@ -26,7 +27,7 @@ def test_status_is_said_again_only_when_it_has_changed(capsys: pytest.CaptureFix
 ENDING = """
 import os, sys
 from stream.cli.console import StopRequest
-from stream.cli.exits import ExitCode
+from stream.errors import ExitCode
 
 class Late:
     def __init__(self, number):

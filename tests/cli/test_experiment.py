@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from stream.cli.exits import ExitCode
+from stream.errors import ExitCode
 from stream.experiments.definition import shipped
 from tests.cli.conftest import Onebit
 

@@ -13,9 +13,10 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from producers.datasets.base import Known
-from stream.cli import console, entry
-from stream.cli.embedded import Judge
-from stream.cli.exits import ExitCode
+from stream.app import notices
+from stream.app.embedded import Judge
+from stream.cli import entry
+from stream.errors import ExitCode
 from stream.simulation import campaign
 from stream.simulation.campaign import Result, run_seed, run_seeds
 from stream.simulation.processes import LearnerSetup, MakeLearner
@@ -107,11 +108,11 @@ def test_what_takes_long_is_announced_and_what_does_not_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = threading.Event()
-    monkeypatch.setattr(console, "SLOW_S", 60.0)
-    with console.announced_when_slow("compiling"):
+    monkeypatch.setattr(notices, "SLOW_S", 60.0)
+    with notices.announced_when_slow("compiling"):
         pass
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(console, "SLOW_S", 0.0)
-    monkeypatch.setattr(console, "announce", lambda message: said.set())
-    with console.announced_when_slow("compiling"):
+    monkeypatch.setattr(notices, "SLOW_S", 0.0)
+    monkeypatch.setattr(notices, "announce", lambda message: said.set())
+    with notices.announced_when_slow("compiling"):
         assert said.wait(10.0)

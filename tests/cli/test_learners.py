@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.cli import learners
-from stream.cli.exits import ExitCode
+from stream.app import learners
+from stream.errors import ExitCode
 from stream.learners import registered
 from stream.learners.auto import choose
 from tests.cli.conftest import Onebit

@@ -7,12 +7,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+from stream.app import learner
+from stream.app.connection import Work
+from stream.app.live_estimates import estimate_lines, from_topics
+from stream.app.settings import Settings
+from stream.app.watching import Watched
 from stream.cli import learn
-from stream.cli.connection import Work
-from stream.cli.exits import ExitCode
-from stream.cli.live_estimates import estimate_lines, from_topics
-from stream.cli.settings import Settings
-from stream.cli.watching import Watched
+from stream.errors import ExitCode
 from stream.kafka.port import Broker
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
@@ -97,7 +98,7 @@ def learn_on(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
                 meanwhile()
                 work(broker, 1, Watched(None))
 
-        monkeypatch.setattr(learn, "keep_running", keep_running)
+        monkeypatch.setattr(learner, "keep_running", keep_running)
         task = ("--learner", "late-ucb", "--n-classes", "3", "--n-features", "4", "--reward", "any")
         return " ".join(onebit("learn", "--topic-prefix", "test.", *task, *flags).err.split())
 

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from producers.datasets.base import Dataset, DatasetError
-from stream.cli import composition
+from stream.app import datasets
+from stream.app.datasets import check_play, dataset_of
+from stream.app.embedded import prepare_embedded, run_embedded
+from stream.app.on_kafka import _Programs
+from stream.app.plan import events_of, feedback_plan, feedback_speed, replay_options
+from stream.app.resolve import resolve_run
+from stream.app.settings import Settings, SettingsError
+from stream.app.sources import load_settings
 from stream.cli.app import main
-from stream.cli.composition import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
-from stream.cli.embedded import prepare_embedded, run_embedded
-from stream.cli.exits import ExitCode
-from stream.cli.on_kafka import _Programs
-from stream.cli.settings import Settings, SettingsError
-from stream.cli.sources import load_settings
+from stream.errors import ExitCode
 from stream.reporting.errors import ErrorCurve
 from stream.reporting.run_report import RunReport
 from stream.verifying.audit import audit_partition
@@ -34,7 +36,7 @@ def settings_with(**given: Any) -> Settings:
 
 def run(dataset: Dataset, **given: Any) -> RunReport:
     settings = settings_with(**given)
-    return run_embedded(settings, settings.learner[0], dataset, "onebit run")
+    return run_embedded(resolve_run(settings, settings.learner[0], dataset, "onebit run"))
 
 
 def test_logged_actions_are_played_and_learned_from_in_the_time_of_the_log() -> None:
@@ -61,13 +63,13 @@ def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(le
 
 def test_late_ucb_learns_from_a_uniform_log_what_is_right() -> None:
     settings = settings_with(play="logged", delay="none")
-    pipeline = prepare_embedded(settings, "late-ucb", clicks(ROWS))
-    pipeline.run()
+    pipeline = prepare_embedded(resolve_run(settings, "late-ucb", clicks(ROWS)))
+    pipeline.run_to_end()
     (task,) = pipeline.learner.tasks.values()
     weights = task.learner.weights()
     assert weights.argmax(axis=0).tolist() == [0, 1, 2, 0]
     for check in (audit_partition, replay_journal):
-        assert check(pipeline.broker, composition.topics_of(settings), 0).ok
+        assert check(pipeline.broker, pipeline.run.topics, 0).ok
 
 
 def test_label_of_a_log_tells_the_bit_of_any_action() -> None:
@@ -114,7 +116,7 @@ def test_learner_does_not_play_its_own_where_nobody_would_know_the_bit() -> None
 
 
 def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(composition, "load", lambda *_: clicks(5))
+    monkeypatch.setattr(datasets, "load", lambda *_: clicks(5))
     with pytest.raises(SystemExit) as ended:
         main(["run"])
     assert ended.value.code == ExitCode.USAGE
@@ -153,7 +155,7 @@ def test_speed_needs_the_times_of_a_log() -> None:
 
 
 def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composition, "load", lambda *_: clicks(100, gap_ms=60_000))
+    monkeypatch.setattr(datasets, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
     part = dataset_of(settings_with(**given))
     assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20"
@@ -181,9 +183,13 @@ def test_greedy_class_that_nobody_knows_of_is_left_out_of_its_error() -> None:
 def test_warnings_of_a_program_that_nobody_reads_are_found_in_its_log(tmp_path: Path) -> None:
     programs = object.__new__(_Programs)
     programs.logs = {"replay": tmp_path / "replay.log"}
-    code = (
-        "from stream.cli.console import announce, warn; announce('warning: of an event'); warn('it slipped [by 2 s]')"
-    )
+    code = """
+from stream.app.notices import announce, warn
+from stream.cli import console
+
+announce("warning: of an event")
+warn("it slipped [by 2 s]")
+"""
     with programs.logs["replay"].open("wb") as log:
         subprocess.run([sys.executable, "-c", code], stderr=log, check=True)
     assert programs.warnings("replay") == ["it slipped [by 2 s]"]

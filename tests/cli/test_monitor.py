@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from stream.cli.monitor import _look
+from stream.app.monitor import _look
 from stream.monitoring.picture import DOUBT_MS, Picture
 from stream.monitoring.verdict import Condition
 from tests.pipeline import TOPICS, Pipeline, small_task

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from producers.datasets.base import Dataset, SparseRows
-from stream.cli.composition import feedback_plan
-from stream.cli.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
-from stream.cli.settings import Settings
+from stream.app.embedded import EmbeddedPipeline, prepare_embedded, run_embedded
+from stream.app.resolve import resolve_run
+from stream.app.settings import Settings
 from stream.journal.digests import state_digest
 from stream.kafka.reading import read_partition
 from stream.learners import registered
@@ -48,25 +48,25 @@ def dataset_of(case: Case) -> Dataset:
 def pipeline_of(case: Case, settings: dict[str, Any]) -> EmbeddedPipeline:
     given = {"learner": [case.name], "rate": 1_000.0, "seed": 3, **settings}
     given["param"] = [f"{name}={value}" for name, value in case.parameters.items()]
-    return replace(prepare_embedded(Settings(**given), case.name, dataset_of(case)), poll_ms=0)
+    return replace(prepare_embedded(resolve_run(Settings(**given), case.name, dataset_of(case))), poll_ms=0)
 
 
 def looped(dataset: Dataset, pipeline: EmbeddedPipeline) -> tuple[Run, str]:
     """What the loop does on the draws of the pipeline, and the digest of the state."""
-    settings: Settings = pipeline.settings
+    task = pipeline.run.task
     ids = [dataset.event_id(t) for t in range(EVENTS)]
-    u, v = (np.array(list(map(Draws(settings.seed, purpose), ids))) for purpose in (Purpose.ACTION, Purpose.UPDATE))
-    plan = feedback_plan(settings, dataset)
+    u, v = (np.array(list(map(Draws(task.seed, purpose), ids))) for purpose in (Purpose.ACTION, Purpose.UPDATE))
+    plan = pipeline.run.plan
     delays = np.array([(plan(ids[t], dataset.label(t)) or [NEVER])[0] for t in range(EVENTS)])
-    learner = pipeline.task.make_learner()
-    patience = Patience(settings.window_ms, settings.on_expiry, settings.late)
+    learner = task.make_learner()
+    patience = Patience(task.join.window_ms, task.on_expiry, task.late)
     return run(learner, Examples(*dataset.block(0, EVENTS)), u, v, delays, patience), state_digest([learner.state()])
 
 
 def check(case: Case, pipeline: EmbeddedPipeline) -> None:
     """Run the pipeline and the loop, and compare all that they tell."""
-    pipeline.run()
-    topic = TopicPartition(f"{pipeline.settings.topic_prefix}predictions", 0)
+    pipeline.run_to_end()
+    topic = TopicPartition(pipeline.run.topics.predictions, 0)
     decisions = [decode_prediction(record)[0].decision for record in read_partition(pipeline.broker, topic)]
     task = pipeline.learner.tasks[0]
     result, digest = looped(dataset_of(case), pipeline)
@@ -74,7 +74,7 @@ def check(case: Case, pipeline: EmbeddedPipeline) -> None:
     assert [decision.propensity for decision in decisions] == result.propensities.tolist()
     ledger = task.join.ledger()
     assert (ledger.matched, ledger.expired, ledger.late) == (result.matched, result.expired, result.late)
-    assert (ledger.late > 0) == (pipeline.settings.delay != "none"), "some bits are late, where any can be"
+    assert (ledger.late > 0) == (pipeline.run.shortest_delay_ms > 0), "some bits are late, where any can be"
     assert task.updates == result.updates
     assert state_digest([task.learner.state()]) == digest
 
@@ -103,8 +103,8 @@ def test_partitions_that_share_a_model_do_what_the_loop_does_of_one_that_reads_e
     """For learners that no decision moves: else what two tasks write in one round may stand in another order."""
     case = CASES[name]
     pipeline = pipeline_of(case, {"delay": "fixed:5ms", "model": "shared", "partitions": 3})
-    pipeline.run()
-    topics = [TopicPartition(f"{pipeline.settings.topic_prefix}predictions", partition) for partition in range(3)]
+    pipeline.run_to_end()
+    topics = [TopicPartition(pipeline.run.topics.predictions, partition) for partition in range(3)]
     decisions = {
         prediction.id: prediction.decision
         for topic in topics
@@ -124,10 +124,11 @@ def test_partitions_that_share_a_model_do_what_the_loop_does_of_one_that_reads_e
 
 def test_the_report_tells_the_version_and_the_digest_of_a_shared_model() -> None:
     settings = Settings(learner=["late-ucb"], model="shared", partitions=3, delay="fixed:50ms")
-    found = run_embedded(settings, "late-ucb", dataset_of(CASES["late-ucb"]), "").as_json()
+    found = run_embedded(resolve_run(settings, "late-ucb", dataset_of(CASES["late-ucb"]))).as_json()
     assert (found["ledger_ok"], found["model"], found["model_version"]) == (True, "shared", 2 * EVENTS)
     version, digest = 2 * EVENTS, found["state_sha256"]
     assert found["replicas"] == [{"instance": "learner-1", "version": version, "sha256": digest}]
-    own = run_embedded(settings.model_copy(update={"model": "own"}), "late-ucb", dataset_of(CASES["late-ucb"]), "")
+    alone = settings.model_copy(update={"model": "own"})
+    own = run_embedded(resolve_run(alone, "late-ucb", dataset_of(CASES["late-ucb"])))
     assert own.as_json()["model"] == "own"
     assert not own.as_json().keys() & {"model_version", "replicas"}

@@ -5,14 +5,17 @@ import sys
 import orjson
 import pytest
 
-from stream.cli.app import POLICY_HINTS, main
-from stream.cli.exits import ExitCode
+from stream.cli.app import main
+from stream.cli.hints import POLICY_HINTS
+from stream.errors import ExitCode
 from stream.task.settings import Unsuitable
 from tests.cli.conftest import Onebit
 
 
 def test_every_reason_has_a_remedy_that_names_a_flag() -> None:
-    assert {reason: "--" in hint for reason, hint in POLICY_HINTS.items()} == dict.fromkeys(Unsuitable, True)
+    assert {reason: "--" in hint for reason, hint in POLICY_HINTS.items()} == dict.fromkeys(
+        Unsuitable.__members__, True
+    )
 
 
 def test_command_line_says_the_reason_and_the_remedy(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stream.cli.console import monotonic_ms
-from stream.cli.readiness import RENEWAL_MS, ReadyFile
-from stream.cli.settings import SettingsError
+from stream.app.clocks import monotonic_ms
+from stream.app.readiness import RENEWAL_MS, ReadyFile
+from stream.app.settings import SettingsError
 from stream.telemetry.serving import VitalServer
 from stream.telemetry.vital import Vital
 from tests.pipeline import TOPICS, Pipeline, small_task

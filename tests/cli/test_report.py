@@ -4,7 +4,7 @@ from pathlib import Path
 
 import orjson
 
-from stream.cli.exits import ExitCode
+from stream.errors import ExitCode
 from stream.reporting.saved_runs import read_runs
 from tests.cli.conftest import Onebit
 

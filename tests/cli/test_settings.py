@@ -5,14 +5,15 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stream.cli.access import client_config_of
-from stream.cli.connection import command_hint
-from stream.cli.described import described
-from stream.cli.exits import ExitCode, markdown
-from stream.cli.setting_values import HIDDEN
-from stream.cli.settings import Panel, Program, SettingsError
+from stream.app.access import client_config_of
+from stream.app.connection import command_hint
+from stream.app.described import described
+from stream.app.setting_values import HIDDEN
+from stream.app.settings import Panel, Program, SettingsError
+from stream.app.sources import command_line, load_settings, unknown_variables
+from stream.cli.exits import markdown
 from stream.cli.settings_table import as_markdown
-from stream.cli.sources import command_line, load_settings, unknown_variables
+from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig
 from tests.cli.conftest import Onebit
 
@@ -28,6 +29,7 @@ COMMANDS = {
     Program.DESCRIBE: ("topics", "describe"),
     Program.VERIFY: ("verify",),
     Program.CONNECT: ("topics", "delete"),
+    Program.LOCAL: ("config", "show"),
 }
 
 

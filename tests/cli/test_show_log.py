@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from producers.datasets.logs import lookalike
-from stream.cli.exits import ExitCode
-from stream.cli.sources import load_settings
-from stream.cli.wanted import wanted_settings
+from stream.app.pipeline_settings import wanted_settings
+from stream.app.sources import load_settings
+from stream.errors import ExitCode
 from tests.cli.conftest import Onebit
 
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 import orjson
 import pytest
 
-from stream.cli.embedded import BrokenOffError
-from stream.cli.exits import ExitCode
-from stream.cli.progress import AnnouncedLine
-from stream.cli.settings import SettingsError
-from stream.cli.side_by_side import _portable
+from stream.app.embedded import BrokenOffError
+from stream.app.progress import Progress
+from stream.app.settings import SettingsError
+from stream.app.side_by_side import _portable
+from stream.cli.progress import AnnouncedLines
+from stream.errors import ExitCode
 from stream.task.settings import PolicyError, Unsuitable
 from tests.cli.conftest import Onebit
 
@@ -42,17 +43,15 @@ def test_side_by_side_the_learners_have_the_reports_of_one_after_the_other(onebi
 
 def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """Let something happen when the second learner shows how far it is."""
-    show, shown = AnnouncedLine.show, set[AnnouncedLine]()
+    seen = set[str]()
 
-    def show_and_see(line: AnnouncedLine, done: int, figures: str) -> None:
-        show(line, done, figures)
-        if done > 0 and line not in shown:
-            shown.add(line)
-            if len(shown) == 2:
+    def show_and_see(_lines: AnnouncedLines, progress: Progress) -> None:
+        if progress.decided > 0 and progress.name not in seen:
+            seen.add(progress.name)
+            if len(seen) == 2:
                 happens()
 
-    monkeypatch.setattr(AnnouncedLine, "interval_s", 0.0)
-    monkeypatch.setattr(AnnouncedLine, "show", show_and_see)
+    monkeypatch.setattr(AnnouncedLines, "show", show_and_see)
 
 
 def test_ctrl_c_is_heard_by_the_first_process_which_tells_how_far_each_learner_came(
@@ -77,9 +76,9 @@ def test_ctrl_c_is_heard_by_the_first_process_which_tells_how_far_each_learner_c
 def test_a_process_that_is_killed_ends_the_others_and_is_named(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     when_both_run(monkeypatch, lambda: multiprocessing.active_children()[0].kill())
     ended = onebit(*ENDLESS)
-    assert ended.code == ExitCode.DIFFERS
+    assert ended.code == ExitCode.CRASHED
     assert re.fullmatch(
-        r"error: (banditron|perceptron): the process of its run ended with code -9; where memory was short, --jobs 1 "
+        r"error: (banditron|perceptron): the process of its run ended with code -9; if memory was short, --jobs 1 "
         r"runs the learners one after the other",
         ended.err.splitlines()[-1],
     )

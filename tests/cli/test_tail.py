@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stream.cli import dead_letters, tail
-from stream.cli.exits import ExitCode
+from stream.errors import ExitCode
 from stream.wire.ticks import tick_headers
 from tests.cli.conftest import Onebit
 from tests.pipeline import TOPICS, Pipeline, small_task

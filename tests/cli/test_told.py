@@ -3,18 +3,21 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
-from stream.cli import cost, embedded, hindsight
-from stream.cli.exits import ExitCode
-from stream.cli.hindsight import Answers
-from stream.cli.progress import AnnouncedLine, RunProgress, TimeToGo
-from stream.cli.sources import load_settings
-from stream.cli.tally import Tally, ledger_line
+from stream.app import cost, embedded, hindsight
+from stream.app.hindsight import Answers
+from stream.app.progress import Meter, Progress, TimeToGo
+from stream.app.resolve import resolve_run
+from stream.app.sources import load_settings
+from stream.app.tally import Tally, ledger_line
+from stream.cli.progress import AnnouncedLines, figures
+from stream.errors import ExitCode
 from stream.learners import check_parameters
 from stream.task.settings import TaskSettings
 from stream.wire.ledger import Ledger
@@ -118,24 +121,42 @@ def test_a_run_is_not_at_its_end_while_feedback_waits_to_be_learned_from() -> No
     assert estimates_s[-1] == 0.0
 
 
-def test_progress_tells_what_is_pending_and_how_long_that_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    times_s = iter((0.0, 10.0, 70.0))
-    progress = RunProgress(AnnouncedLine("newtron"), 10, lambda: next(times_s))
-    progress.show(10, 0.9, 10)
-    progress.show(10, 0.9, 8)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("newtron: 10 of 10 events  1 events/s  error 90.0 %  pending 10  ETA 10 s")
+def shown(times_s: tuple[float, ...], *calls: dict[str, Any]) -> list[str]:
+    """The figures of a run of ten events, by a clock that shows these times."""
+    seen: list[Progress] = []
+    clock = iter(times_s)
+    meter = Meter("newtron", 10, seen.append, lambda: next(clock))
+    for call in calls:
+        meter.show(**call)
+    return [figures(progress) for progress in seen]
+
+
+def test_progress_tells_what_is_pending_and_how_long_that_takes() -> None:
+    waits = [{"decided": 10, "error_rate": 0.9, "pending": pending} for pending in (10, 8)]
+    first, second = shown((0.0, 10.0, 70.0), *waits)
+    assert first == "10 of 10 events  1 events/s  error 90.0 %  pending 10  ETA 10 s"
     assert second.endswith("pending 8  ETA 4 min 0 s")
 
 
-def test_progress_tells_what_is_waited_for_when_all_is_settled(capsys: pytest.CaptureFixture[str]) -> None:
-    times_s = iter((0.0, 19.0, 20.0, 21.0))
-    progress = RunProgress(AnnouncedLine("newtron"), 10, lambda: next(times_s))
-    progress.show(10, pending=1, to_come=13)
-    progress.show(10, pending=0, to_come=12)
-    progress.show(10, pending=0, to_come=0)
-    ends = [line.rpartition("  ")[2] for line in capsys.readouterr().err.splitlines()]
+def test_progress_tells_what_is_waited_for_when_all_is_settled() -> None:
+    calls = [{"decided": 10, "pending": pending, "to_come": come} for pending, come in ((1, 13), (0, 12), (0, 0))]
+    ends = [line.rpartition("  ")[2] for line in shown((0.0, 19.0, 20.0, 21.0), *calls)]
     assert ends == ["ETA 1 s", "all settled, 12 late or repeated feedback to come", "ETA 0 s"]
+
+
+def test_lines_that_do_not_move_are_announced_now_and_then_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = AnnouncedLines()
+    half = Progress("newtron", 10, 5, 0, 0.5, 0, 1.0, 5.0)
+    lines.show(half)
+    assert capsys.readouterr().err == ""
+    lines.show(half._replace(decided=10))
+    assert capsys.readouterr().err.count("newtron: 10 of 10 events") == 1
+    often = AnnouncedLines(0)
+    often.show(half)
+    often.show(half._replace(name="banditron"))
+    assert [
+        name in line for name, line in zip(("newtron", "banditron"), capsys.readouterr().err.splitlines(), strict=True)
+    ]
 
 
 def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
@@ -153,9 +174,9 @@ def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
 def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "FLOPS_PER_S", 1.0)
     settings = load_settings({"data": "synsep", "events": 30, "rate": 1e9, "delay": "fixed:1s"})
-    pipeline = embedded.prepare_embedded(settings, "banditron", synsep(1))
+    pipeline = embedded.prepare_embedded(resolve_run(settings, "banditron", synsep(1)))
     pending: list[int] = []
-    pipeline.run(lambda: pending.append(pipeline.pending))
+    pipeline.run_to_end(lambda: pending.append(pipeline.pending))
     assert pending[-1] == 0
     assert {*range(31)} <= set(pending)
 

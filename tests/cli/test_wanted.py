@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from stream.cli.composition import model_of, parameters_of
-from stream.cli.settings import Settings
-from stream.cli.sources import load_settings
-from stream.cli.wanted import STORED_NAMES, given_settings, wanted_settings, with_hint
+from stream.app.pipeline_settings import STORED_NAMES, given_settings, wanted_settings, with_hint
+from stream.app.settings import Settings
+from stream.app.sources import load_settings
+from stream.app.tasks import parameters_of
+from stream.app.topics import model_of
 from stream.journal.resolve import SettingsDifferError
 from stream.journal.stored_settings import model_settings, stored_settings
 from stream.learners import ParameterError, check_parameters

@@ -5,11 +5,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from stream.cli.console import monotonic_ms
-from stream.cli.exits import ExitCode
-from stream.cli.program_metrics import LearnerCounts, feedback_samples, learner_unready, replay_samples
-from stream.cli.sources import load_settings
-from stream.cli.watching import watched
+from stream.app.clocks import monotonic_ms
+from stream.app.program_metrics import LearnerCounts, feedback_samples, learner_unready, replay_samples
+from stream.app.sources import load_settings
+from stream.app.watching import watched
+from stream.errors import ExitCode
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS, Counts, Sample
 from tests.cli.conftest import Onebit

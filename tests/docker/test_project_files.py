@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.cli.described import described
+from stream.app.described import described
 from stream.learners import registered
 from stream.telemetry.metrics import METRICS, Kind
 

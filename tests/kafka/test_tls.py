@@ -14,7 +14,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from stream.cli.app import main
-from stream.cli.exits import ExitCode
+from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig, ClientConfigError
 from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import AccessError, BrokerUnavailableError

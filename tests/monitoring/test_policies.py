@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from stream.cli.policies import check_live, live_policies
+from stream.app.policies import check_live, live_policies
 from stream.estimating.policies import EstimateError
 from stream.journal.reading import settings_in_force
 from stream.kafka.reading import RecordsAt

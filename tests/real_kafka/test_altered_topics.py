@@ -13,11 +13,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import admin as confluent_admin
 
-from stream.cli import connection
+from stream.app import connection
+from stream.app.clocks import every
 from stream.cli.app import main
-from stream.cli.console import every
-from stream.cli.exits import ExitCode
 from stream.devkafka.local_kafka import LocalKafka
+from stream.errors import ExitCode
 from stream.kafka.connecting import connect
 from stream.kafka.reading import read_partition
 from stream.testing.processes import wait_for

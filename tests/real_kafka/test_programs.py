@@ -91,7 +91,9 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, data="optdigits", partitions=2, model="own")
     flags = "--events 1500 --rate 500 --delay exponential:100ms --window 2s --loss 0.02 --duplicates 0.02"
     page = tmp_path / "page.html"
-    run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", "--report", str(page), *flags.split())
+    run = pipeline.start(
+        "run", "--kafka", "--bootstrap", kafka.bootstrap, "--json", "--report", str(page), *flags.split()
+    )
     assert run.wait() == 0, run.said()
     assert f"audit: onebit verify --bootstrap {kafka.bootstrap} --topic-prefix {prefix}" in run.said()
     report = json.loads(run.said().splitlines()[-1])
@@ -112,7 +114,7 @@ def test_run_on_kafka_starts_a_learner_that_was_frozen_beyond_its_session_again(
     kafka: LocalKafka, prefix: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap, prefix, tmp_path, **STREAM)
-    run = pipeline.start("run", "--kafka", kafka.bootstrap, "--json", "--no-report")
+    run = pipeline.start("run", "--kafka", "--bootstrap", kafka.bootstrap, "--json", "--no-report")
     run.wait_until_it_says("topics .* on")
     wait_for(lambda: child(run.process.pid, "learn") is not None, "the learner is started")
     learner = child(run.process.pid, "learn")

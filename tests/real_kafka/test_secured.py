@@ -20,10 +20,10 @@ import trustme
 from kafka import KafkaConsumer, KafkaProducer
 
 from stream.cli.app import main
-from stream.cli.exits import ExitCode
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafkaError, start
 from stream.devkafka.security import LocalSecurity
+from stream.errors import ExitCode
 from stream.kafka.client_config import client_config, read_properties
 from stream.kafka.connecting import connect
 from stream.kafka.kafka_python.security import settings_of

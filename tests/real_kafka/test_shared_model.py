@@ -78,7 +78,7 @@ def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipe
 def test_run_on_kafka_shares_a_model(kafka: LocalKafka, pipeline: MakePipeline) -> None:
     flags = ["--events", "600", "--rate", "300", "--delay", "exponential:100ms", "--window", "2s", "--loss", "0.02"]
     run = pipeline(data="synsep", learner="late-ucb", partitions=2).start(
-        "run", "--kafka", kafka.bootstrap, "--json", "--no-report", *flags
+        "run", "--kafka", "--bootstrap", kafka.bootstrap, "--json", "--no-report", *flags
     )
     assert run.wait() == 0, run.said()
     report = json.loads(run.said().splitlines()[-1])

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from stream.cli.learn import status_lines
-from stream.cli.tally import Tally, drift_warnings
+from stream.app.learner import status_lines
+from stream.app.tally import Tally, drift_warnings
 from stream.journal.commit import Commit
 from stream.journal.format import UnrecoverableError
 from stream.journal.recover import rebuild, recover

@@ -4,9 +4,9 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from consumers.shared_model import ENDED_BY, Hold, SharedModel
-from stream.cli.learn import status_lines
-from stream.cli.model_lag import LagWarnings
-from stream.cli.tally import Tally
+from stream.app.learner import status_lines
+from stream.app.model_lag import LagWarnings
+from stream.app.tally import Tally
 from stream.wire.updates import HEADERS
 from tests.pipeline import TOPICS, CrashError, Pipeline, small_task
 

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from river import base, evaluate, metrics
 
 from producers.datasets.base import Dataset
-from stream.cli.composition import dataset_of, feedback_plan
-from stream.cli.embedded import run_embedded
-from stream.cli.settings import Settings
-from stream.cli.sources import load_settings
+from stream.app.datasets import dataset_of
+from stream.app.embedded import run_embedded
+from stream.app.plan import feedback_plan
+from stream.app.resolve import resolve_run
+from stream.app.settings import Settings
+from stream.app.sources import load_settings
 from stream.learners import Learner, create
 from stream.randomness.draws import Purpose, uniform
 from stream.reporting.delayed import DelayedPoint, Settlements
@@ -143,7 +145,7 @@ def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(n
         by_answers[told["Step"]] = 1.0 - told["Accuracy"].get()
     assert by_answers.keys() == set(range(1, 401))
 
-    report = run_embedded(settings, name, rounds.data, "")
+    report = run_embedded(resolve_run(settings, name, rounds.data))
     last = report.delayed[-1]
     assert (last.decided, report.ledger.matched) == (400, 400)
     assert 0 < last.outstanding < 100
@@ -155,7 +157,7 @@ def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(n
 
 def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
     settings = settings_with(loss=0.5, window="1s", learner=["late-ucb"], delay="fixed:75ms")
-    report = run_embedded(settings, "late-ucb", dataset_of(settings), "")
+    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     last = report.delayed[-1]
     assert last.matched + last.outstanding + last.expired == 400
     assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of those older than a second"
@@ -174,6 +176,6 @@ def captions_of(report: RunReport) -> dict[str, str]:
 
 def test_run_without_losses_has_no_figure_of_what_expired() -> None:
     settings = settings_with(learner=["late-ucb"], events=50)
-    report = run_embedded(settings, "late-ucb", dataset_of(settings), "")
+    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
     assert "Expired" not in captions_of(report)
     assert np.isfinite(report.delayed[-1].error_rate)

@@ -18,7 +18,7 @@ from consumers import recovery as recovery_module
 from consumers.partition import Partition
 from consumers.recovery import Recoveries
 from consumers.shared_model import SharedModel
-from stream.cli.simulate import make_learner
+from stream.app.simulate import make_learner
 from stream.journal import commit as commit_module
 from stream.journal import recover as recover_module
 from stream.journal.commit import COMMIT_STEPS

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import orjson
 import pytest
 
-from stream.cli.simulate import Runs, make_learner
+from stream.app.simulate import Runs, make_learner
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -61,7 +61,7 @@ def test_no_seed_fails_with_a_shared_model_and_its_log_meets_what_can_befall_it(
 
 def test_seed_is_the_same_run_in_another_process() -> None:
     code = (
-        "from stream.cli.simulate import make_learner; from stream.simulation.campaign import trace;"
+        "from stream.app.simulate import make_learner; from stream.simulation.campaign import trace;"
         "from stream.simulation.schedule import draw_schedule; from stream.simulation.tracing import trace_digest;"
         "print(*(trace_digest(trace(make_learner, draw_schedule(seed))) for seed in range(5)))"
     )

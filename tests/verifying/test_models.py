@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from consumers.learner import LearnerProgram
-from stream.cli.model import time_ms
-from stream.cli.settings import SettingsError
+from stream.app.models import time_ms
+from stream.app.settings import SettingsError
 from stream.journal.digests import state_digest, task_digest
 from stream.journal.format import JournalError
 from stream.journal.recover import rebuild

@@ -1,34 +1,24 @@
-"""`onebit run`, embedded: the whole pipeline in this process, in virtual time."""
+"""A run in this process: replay, feedback and learner share an embedded broker, in virtual time."""
 
 import time
 from array import array
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from consumers.learner import LearnerOptions, LearnerProgram
-from producers.datasets.base import Dataset, Known
-from producers.feedback import FeedbackOptions, FeedbackProgram
+from producers.datasets.base import Known
+from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
-from stream.cli import cost
-from stream.cli.collecting import without_collector
-from stream.cli.composition import (
-    class_names_of,
-    compile_kernels,
-    events_of,
-    feedback_plan,
-    feedback_speed,
-    replay_options,
-    shortest_delay_ms,
-    task_settings,
-    topics_of,
-)
-from stream.cli.console import announce
-from stream.cli.hindsight import answers, warnings
-from stream.cli.live_estimates import from_topics
-from stream.cli.progress import RunProgress, run_progress
-from stream.cli.settings import Settings
+from stream.app import cost
+from stream.app.garbage import without_collector
+from stream.app.hindsight import answers, warnings
+from stream.app.live_estimates import from_topics
+from stream.app.notices import announce
+from stream.app.progress import Meter, ShowProgress, ignore
+from stream.app.resolve import Run
+from stream.app.tasks import compile_kernels
+from stream.errors import ExitCode, OnebitError
 from stream.journal.digests import state_digest
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
@@ -43,15 +33,12 @@ from stream.reporting.latency import NO_LATENCIES, LatencyCounts, decision_count
 from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
 from stream.reporting.tables import percent
 from stream.reporting.versions import versions
-from stream.task.settings import TaskSettings
 from stream.verifying.audit import audit_partition, latencies_of
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
 from stream.wire.events import Answer
 from stream.wire.ledger import total_ledger
 from stream.wire.records import TopicPartition
-
-ShownProgress = Callable[[str, int], AbstractContextManager[RunProgress]]
 
 
 @dataclass(slots=True)
@@ -83,8 +70,7 @@ class Judge:
 class EmbeddedPipeline:
     """The programs of one learner's run over an embedded broker, ready to run."""
 
-    settings: Settings
-    task: TaskSettings
+    run: Run
     clock: VirtualClock
     broker: EmbeddedBroker
     replay: ReplayProgram
@@ -93,7 +79,7 @@ class EmbeddedPipeline:
     judge: Judge
     poll_ms: int  # how often the learner polls
 
-    def run(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
+    def run_to_end(self, progress: Callable[[], None] = lambda: None) -> LatencyCounts | None:
         """Run until every decision is settled; how long the learner's steps took."""
         learner = _Watched(self.learner, progress)
         with without_collector():
@@ -130,37 +116,32 @@ class _Watched:
         return None if counts is None else LatencyCounts("step", counts)
 
 
-def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> EmbeddedPipeline:
-    """Make topics and programs, and compile the learner, so that a run measures the run."""
-    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset))
-    task = replace(task, dated_by="context")
+def prepare_embedded(run: Run) -> EmbeddedPipeline:
+    """Make topics and programs, and compile the learner, so that a measurement of the run is of nothing else."""
+    run = replace(run, task=replace(run.task, dated_by="context"))
+    task, topics = run.task, run.topics
     compile_kernels(task)
-    topics = topics_of(settings)
     clock = VirtualClock()
     broker = EmbeddedBroker(clock)
-    broker.create_topics(topics.specs(settings.partitions, shares_model=task.model == "shared"))
-    judge = Judge(dataset.n_classes)
+    broker.create_topics(topics.specs(run.partitions, shares_model=task.model == "shared"))
+    judge = Judge(run.dataset.n_classes)
 
     def now_ms() -> int:
         return clock.now_ms
 
-    with_label = registered()[learner].needs_label or settings.with_label
-    options = FeedbackOptions(with_label=with_label, speed=feedback_speed(settings))
-    plan = feedback_plan(settings, dataset)
-    records_max = cost.records_max(task, cost.nnz_of(dataset), LearnerOptions().records_max)
+    records_max = cost.records_max(task, cost.nnz_of(run.dataset), LearnerOptions().records_max)
     learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=records_max)
     return EmbeddedPipeline(
-        settings=settings,
-        task=task,
+        run=run,
         clock=clock,
         broker=broker,
-        replay=ReplayProgram(broker, topics, dataset, replay_options(settings, dataset), now_ms),
+        replay=ReplayProgram(broker, topics, run.dataset, run.replay, now_ms),
         feedback=FeedbackProgram(
             broker,
             topics,
-            dataset.known_of,
-            plan,
-            options,
+            run.dataset.known_of,
+            run.plan,
+            run.feedback,
             now_ms,
             observe=judge.observe,
             decided_ms=lambda answer, record: broker.append_ms_at(
@@ -170,46 +151,35 @@ def prepare_embedded(settings: Settings, learner: str, dataset: Dataset) -> Embe
         ),
         learner=LearnerProgram(broker, topics, task, learner_options, now_ms),
         judge=judge,
-        poll_ms=min(POLL_MS_MAX, shortest_delay_ms(settings, dataset, SHORT_DELAY_SHARE)),
+        poll_ms=min(POLL_MS_MAX, run.shortest_delay_ms),
     )
 
 
-class BrokenOffError(Exception):
+class BrokenOffError(OnebitError):
     """Ctrl-C broke a run off; its text says which one, and how far it had come."""
 
+    exit_code = ExitCode.INTERRUPTED
+    hint = "no page is written"
 
-def run_embedded(
-    settings: Settings, learner: str, dataset: Dataset, command: str, progress: ShownProgress = run_progress
-) -> RunReport:
-    """Run one learner on the data set until every decision is settled.
+
+def run_embedded(run: Run, show: ShowProgress = ignore) -> RunReport:
+    """Make a run until every decision is settled.
 
     Args:
-        settings: all settings of the run.
-        learner: the one that is run.
-        dataset: the data that they ask for.
-        command: the command line, for the report.
-        progress: shows how far it is, for the time of the run; from a label and the number of events.
+        run: what is run.
+        show: is called with the progress now and then.
 
     Raises:
         BrokenOffError: Ctrl-C broke it off.
     """
-    pipeline = prepare_embedded(settings, learner, dataset)
+    pipeline = prepare_embedded(run)
     with without_collector():
-        return _report(pipeline, learner, dataset, command, progress)
-
-
-def _report(
-    pipeline: EmbeddedPipeline, learner: str, dataset: Dataset, command: str, progress: ShownProgress
-) -> RunReport:
-    """Run it, and read its topics for the report."""
-    settings = pipeline.settings
-    try:
-        with progress(learner, events_of(settings, dataset)) as shown:
-            wall_s, latency = _run(pipeline, shown)
-    except KeyboardInterrupt as error:
-        raise BrokenOffError(f"{learner}: the run was broken off {_reached(pipeline, dataset)}") from error
-    end = _end_of(pipeline, wall_s, latency)
-    return report_of(pipeline.broker, settings, pipeline.task, dataset, pipeline.judge, end, command)
+        try:
+            wall_s, latency = _run(pipeline, Meter(run.name, run.events, show))
+        except KeyboardInterrupt as error:
+            raise BrokenOffError(f"{run.name}: the run was broken off {_reached(pipeline)}") from error
+        end = _end_of(pipeline, wall_s, latency)
+        return report_of(pipeline.broker, pipeline.run, pipeline.judge, end)
 
 
 def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | None) -> "RunEnd":
@@ -229,34 +199,30 @@ def _end_of(pipeline: EmbeddedPipeline, wall_s: float, latency: LatencyCounts | 
     return RunEnd(updates, alarms, digest, virtual_s, wall_s, latency)
 
 
-def _run(pipeline: EmbeddedPipeline, progress: RunProgress) -> tuple[float, LatencyCounts | None]:
+def _run(pipeline: EmbeddedPipeline, meter: Meter) -> tuple[float, LatencyCounts | None]:
     """Run it, and show how far it is; the seconds that it took, and how long its steps took."""
     curve = pipeline.judge.curve
 
     def show() -> None:
-        progress.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
+        meter.show(len(pipeline.judge.decided_ms), curve.error_rate, pipeline.pending)
 
     started_s = time.perf_counter()
-    latency = pipeline.run(lambda: show() if progress.due() else None)
+    latency = pipeline.run_to_end(lambda: show() if meter.is_due() else None)
     wall_s = time.perf_counter() - started_s
     show()
     return wall_s, latency
 
 
-def _reached(pipeline: EmbeddedPipeline, dataset: Dataset) -> str:
+def _reached(pipeline: EmbeddedPipeline) -> str:
     """How far a run came, for people."""
-    judge, events = pipeline.judge, events_of(pipeline.settings, dataset)
+    judge, events = pipeline.judge, pipeline.run.events
     error = f", error {percent(judge.curve.error_rate)}" if len(judge.curve) else ""
     return f"after {len(judge.decided_ms):,} of {events:,} events{error}, {pipeline.pending:,} pending"
 
 
 POLL_MS_MAX = 100
 """The records of so much time go into one transaction. What is learned is the same for any value up to the shortest
-delay, and a larger one is hardly faster."""
-
-SHORT_DELAY_SHARE = 0.001
-"""This share of the feedback may come sooner than the learner polls again, and then waits for it. Where answers come at
-once or nearly so, it polls at every moment."""
+delay, and a larger one is hardly faster. Where answers come at once or nearly so, it polls at every moment."""
 
 
 class RunEnd(NamedTuple):
@@ -272,60 +238,50 @@ class RunEnd(NamedTuple):
     replicas: tuple[ReplicaReport, ...] = ()
 
 
-def report_of(
-    broker: Broker,
-    settings: Settings,
-    task: TaskSettings,
-    dataset: Dataset,
-    judge: Judge,
-    end: RunEnd,
-    command: str,
-    *,
-    in_real_time: bool = False,
-) -> RunReport:
+def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_time: bool = False) -> RunReport:
     """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
-    topics = topics_of(settings)
-    findings = [audit_partition(broker, topics, partition) for partition in range(settings.partitions)]
+    task, topics = run.task, run.topics
+    findings = [audit_partition(broker, topics, partition) for partition in range(run.partitions)]
     latencies = latencies_of(findings) if in_real_time else NO_LATENCIES
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}", limited=False)
-    log = audit_log(broker, topics, settings.partitions) if end.model == "shared" else None
+    log = audit_log(broker, topics, run.partitions) if end.model == "shared" else None
     for fault in () if log is None else log.faults:
         announce(f"log of the shared model: {fault}", limited=False)
     settlements = Settlements()
     found = answers(
         settlements.take(
             decode_example(record)[0]
-            for partition in range(settings.partitions)
+            for partition in range(run.partitions)
             for record in read_partition(broker, TopicPartition(topics.examples, partition))
         )
     )
     return RunReport(
-        data=dataset.name,
+        data=run.dataset.name,
         learner=task.learner,
         params=task.parameters,
-        seed=settings.seed,
-        events=events_of(settings, dataset),
-        classes=dataset.n_classes,
-        features=dataset.n_features,
+        seed=task.seed,
+        events=run.events,
+        classes=task.n_classes,
+        features=task.n_features,
         ledger=total_ledger(finding.learner for finding in findings),
         audit_ok=all(finding.ok for finding in (*findings, *(() if log is None else (log,)))),
         model_behind=None if log is None else log.behind,
         errors=judge.curve.summary(),
-        settings=settings.shown() | {"command": command},
+        settings=dict(run.origin.settings),
         full_information=registered()[task.learner].needs_label,
         delays=summarise_delays(found.delays_ms),
         delay_counts=histogram(found.delays_ms),
         first_feedback=settlements.first_feedback(judge.decided_ms),
         exploration=exploration(judge.explored),
-        changed=settings.changed(),
+        changed=run.origin.changed,
         versions=versions(),
         feedback_after_end=found.after_end,
         delayed=settlements.curve(judge.decided_ms),
-        warnings=warnings(found, events_of(settings, dataset), settings.rate_per_s),
+        warnings=warnings(found, run.events, run.replay.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
         latency=quantiles(latencies),
-        estimate=from_topics(broker, topics, settings.partitions) if settings.estimate else None,
+        estimate=from_topics(broker, topics, run.partitions) if run.is_estimated else None,
         **end._asdict() | ({"latency_counts": decision_counts(latencies)} if latencies else {}),
     )

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from stream import __version__
-from stream.cli.console import monotonic_ms
-from stream.cli.setting_names import flag_of
-from stream.cli.settings import Settings, SettingsError
+from stream.app.clocks import monotonic_ms
+from stream.app.setting_names import flag_of
+from stream.app.settings import Settings, SettingsError
 from stream.telemetry.metrics import Sample
 from stream.telemetry.vital import Vital
 

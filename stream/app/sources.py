@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from stream.cli.access import with_address_of_file
-from stream.cli.described import described
-from stream.cli.setting_names import CONFIG_VARIABLE, PREFIX, config_path, flag_of, variable_of
-from stream.cli.settings import Settings, SettingsError
+from stream.app.access import with_address_of_file
+from stream.app.described import described
+from stream.app.setting_names import CONFIG_VARIABLE, PREFIX, config_path, flag_of, variable_of
+from stream.app.settings import Settings, SettingsError
 from stream.near_names import close_matches
 
 OTHER_VARIABLES = frozenset(

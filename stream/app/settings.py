@@ -17,8 +17,8 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from producers.datasets.log import OnBadRow
-from stream.cli.setting_names import PREFIX, config_path, setting_name, variable_of
-from stream.cli.setting_values import (
+from stream.app.setting_names import PREFIX, config_path, setting_name, variable_of
+from stream.app.setting_values import (
     FOR_EVER,
     Delay,
     Duration,
@@ -30,6 +30,7 @@ from stream.cli.setting_values import (
     Texts,
     Time,
 )
+from stream.errors import OnebitError
 from stream.wire.topics import DEFAULT_PREFIX
 
 AUTO: Final = "auto"
@@ -37,7 +38,7 @@ AUTO: Final = "auto"
 stored."""
 
 
-class SettingsError(ValueError):
+class SettingsError(OnebitError, ValueError):
     """A setting that cannot be used; the message names it, its value, and what is accepted."""
 
 
@@ -66,15 +67,17 @@ class Program(StrEnum):
     DESCRIBE = "topics describe"
     VERIFY = "verify"
     CONNECT = "every other command that connects to Kafka"
+    LOCAL = "every command that does not"
 
+
+CONNECTED = frozenset(Program) - {Program.LOCAL}
+"""The programs that connect to Kafka; `onebit run` does with --kafka."""
 
 _PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _REPLAY = frozenset((Program.RUN, Program.REPLAY))
 _EVENTS = _REPLAY | {Program.VERIFY}  # what tells how many events a replay writes
 _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
-_CONNECTED = frozenset(Program) - {Program.RUN}
-_ACCESS = frozenset(Program)
 _WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _MONITOR = frozenset((Program.MONITOR,))
 _NO_FLAG: frozenset[Program] = frozenset()  # of secrets: everybody on a machine can read command lines
@@ -413,30 +416,30 @@ class Settings(BaseSettings):
             f"DURATION|{FOR_EVER}",
         ),
     ] = -1
-    bootstrap: Annotated[str, Setting(Panel.KAFKA, _CONNECTED, "The address at which Kafka answers.", "HOST:PORT")] = (
+    bootstrap: Annotated[str, Setting(Panel.KAFKA, CONNECTED, "The address at which Kafka answers.", "HOST:PORT")] = (
         "localhost:9092"
     )
     client: Annotated[
         Literal["auto", "kafka-python", "confluent"],
         Setting(
             Panel.KAFKA,
-            _CONNECTED,
+            CONNECTED,
             "The client that talks to Kafka; auto takes confluent, the faster one, where confluent-kafka is installed.",
         ),
     ] = "auto"
     topic_prefix: Annotated[
         str,
         Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"),
-        Setting(Panel.KAFKA, frozenset(Program), "The names of all topics begin with this.", "PREFIX"),
+        Setting(Panel.KAFKA, CONNECTED, "The names of all topics begin with this.", "PREFIX"),
     ] = DEFAULT_PREFIX
     connect_timeout_ms: Annotated[
-        Duration, Setting(Panel.KAFKA, _CONNECTED, "How long a program waits for a broker that is away.")
+        Duration, Setting(Panel.KAFKA, CONNECTED, "How long a program waits for a broker that is away.")
     ] = 30_000
     client_config: Annotated[
         Path | None,
         Setting(
             Panel.ACCESS,
-            _ACCESS,
+            CONNECTED,
             "A file of properties for clients, as librdkafka or Kafka's Java client reads it; the settings below win "
             "over it.",
             "FILE",
@@ -445,13 +448,13 @@ class Settings(BaseSettings):
     ] = None
     security_protocol: Annotated[
         str | None,
-        Setting(Panel.ACCESS, _ACCESS, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", "NAME", unset="PLAINTEXT"),
+        Setting(Panel.ACCESS, CONNECTED, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", "NAME", unset="PLAINTEXT"),
     ] = None
     sasl_mechanism: Annotated[
         str | None,
-        Setting(Panel.ACCESS, _ACCESS, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.", "NAME", unset="none"),
+        Setting(Panel.ACCESS, CONNECTED, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.", "NAME", unset="none"),
     ] = None
-    sasl_username: Annotated[str | None, Setting(Panel.ACCESS, _ACCESS, "The user's name.", "NAME", unset="none")] = (
+    sasl_username: Annotated[str | None, Setting(Panel.ACCESS, CONNECTED, "The user's name.", "NAME", unset="none")] = (
         None
     )
     sasl_password: Annotated[
@@ -462,7 +465,7 @@ class Settings(BaseSettings):
         str | None,
         Setting(
             Panel.ACCESS,
-            _ACCESS,
+            CONNECTED,
             "A command that prints a token for OAUTHBEARER; it is run again when the token is about to end.",
             "COMMAND",
             unset="none",
@@ -472,17 +475,17 @@ class Settings(BaseSettings):
         str | None,
         Setting(
             Panel.ACCESS,
-            _ACCESS,
+            CONNECTED,
             "The certificates of the authorities that are trusted, in PEM.",
             "FILE",
             unset="those that this machine trusts",
         ),
     ] = None
     ssl_certificate_location: Annotated[
-        str | None, Setting(Panel.ACCESS, _ACCESS, "The client's own certificate, in PEM.", "FILE", unset="none")
+        str | None, Setting(Panel.ACCESS, CONNECTED, "The client's own certificate, in PEM.", "FILE", unset="none")
     ] = None
     ssl_key_location: Annotated[
-        str | None, Setting(Panel.ACCESS, _ACCESS, "The key of that certificate, in PEM.", "FILE", unset="none")
+        str | None, Setting(Panel.ACCESS, CONNECTED, "The key of that certificate, in PEM.", "FILE", unset="none")
     ] = None
     ssl_key_password: Annotated[
         Secret | None, Setting(Panel.ACCESS, _NO_FLAG, "The password of that key.", unset="none", is_secret=True)
@@ -510,6 +513,7 @@ class Settings(BaseSettings):
         Literal["info", "warning", "error"],
         Setting(Panel.OUTPUT, frozenset(Program), "Lines of the log that matter less than this are left out."),
     ] = "info"
+    debug: Annotated[bool, Setting(Panel.OUTPUT, frozenset(Program), "Print the traceback of an error.")] = False
     profile: Annotated[
         str | None,
         Field(min_length=1),

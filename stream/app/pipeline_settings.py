@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stream.cli import cost
-from stream.cli.composition import class_names_of, dataset_of, n_features_of, task_settings, with_chosen
-from stream.cli.setting_names import flag_of, setting_name
-from stream.cli.settings import AUTO, Settings, SettingsError
+from stream.app import cost
+from stream.app.datasets import class_names_of, dataset_of
+from stream.app.setting_names import flag_of, setting_name
+from stream.app.settings import AUTO, Settings, SettingsError
+from stream.app.tasks import n_features_of, task_settings, with_chosen
 from stream.journal.resolve import SettingsDifferError, resolve
 from stream.journal.stored_settings import PARAMETER
 from stream.task.settings import Sharing, TaskSettings

@@ -1,13 +1,14 @@
-"""`onebit run`, embedded, with several learners or seeds: each run in a process of its own, some at a time.
+"""Embedded runs in parallel, each in a process of its own, some at a time.
 
-This process hands out the runs and alone writes to the terminal; the others send it what is to be shown:
+This process hands out the runs and hears of them:
 
-    this process   place of the run, seconds between two figures  →  a worker
-    a worker       Shown, Said ... and at last RunReport or Failed  →  this process
+    this process   a run's place in the list        →  a worker
+    a worker       Progress, Notice ... and at last RunReport or Failed  →  this process
 
 A run is a function of settings and data, so that its report is the same wherever it was made, but for the wall time.
 """
 
+import logging
 import multiprocessing
 import signal
 import threading
@@ -16,88 +17,53 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from io import StringIO
 from multiprocessing.connection import Connection, wait
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rich.text import Text
-
-from producers.datasets.base import Dataset
-from stream.cli import console
-from stream.cli.composition import dataset_of_seed, events_of
-from stream.cli.console import fail
-from stream.cli.embedded import BrokenOffError, ShownProgress, run_embedded
-from stream.cli.exits import ExitCode
-from stream.cli.progress import Line, RunProgress, progress_lines, run_progress
-from stream.cli.settings import Settings
+from stream.app.embedded import BrokenOffError, run_embedded
+from stream.app.notices import logger
+from stream.app.progress import Progress, ShowProgress, ignore
+from stream.app.resolve import Run
+from stream.errors import ExitCode, OnebitError
 from stream.reporting.run_report import RunReport
 
 
-class OneRun(NamedTuple):
-    """A run that is to be made."""
+class WorkerLostError(OnebitError):
+    """The process of a run was killed."""
 
-    learner: str
-    seed: int
-    name: str  # for people
+    exit_code = ExitCode.CRASHED
 
 
-class Plan(NamedTuple):
-    """What all runs have in common, and which there are."""
-
-    settings: Settings
-    dataset: Dataset
-    command: str
-    runs: tuple[OneRun, ...]
-
-    def make(self, run: OneRun, progress: ShownProgress = run_progress) -> RunReport:
-        """Make one of the runs, see `run_embedded`."""
-        settings = self.settings.model_copy(update={"seed": run.seed})
-        dataset = dataset_of_seed(self.settings, run.seed, self.dataset)
-        return run_embedded(
-            settings, run.learner, dataset, self.command, lambda _learner, events: progress(run.name, events)
-        )
-
-
-def planned(settings: Settings, dataset: Dataset, command: str, seeds: int = 1) -> Plan:
-    """Each learner of the settings with so many seeds, from that of the settings on."""
-    runs = [
-        OneRun(learner, seed, f"{learner}, seed {seed}" if seeds > 1 else learner)
-        for learner in settings.learner
-        for seed in range(settings.seed, settings.seed + seeds)
-    ]
-    return Plan(settings, dataset, command, tuple(runs))
-
-
-def run_side_by_side(plan: Plan, order: Sequence[int], jobs: int) -> list[RunReport]:
-    """Make all runs of a plan, in processes; their reports, in the order of the plan.
+def run_side_by_side(
+    runs: Sequence[Run], order: Sequence[int], jobs: int, show: ShowProgress = ignore
+) -> list[RunReport]:
+    """Make runs in processes; their reports, in the order of the runs.
 
     Args:
-        plan: settings, data, command line and runs.
-        order: places of the runs in the plan, as they begin: the longest runs first.
+        runs: what is run.
+        order: places in `runs`, in which they begin: the longest runs first.
         jobs: how many run at once.
+        show: is called with the progress of each run now and then.
 
     Raises:
         BrokenOffError: Ctrl-C broke them off.
-        SystemExit: a process was lost.
+        WorkerLostError: a process was killed.
     """
-    events = events_of(plan.settings, plan.dataset)
     waiting = deque(order)
     reports: dict[int, RunReport] = {}
-    with progress_lines() as line_of, _workers(min(jobs, len(order))) as workers:
+    with _workers(min(jobs, len(order))) as workers:
 
         def begin(worker: _Worker) -> None:
             if waiting:
-                place = waiting.popleft()
-                name = plan.runs[place].name
-                worker.begin(place, name, line_of(name, events))
+                worker.begin(place := waiting.popleft(), runs[place].name)
 
         try:
             for worker in workers:
-                worker.send(plan)
+                worker.send(tuple(runs))
                 begin(worker)
             while len(reports) < len(order):
                 for worker in _heard(workers):
-                    report = worker.listen()
+                    report = worker.listen(show)
                     if report is not None:
                         reports[worker.place] = report
                         begin(worker)
@@ -109,17 +75,12 @@ def run_side_by_side(plan: Plan, order: Sequence[int], jobs: int) -> list[RunRep
     return [reports[place] for place in range(len(order))]
 
 
-class Shown(NamedTuple):
-    """How far a run is, see `Line`."""
+class Notice(NamedTuple):
+    """A record of the logger."""
 
-    done: int
-    figures: str
-
-
-class Said(NamedTuple):
-    """Something for stderr, with the marks of a terminal if there is one."""
-
-    text: str
+    level: int
+    message: str
+    attributes: dict[str, Any]  # see stream/app/notices.py
 
 
 class Failed(NamedTuple):
@@ -138,7 +99,6 @@ class _Worker:
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
         self.place, self.name = -1, "no run yet"
-        self._line: Line | None = None
 
     def send(self, message: object) -> None:
         """Send it something."""
@@ -147,34 +107,33 @@ class _Worker:
         except OSError:
             raise self._lost() from None
 
-    def begin(self, place: int, name: str, line: Line) -> None:
-        """Let it make a run, and show that in this line."""
-        self.place, self.name, self._line = place, name, line
-        self.send((place, line.interval_s))
+    def begin(self, place: int, name: str) -> None:
+        """Let it make a run."""
+        self.place, self.name = place, name
+        self.send(place)
 
-    def listen(self) -> RunReport | None:
-        """Take the next message: the report if it is one, what a run raised is raised; else it is shown."""
+    def listen(self, show: ShowProgress) -> RunReport | None:
+        """Receive the next message: a report is returned, an error is raised, anything else is passed on."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
             raise self._lost() from None
-        if isinstance(message, RunReport):
-            return message
-        if isinstance(message, Failed):
-            raise message.error
-        if isinstance(message, Said):
-            console.err.print(Text.from_ansi(message.text.rstrip("\n")), soft_wrap=True)
-        elif self._line is not None:
-            self._line.show(*message)
+        match message:
+            case RunReport():
+                return message
+            case Failed():
+                raise message.error
+            case Notice():
+                logger.log(message.level, "%s", message.message, extra=message.attributes)
+            case Progress():
+                show(message)
         return None
 
-    def _lost(self) -> SystemExit:
+    def _lost(self) -> WorkerLostError:
         self.process.join()
-        return fail(
-            f"{self.name}: the process of its run ended with code {self.process.exitcode}; where memory was short, "
-            "--jobs 1 runs the learners one after the other",
-            ExitCode.DIFFERS,
-        )
+        error = WorkerLostError(f"{self.name}: the process of its run ended with code {self.process.exitcode}")
+        error.hint = "if memory was short, --jobs 1 runs the learners one after the other"
+        return error
 
 
 @contextmanager
@@ -218,26 +177,21 @@ def _break_off(workers: Sequence[_Worker]) -> list[str]:
 
 
 def _work(connection: Connection) -> None:
-    """Make runs as long as some are sent."""
+    """Make runs until no more come."""
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # it is told to end, or nobody listens any more
         sender = _Sender(connection)
-        console.err.file = _Stderr(sender)
-        plan: Plan = connection.recv()
+        logger.addHandler(_SentNotices(sender))
+        runs: tuple[Run, ...] = connection.recv()
         while True:
-            place, interval_s = connection.recv()
-            sender.send(_run(plan, plan.runs[place], _SentLine(sender, interval_s)))
+            sender.send(_run(runs[connection.recv()], sender))
 
 
-def _run(plan: Plan, run: OneRun, line: Line) -> RunReport | Failed:
-    @contextmanager
-    def progress(_name: str, events: int) -> Iterator[RunProgress]:
-        yield RunProgress(line, events)
-
+def _run(run: Run, sender: "_Sender") -> RunReport | Failed:
     try:
-        return plan.make(run, progress)
+        return run_embedded(run, sender.send)
     except (KeyboardInterrupt, BrokenPipeError):
         raise
-    except Exception as error:  # it is raised again where people are told of it
+    except Exception as error:  # it is raised again in the first process
         return Failed(_portable(error))
 
 
@@ -267,7 +221,7 @@ class _Sender:
         if not self._sending:
             raise KeyboardInterrupt
 
-    def send(self, message: Shown | Said | RunReport | Failed) -> None:
+    def send(self, message: Progress | Notice | RunReport | Failed) -> None:
         """Send something, and raise KeyboardInterrupt afterwards if the process is to end."""
         with self._lock:
             self._sending = True
@@ -279,25 +233,15 @@ class _Sender:
             raise KeyboardInterrupt
 
 
-class _SentLine:
-    """A line that is shown by another process."""
-
-    def __init__(self, sender: _Sender, interval_s: float) -> None:
-        self.interval_s = interval_s
-        self._sender = sender
-
-    def show(self, done: int, figures: str) -> None:
-        """See Line."""
-        self._sender.send(Shown(done, figures))
-
-
-class _Stderr(StringIO):
-    """What is written to it goes to another process."""
+class _SentNotices(logging.Handler):
+    """Sends the records of the logger to another process."""
 
     def __init__(self, sender: _Sender) -> None:
+        super().__init__()
         self._sender = sender
 
-    def write(self, text: str) -> int:
-        """Send a text."""
-        self._sender.send(Said(text))
-        return len(text)
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        names = ("limited", "fields")
+        attributes: dict[str, Any] = {name: vars(record)[name] for name in names if name in vars(record)}
+        self._sender.send(Notice(record.levelno, record.getMessage(), attributes))

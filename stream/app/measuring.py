@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from producers.datasets.base import Dataset, Known
-from stream.cli.cost import ROWS_SAMPLED
+from stream.app.cost import ROWS_SAMPLED
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
 from stream.wire.events import Features

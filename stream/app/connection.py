@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from stream.cli.access import FIELDS, client_config_of
-from stream.cli.composition import topics_of
-from stream.cli.console import announce, every, fail, monotonic_ms
-from stream.cli.exits import ExitCode
-from stream.cli.setting_names import flag_of
-from stream.cli.settings import Settings, SettingsError
-from stream.cli.watching import Watched, watched
+from stream.app.access import FIELDS, client_config_of
+from stream.app.clocks import every, monotonic_ms
+from stream.app.notices import announce
+from stream.app.setting_names import flag_of
+from stream.app.settings import Settings, SettingsError
+from stream.app.topics import topics_of
+from stream.app.watching import Watched, watched
 from stream.devkafka import local_kafka
+from stream.errors import StoppedError
 from stream.kafka.connecting import chosen
 from stream.kafka.connecting import connect as connect_to_kafka
 from stream.kafka.port import (
@@ -49,12 +50,13 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
     """Connect to Kafka, waiting for it as long as the settings say.
 
     Raises:
-        SystemExit: no broker answered, or the program was asked to stop while it waited.
+        BrokerUnavailableError: no broker answered.
+        StoppedError: the program was asked to stop while it waited.
     """
 
     def waiting(message: str) -> None:
         if stop():
-            raise SystemExit(ExitCode.OK)
+            raise StoppedError("stopped while it waited for Kafka")
         announce(message)
 
     config = client_config_of(settings)
@@ -69,8 +71,9 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
             progress=waiting,
         )
     except BrokerUnavailableError as error:
-        hint = _start_hint(settings) if "onebit kafka up" in str(error) else ""
-        raise fail(f"{error}{hint}", ExitCode.UNAVAILABLE) from error
+        if "onebit kafka up" in str(error):
+            error.hint = _start_hint(settings)
+        raise
 
 
 def by_client(settings: Settings) -> str:
@@ -83,7 +86,7 @@ def _start_hint(settings: Settings) -> str:
     host, _, port = settings.bootstrap.rpartition(":")
     if host not in ("localhost", local_kafka.HOST) or port == str(local_kafka.DEFAULT_PORT):
         return ""
-    return f"; with this port: onebit kafka up --port {port}"
+    return f"with this port: onebit kafka up --port {port}"
 
 
 def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = False) -> int:
@@ -215,8 +218,9 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
     Raises:
         SettingsError: a topic is not as it must be, or was altered; or nobody can watch as it is asked for.
         AccessError: the broker does not let this program in, or does not allow what it does.
-        SystemExit: another process took over, the group threw this one out, or no broker came back within
-            --connect-timeout.
+        FencedError: another process took over, or the group threw this one out.
+        BrokerUnavailableError: no broker came back within the connection's timeout.
+        StoppedError: the program was asked to stop while it waited for a broker.
     """
     with watched(settings, program) as watched_by:
         _keep_running(settings, stop, work, watched_by)
@@ -244,11 +248,11 @@ def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watc
             _require_the_same(began, found)
             work(broker, partitions, watched_by)
         except FencedError as error:
-            raise fail(
-                f"{error}; nothing was written after that. Start it again, and it goes on from its last commit; give "
-                "every process that runs at the same time its own --instance",
-                ExitCode.FENCED,
-            ) from error
+            error.hint = (
+                "nothing was written after that. Start it again to continue from its last commit; give every process "
+                "that runs at the same time its own --instance"
+            )
+            raise
         except AccessError:
             raise
         except TopicSettingsError as error:

@@ -1,10 +1,10 @@
 """How a program's log begins: which version it is, of what, with which settings."""
 
 import stream
-from stream.cli.connection import by_client
-from stream.cli.console import announce
-from stream.cli.setting_names import setting_name
-from stream.cli.settings import Program, Settings
+from stream.app.connection import by_client
+from stream.app.notices import announce
+from stream.app.setting_names import setting_name
+from stream.app.settings import Program, Settings
 
 
 def announce_start(program: Program, settings: Settings, partitions: int) -> None:

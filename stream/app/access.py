@@ -4,7 +4,7 @@ import shlex
 
 from pydantic import SecretStr
 
-from stream.cli.settings import Settings, SettingsError
+from stream.app.settings import Settings, SettingsError
 from stream.kafka.client_config import (
     BOOTSTRAP,
     PROPERTIES,
@@ -54,7 +54,7 @@ def with_address_of_file(settings: Settings) -> Settings:
 
 
 def access_hint(error: AccessError) -> str:
-    """How what is missing is allowed, as a command for whoever may; nothing when that is not what is wrong."""
+    """The command that grants the missing permissions; empty if none is missing."""
     if not error.missing:
         return ""
     user = shlex.quote(f"User:{error.user or 'NAME'}")
@@ -62,8 +62,8 @@ def access_hint(error: AccessError) -> str:
     acts = f"--operation {first.operation} --{first.kind} {shlex.quote(first.name)}"
     more = f", and {len(others)} more of the kind" if others else ""
     return (
-        f"; somebody who may must allow it: kafka-acls --add --allow-principal {user} {acts}{more}; docs/security.md "
-        "lists what each program needs"
+        f"ask an administrator of the cluster to run: kafka-acls --add --allow-principal {user} {acts}{more}; "
+        "docs/security.md lists what each program needs"
     )
 
 

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from stream.cli.console import announce, monotonic_ms
-from stream.cli.settings import SettingsError
+from stream.app.clocks import monotonic_ms
+from stream.app.notices import announce
+from stream.app.settings import SettingsError
 
 RENEWAL_MS = 1_000
 """A tenth of the age that a check should accept: one slow step does not make a learner unready."""

@@ -1,15 +1,18 @@
 """The metrics of learner, feedback and replay, made from the counts that they keep anyway."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from consumers.learner import LearnerProgram
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
-from stream.journal.commit import Commit
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Distribution, Sample
 from stream.telemetry.rewards import RewardCounts
+
+if TYPE_CHECKING:  # the other programs need no compiler
+    from consumers.learner import LearnerProgram
+    from stream.journal.commit import Commit
 
 
 class LearnerCounts:
@@ -19,13 +22,13 @@ class LearnerCounts:
         self._rewards = RewardCounts()
         self._latencies = Distribution(metrics.DECISION_LATENCY)
 
-    def add(self, commits: Sequence[Commit], append_ms: int) -> None:
+    def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
         """Take in what a transaction has published, and its time."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
             self._latencies.add((append_ms - context_ms) / 1_000 for context_ms in part.contexts_ms)
 
-    def samples(self, program: LearnerProgram) -> Iterator[Sample]:
+    def samples(self, program: "LearnerProgram") -> Iterator[Sample]:
         """All that the learner tells."""
         for partition, task in sorted(program.tasks.items()):
             yield from ledger_samples(partition, task.join.ledger(), task.updates, task.alarms)
@@ -40,7 +43,7 @@ class LearnerCounts:
         yield self._latencies.sample()
 
 
-def learner_unready(program: LearnerProgram) -> str:
+def learner_unready(program: "LearnerProgram") -> str:
     """Why a learner is not ready; empty: it is."""
     if not program.assigned:
         return "no partition is assigned to it"

@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from annotated_types import Ge, Gt, Le
 from pydantic import PlainSerializer
 
-from stream.cli.setting_names import flag_of, setting_name, variable_of
-from stream.cli.setting_values import FOR_EVER, format_retention
-from stream.cli.settings import Setting, Settings
+from stream.app.setting_names import flag_of, setting_name, variable_of
+from stream.app.setting_values import FOR_EVER, format_retention
+from stream.app.settings import Setting, Settings
 from stream.durations import format_duration
 
 

@@ -5,7 +5,7 @@ from heapq import merge
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from stream.cli.settings import SettingsError
+from stream.app.settings import SettingsError
 from stream.journal.commit import Commit
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition

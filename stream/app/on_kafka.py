@@ -1,24 +1,24 @@
-"""`onebit run --kafka`: the same run with real processes and topics, from the first context to the last settlement."""
+"""A run on Kafka: every program is a process, from the first context to the last settlement."""
 
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from producers.datasets.base import Dataset
 from producers.datasets.logged import LogDataset
-from stream.cli.composition import class_names_of, events_of, feedback_plan, replay_options, task_settings, topics_of
-from stream.cli.connection import command_hint, connect
-from stream.cli.console import WARNING, StopRequest, announce, fail, warn
-from stream.cli.embedded import Judge, RunEnd, report_of
-from stream.cli.exits import ExitCode
-from stream.cli.progress import run_progress
-from stream.cli.setting_names import variable_of
-from stream.cli.settings import Settings, SettingsError
+from stream.app.connection import command_hint, connect
+from stream.app.embedded import Judge, RunEnd, report_of
+from stream.app.notices import WARNING, announce, warn
+from stream.app.progress import Meter, ShowProgress, ignore
+from stream.app.resolve import Run, resolve_run
+from stream.app.setting_names import variable_of
+from stream.app.settings import Settings, SettingsError
+from stream.errors import ExitCode, OnebitError
 from stream.journal.digests import state_digest
 from stream.journal.reading import JournalFollower
 from stream.journal.recover import recover
@@ -42,38 +42,64 @@ RESTARTS_MAX = 5
 """So often a learner that was thrown out of its group is started again, as whoever keeps programs running would."""
 
 
-def run_on_kafka(settings: Settings, learner: str, dataset: Dataset, command: str, stop: StopRequest) -> RunReport:
+class ProgramEndedError(OnebitError):
+    """A program of the run ended early; the error has its exit code."""
+
+
+class RunStoppedError(OnebitError):
+    """The run was asked to stop before its end."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def run_on_kafka(
+    settings: Settings,
+    learner: str,
+    dataset: Dataset,
+    command: str,
+    stop: Callable[[], bool] = lambda: False,
+    show: ShowProgress = ignore,
+) -> RunReport:
     """Run one learner with every program in a process of its own, until every decision is settled.
+
+    Args:
+        settings: of the run; the programs get them as variables.
+        learner: one of its learners.
+        dataset: its data set.
+        command: the command line, for the report.
+        stop: whether to stop.
+        show: is called with the progress now and then.
 
     Raises:
         SettingsError: the topics are in use by an earlier run.
-        SystemExit: a program ended early, or the run was asked to stop.
+        ProgramEndedError: a program ended early.
+        RunStoppedError: the run was asked to stop.
     """
     settings = _with_own_topics(settings, learner)
-    task = task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset))
-    topics = topics_of(settings)
+    run = resolve_run(settings, learner, dataset, command)
+    task, topics = run.task, run.topics
     started_s = time.perf_counter()
     broker = connect(settings)
     try:
         shares_model = task.model == "shared"
         broker.create_topics(
-            topics.specs(settings.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
+            topics.specs(run.partitions, settings.replication, settings.retention_ms, shares_model=shares_model)
         )
         _refuse_used(broker, topics, settings)
         announce(f"{learner}: topics {settings.topic_prefix}* on {settings.bootstrap}")
         with _programs(settings.model_copy(update={"model": task.model}), learner) as programs:
-            _wait_until_settled(broker, topics, settings, learner, dataset, programs, stop)
+            _wait_until_settled(broker, run, programs, stop, Meter(run.name, run.events, show))
             for message in programs.warnings("replay"):
                 warn(f"`onebit replay`: {message}")
         announce(
-            f"{learner}: its topics are kept; audit: {command_hint(settings, 'verify')}; to take them away: "
+            f"{learner}: its topics are kept; audit: {command_hint(settings, 'verify')}; to delete them: "
             f"{command_hint(settings, 'topics delete')}"
         )
         wall_s = time.perf_counter() - started_s
-        judge, virtual_s = _judge(broker, topics, settings, dataset)
+        judge, virtual_s = _judge(broker, run)
         ended = _shared_end if shares_model else _own_end
-        end = ended(broker, topics, task, settings.partitions)._replace(virtual_s=virtual_s, wall_s=wall_s)
-        return report_of(broker, settings, task, dataset, judge, end, command, in_real_time=True)
+        end = ended(broker, topics, task, run.partitions)._replace(virtual_s=virtual_s, wall_s=wall_s)
+        return report_of(broker, run, judge, end, in_real_time=True)
     finally:
         broker.close()
 
@@ -147,10 +173,11 @@ class _Programs:
                 announce(f"`onebit {name}` ended, starting it again: {self._last_lines(name, 1)}")
                 self.processes[name] = self._start(name)
             elif code is not None and (code != 0 or name != "replay"):
-                raise fail(
-                    f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}",
-                    ExitCode.DIFFERS,
+                error = ProgramEndedError(
+                    f"`onebit {name}` ended with exit code {code}; its last lines:\n{self._last_lines(name)}"
                 )
+                error.exit_code = next((known for known in ExitCode if known == code != 0), ExitCode.CRASHED)
+                raise error
 
     def _last_lines(self, name: str, count: int = 15) -> str:
         return "\n".join(self.logs[name].read_text(errors="replace").splitlines()[-count:])
@@ -194,59 +221,49 @@ def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
             programs.stop()
 
 
-def _wait_until_settled(
-    broker: Broker,
-    topics: Topics,
-    settings: Settings,
-    learner: str,
-    dataset: Dataset,
-    programs: _Programs,
-    stop: StopRequest,
-) -> None:
+def _wait_until_settled(broker: Broker, run: Run, programs: _Programs, stop: Callable[[], bool], meter: Meter) -> None:
     """Wait until all is decided, all feedback has come, and nothing is pending; a lost broker is waited for."""
-    events = events_of(settings, dataset)
-    plan = feedback_plan(settings, dataset)
-    schedule = dataset.schedule(0, events, replay_options(settings, dataset).shuffle_seed)
-    # Of a log without the true classes only the learner's decisions tell how much there will be: then all that is
-    # asked is that none of them waits.
-    is_told = isinstance(dataset, LogDataset)
-    feedback = 0 if is_told else sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)
-    follower = JournalFollower(broker, topics, settings.partitions)
-    with run_progress(learner, events) as progress:
-        while True:
-            programs.check()
-            if stop():
-                raise fail("the run was stopped before its end; its topics are kept", ExitCode.INTERRUPTED)
-            try:
-                ledger = follower.read(POLL_MS)
-            except AccessError:
-                raise
-            except BrokerError as error:
-                announce(f"the broker is away: {error}")
-                time.sleep(1.0)
-                continue
-            if progress.due():
-                progress.show(ledger.decided, pending=ledger.pending, to_come=max(0, feedback - ledger.feedback))
-            if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
-                break
+    dataset, events, plan = run.dataset, run.events, run.plan
+    schedule = dataset.schedule(0, events, run.replay.shuffle_seed)
+    # Of a log without the true classes only the learner's decisions say how much there will be: then the run ends when
+    # none of them is pending.
+    is_log = isinstance(dataset, LogDataset)
+    feedback = 0 if is_log else sum(len(plan(event_id, dataset.label(row))) for event_id, row in schedule)
+    follower = JournalFollower(broker, run.topics, run.partitions)
+    while True:
+        programs.check()
+        if stop():
+            raise RunStoppedError("the run was stopped before its end; its topics are kept")
+        try:
+            ledger = follower.read(POLL_MS)
+        except AccessError:
+            raise
+        except BrokerError as error:
+            announce(f"the broker is away: {error}")
+            time.sleep(1.0)
+            continue
+        if meter.is_due():
+            meter.show(ledger.decided, pending=ledger.pending, to_come=max(0, feedback - ledger.feedback))
+        if ledger.decided >= events and ledger.pending == 0 and ledger.feedback >= feedback:
+            break
     follower.close()
 
 
-def _judge(broker: Broker, topics: Topics, settings: Settings, dataset: Dataset) -> tuple[Judge, float]:
+def _judge(broker: Broker, run: Run) -> tuple[Judge, float]:
     """Judge all predictions in the order of the broker's time; and the broker's time from the first to the last."""
     judged: list[tuple[int, int, int, Answer]] = []
-    for partition in range(settings.partitions):
+    for partition in range(run.partitions):
         judged += [
             (record.append_ms, partition, record.offset, codec.decode_answer(record))
-            for record in read_partition(broker, TopicPartition(topics.predictions, partition))
+            for record in read_partition(broker, TopicPartition(run.topics.predictions, partition))
         ]
     judged.sort(key=lambda entry: entry[:3])
-    judge = Judge(dataset.n_classes)
+    judge = Judge(run.dataset.n_classes)
     for append_ms, _, _, answer in judged:
-        judge.observe(answer, dataset.known_of(answer.id), append_ms)
+        judge.observe(answer, run.dataset.known_of(answer.id), append_ms)
     last_ms = max(
         record.append_ms
-        for partition in range(settings.partitions)
-        for record in read_partition(broker, TopicPartition(topics.examples, partition))
+        for partition in range(run.partitions)
+        for record in read_partition(broker, TopicPartition(run.topics.examples, partition))
     )
     return judge, (last_ms - judged[0][0]) / 1_000

@@ -1,0 +1,150 @@
+"""Off-policy estimates: what other policies would have earned, from a log of decisions."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from producers.datasets.log import OnBadRow, rows_left_out
+from producers.datasets.logs.mapping import read_mapping
+from producers.datasets.logs.reading import open_log
+from producers.datasets.logs.streams import STDIN
+from stream.app.clocks import every, monotonic_ms
+from stream.app.notices import announce, warn
+from stream.app.policies import policy_of
+from stream.app.settings import SettingsError
+from stream.estimating.estimate import Estimates, Progress, estimate
+from stream.estimating.judge import Options, estimate_fields
+from stream.estimating.policies import Training
+from stream.randomness.delays import parse_delay
+from stream.task.play import Reward
+
+PROGRESS_INTERVAL_MS = 5_000
+
+
+class Log(NamedTuple):
+    """A log of decisions, and how it is read."""
+
+    data: Path
+    mapping: str | None = None
+    reward_above: float | None = None
+    on_bad_row: OnBadRow = "stop"
+
+
+class Learning(NamedTuple):
+    """How the learners among the policies learn from the log."""
+
+    delay: str | None = None  # of bits whose delay is not logged
+    reward: Reward = "exclusive"
+
+
+def estimate_policies(
+    source: Log, specs: Sequence[str], options: Options, learning: Learning
+) -> tuple[Estimates, Training]:
+    """Estimate the mean reward of policies.
+
+    Args:
+        source: the log.
+        specs: the names of the policies.
+        options: of the estimators.
+        learning: of the learners among the policies.
+
+    Returns:
+        The estimates, and how the learners learned.
+
+    Raises:
+        SettingsError: an option is out of its range, or the log is standard input.
+        EstimateError: a policy is unknown.
+        DatasetError: the log cannot be read.
+    """
+    _check_ranges(options)
+    if str(source.data) == STDIN:
+        raise SettingsError("--data -: a log is read twice, and standard input only once; give a file")
+    log = open_log(
+        source.data,
+        None if source.mapping is None else read_mapping(source.mapping),
+        on_bad_row=source.on_bad_row,
+        reward_above=source.reward_above,
+    )
+    delay = None if learning.delay is None else parse_delay(learning.delay)
+    training = Training(options.seed, delay, learning.reward)
+    if training.delay is not None:
+        training.delay.check_classes(len(log.class_names))
+    found = estimate(log, [policy_of(spec, log, training) for spec in specs], options, announced_progress())
+    for line in rows_left_out(log, of=log.name):
+        warn(line)
+    return found, training
+
+
+def _check_ranges(options: Options) -> None:
+    confidence, clip, propensity_min = options.confidence, options.clip, options.propensity_min
+    for flag, value, ok, accepted in (
+        ("--confidence", confidence, 0.0 < confidence < 1.0, "a number between 0 and 1, such as 0.95"),
+        ("--clip", clip, clip is None or clip > 0.0, "a number above 0"),
+        (
+            "--propensity-min",
+            propensity_min,
+            propensity_min is None or 0.0 < propensity_min <= 1.0,
+            "a number in (0, 1]",
+        ),
+    ):
+        if not ok:
+            raise SettingsError(f"{flag}: expected {accepted}; got {value}")
+
+
+class IntervalKind(StrEnum):
+    """Of which kind the intervals `low` to `high` are."""
+
+    BOOTSTRAP = "bootstrap"
+    BERNSTEIN = "bernstein"
+
+
+def fields_of(found: Estimates, interval: IntervalKind) -> dict[str, Any]:
+    """The estimates as plain values; `interval` is the kind of low and high."""
+    return {
+        "data": found.data,
+        "events": found.events,
+        "policies": [
+            {
+                "policy": policy.policy,
+                "ess": policy.ess,
+                "weight_max": policy.weight_max,
+                "flags": [flag.name for flag in policy.flags],
+                "estimates": [
+                    estimate_fields(
+                        one.estimator,
+                        one.value,
+                        one.bernstein if interval is IntervalKind.BERNSTEIN else one.bootstrap,
+                        one.anytime,
+                    )
+                    for one in policy.estimates
+                ],
+            }
+            for policy in found.policies
+        ],
+    }
+
+
+def announced_progress() -> Progress:
+    """A function that announces the progress of the two readings now and then."""
+    started_ms = monotonic_ms()
+    latest = (0, 0)
+
+    def tell() -> None:
+        read, events = latest
+        rate = 1_000 * read / max(monotonic_ms() - started_ms, 1)
+        what = f"judging: {read:,} of {events:,}" if events else f"first reading: {read:,}"
+        announce(f"{what} events, {rate:,.0f} events/s")
+
+    shown = every(PROGRESS_INTERVAL_MS, tell)
+
+    def told(read: int, events: int) -> None:
+        nonlocal latest, started_ms
+        is_second_begun = events > 0 and latest[1] == 0
+        latest = (read, events)
+        if is_second_begun:
+            started_ms = monotonic_ms()  # it has a speed of its own, which a first moment does not tell
+        else:
+            shown()
+
+    return told

@@ -1,0 +1,107 @@
+"""Experiments: sweeps over data, learners, parameters, delays and seeds, and their reports."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from stream.experiments.definition import Experiment, ExperimentError, read_experiment, shipped
+from stream.experiments.opponents import OPPONENTS
+from stream.experiments.plan import check_learners
+from stream.experiments.report import HTML_PAGE, write_report
+from stream.experiments.rows import read_rows
+from stream.experiments.runner import ROWS_FILE, Progress, Refused, rows_of, run_experiment
+from stream.experiments.sets import Sets
+from stream.learners import registered
+from stream.near_names import close_matches
+
+AS_RUN = "experiment.json"
+"""In the folder of the results: the definition as it was run, which a report is made by."""
+
+
+class Sizes(NamedTuple):
+    """What a run changes of a definition."""
+
+    events: int | None = None  # of each run, at most
+    seeds: int | None = None
+    sweeps: tuple[str, ...] = ()  # only these; all if empty
+
+
+class Written(NamedTuple):
+    """The report of an experiment."""
+
+    page: Path
+    files: int  # beside the page and its Markdown
+
+
+class Experimented(NamedTuple):
+    """What became of an experiment."""
+
+    report: Written
+    refused: list[Refused]
+
+
+def find_experiment(name: str) -> Experiment:
+    """Find an experiment that ships, or read the one of a TOML file.
+
+    Raises:
+        ExperimentError: there is none, or the file cannot be read.
+    """
+    known = shipped()
+    if name in known:
+        return read_experiment(known[name])
+    if Path(name).suffix == ".toml":
+        return read_experiment(Path(name))
+    raise ExperimentError(
+        f"no experiment is called {name!r}{close_matches(name, known) or ';'} there are {', '.join(known)}; a file of "
+        "your own ends with .toml"
+    )
+
+
+def prepare(name: str, sizes: Sizes, data_dir: Path | None) -> tuple[Experiment, Sets]:
+    """An experiment in the sizes that are asked for, and its data.
+
+    Raises:
+        ExperimentError: there is no such experiment or sweep, or a learner is unknown.
+    """
+    experiment = find_experiment(name).resized(sizes.events, sizes.seeds, sizes.sweeps)
+    accepted = {name: frozenset(p.name for p in cls.parameters) for name, cls in registered().items()}
+    check_learners(experiment, accepted | OPPONENTS)
+    known = [one.name for one in experiment.sweeps]
+    if unknown := [each for each in sizes.sweeps if each not in known]:
+        raise ExperimentError(f"--sweep {unknown[0]}: the sweeps of {experiment.name} are {', '.join(known)}")
+    return experiment, Sets(experiment.sets, data_dir)
+
+
+def run(
+    experiment: Experiment,
+    sets: Sets,
+    results: Path,
+    jobs: int | None,
+    show: Callable[[Progress], None],
+    sweeps: Sequence[str] = (),
+) -> Experimented:
+    """Run what is not there yet of an experiment, and write its report to a folder of its own in `results`."""
+    folder = results / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / AS_RUN).write_text(experiment.model_dump_json(indent=1), encoding="utf-8")
+    refused = run_experiment(experiment, sets, folder, jobs or os.cpu_count() or 1, show, list(sweeps) or None)
+    return Experimented(_report(experiment, sets, folder), refused)
+
+
+def report(name: str, results: Path, data_dir: Path | None) -> Written:
+    """Write the report of an experiment again, from the rows that are there.
+
+    Raises:
+        ExperimentError: there are none.
+    """
+    folder = results / Path(name).stem
+    if not (folder / AS_RUN).exists():
+        raise ExperimentError(f"{folder}: no run of {name} is there; run it first: onebit experiment run {name}")
+    experiment = Experiment.model_validate_json((folder / AS_RUN).read_text(encoding="utf-8"))
+    return _report(experiment, Sets(experiment.sets, data_dir), folder)
+
+
+def _report(experiment: Experiment, sets: Sets, folder: Path) -> Written:
+    written = write_report(experiment, sets, rows_of(experiment, read_rows(folder / ROWS_FILE)), folder)
+    return Written(folder / HTML_PAGE, len(written) - 2)

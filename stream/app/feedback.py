@@ -1,0 +1,76 @@
+"""The feedback program against Kafka: the environment, which knows the outcomes and answers late."""
+
+from collections.abc import Callable
+from functools import partial
+
+from producers.feedback import FeedbackOptions, FeedbackProgram
+from stream.app.clocks import every, monotonic_ms
+from stream.app.connection import by_client, keep_running, watch_topics
+from stream.app.datasets import dataset_of
+from stream.app.garbage import collect_seldom, leave_out_what_stays
+from stream.app.notices import Status, announce
+from stream.app.plan import feedback_plan, feedback_speed
+from stream.app.program_metrics import feedback_samples
+from stream.app.settings import Program, Settings
+from stream.app.start_notice import announce_start
+from stream.app.topics import topics_of
+from stream.app.watching import Watched
+from stream.kafka.clocks import EstimatedClock
+from stream.kafka.port import Broker
+from stream.telemetry.metrics import FEEDBACK
+
+POLL_MS = 100
+STATUS_INTERVAL_MS = 5_000
+
+
+def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
+    """Answer predictions until asked to stop; a lost broker is waited for.
+
+    Args:
+        settings: of the data set, and of its feedback.
+        stop: whether to stop.
+
+    Raises:
+        SettingsError: a setting is invalid, or does not fit the data.
+    """
+    dataset = dataset_of(settings)
+    topics = topics_of(settings)
+    plan = feedback_plan(settings, dataset)
+    sent = 0
+
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
+        nonlocal sent
+        watch = watch_topics(broker, settings, partitions)
+        announce_start(Program.FEEDBACK, settings, partitions)
+        clock = EstimatedClock(monotonic_ms)
+        options = FeedbackOptions(
+            group=f"{settings.topic_prefix}feedback",
+            instance=f"feedback-{settings.instance}",
+            with_label=settings.with_label,
+            speed=feedback_speed(settings),
+        )
+        program = FeedbackProgram(
+            broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce
+        )
+        announce(f"feedback on {topics.predictions}: delay {settings.delay}, {by_client(settings)}; Ctrl-C stops it")
+        said = Status()
+        show = every(STATUS_INTERVAL_MS, lambda: said.show([f"{sent:,} sent, {program.waiting:,} waiting"]))
+        collect_seldom()
+        try:
+            while not stop():
+                watch()
+                if sent_now := program.step(_until(program.next_due_ms(), clock.now_ms())):
+                    sent += sent_now
+                    leave_out_what_stays()
+                show()
+                unready = "" if program.assigned else "no partition is assigned to it"
+                watched.show(unready, partial(feedback_samples, program, sent))
+        finally:
+            program.close()
+
+    keep_running(settings, FEEDBACK, stop, work)
+
+
+def _until(due_ms: int | None, now_ms: int) -> int:
+    """How long a poll may wait so that what is due is not late."""
+    return POLL_MS if due_ms is None else min(max(due_ms - now_ms, 1), POLL_MS)

@@ -1,0 +1,128 @@
+"""The learners: what each is for, and what it costs, as counted or measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from producers.datasets.base import Dataset
+from producers.datasets.catalogue import is_log, load
+from producers.datasets.log import OnBadRow
+from stream.app.clocks import every
+from stream.app.cost import FLOPS_PER_S, SLOW_S, mean_nnz_of, nnz_of
+from stream.app.datasets import log_of
+from stream.app.measuring import Event, event_us, first_events
+from stream.app.notices import announce
+from stream.learners import Cost, Learner, check_parameters, create, registered
+from stream.learners.auto import Choice, choose
+from stream.reporting.tables import duration
+
+STATE_BYTES_MAX = 512_000_000
+"""A larger state is not made only to measure with it."""
+
+TOLD_EVERY_MS = 5_000
+"""Interval of the notices of a measurement."""
+
+
+class Size(NamedTuple):
+    """The size that costs are for."""
+
+    n_classes: int
+    n_features: int
+    nnz: int
+
+
+class Row(NamedTuple):
+    """One learner."""
+
+    name: str
+    cls: type[Learner]
+    parameters: Mapping[str, float | int | str]  # as its costs are for
+    cost: Cost
+    event_us: float | None  # None: not measured
+    unmeasured: str  # why it was not, where it should have been
+    auto: str  # why auto takes it; nothing where it takes another
+
+
+USUAL = Size(9, 400, 25)
+
+
+class Survey(NamedTuple):
+    """Learners, with their costs for a size."""
+
+    rows: list[Row]
+    size: Size
+    choice: Choice  # of auto
+    dataset: Dataset | None  # None: the costs are counted, and not measured
+
+
+def data_of(
+    data: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None, n_features: int | None
+) -> Dataset:
+    """The data set on which the costs are measured."""
+    if mapping is not None or is_log(data):
+        return log_of(data, mapping, on_bad_row, reward_above)
+    return load(data, n_features)
+
+
+def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Dataset | None = None) -> Survey:
+    """Survey learners.
+
+    Args:
+        names: only these; all if empty.
+        size: what the costs are for, if there is no data set.
+        dataset: on the first rows of which the costs are measured.
+
+    Raises:
+        ParameterError: a learner is unknown.
+    """
+    for name in names:
+        check_parameters(name, {})
+    if dataset is not None:
+        size = Size(dataset.n_classes, dataset.n_features, nnz_of(dataset))
+    choice = choose(size.n_classes, size.n_features, size.nnz if dataset is None else mean_nnz_of(dataset))
+    return Survey(list(_rows(names or list(registered()), size, choice, dataset)), size, choice, dataset)
+
+
+def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | None) -> Iterator[Row]:
+    """What is told of each; measured where there are data."""
+    events = [] if dataset is None else first_events(dataset)
+    if dataset is not None:
+        announce(f"measuring {len(names)} learners on {dataset.name}; what was never compiled takes seconds each")
+    tell = every(TOLD_EVERY_MS, lambda: announce(f"{measured} of {len(names)} measured"))
+    for measured, name in enumerate(names):
+        if events and measured:
+            tell()
+        chosen = name == choice.learner
+        parameters = check_parameters(name, choice.parameters if chosen else {})
+        cls = registered()[name]
+        cost = cls.cost(size.n_classes, size.n_features, size.nnz, parameters)
+        measured_us, unmeasured = _measured(name, size, parameters, cost, events) if events else (None, "")
+        yield Row(name, cls, parameters, cost, measured_us, unmeasured, choice.why if chosen else "")
+
+
+def _measured(
+    name: str, size: Size, parameters: Mapping[str, Any], cost: Cost, events: list[Event]
+) -> tuple[float | None, str]:
+    """Microseconds per event, or why there are none."""
+    estimate_s = cost.flops_per_event / FLOPS_PER_S
+    if estimate_s > SLOW_S:
+        return None, f"not measured: some {duration(estimate_s)} an event"
+    if cost.state_bytes > STATE_BYTES_MAX:
+        return None, f"not measured: a state of more than {STATE_BYTES_MAX / 1e6:,.0f} MB"
+    if registered()[name].needs_label and any(event.known.label is None for event in events):
+        return None, "not measured: the log does not say the true classes"
+    learner = create(name, size.n_classes, size.n_features, **parameters)
+    return event_us(learner, events), ""
+
+
+def fields_of(row: Row) -> dict[str, Any]:
+    """A learner as plain values."""
+    name, cls, _, cost, measured_us, unmeasured, auto = row
+    return {
+        "name": name, "summary": cls.summary, "best_for": cls.best_for or None, "paper": cls.paper,
+        "needs_label": cls.needs_label, "randomised_update": cls.randomised_update, "retractable": cls.retractable,
+        "from_logs": cls.from_logs.name.lower(), "one_right_class": cls.one_right_class,
+        "cost": cost._asdict(), "us_per_event": measured_us, "unmeasured": unmeasured or None, "auto": auto or None,
+        "parameters": {
+            p.name: {"default": p.default, "help": p.help, "accepted": p.accepted()} for p in cls.parameters
+        },
+    }  # fmt: skip

@@ -1,0 +1,149 @@
+"""A summary of a log: its format, a guessed mapping, and its first rows."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from producers.datasets.base import DatasetError
+from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.logs.guess import Guess, guess
+from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
+from producers.datasets.logs.reading import TABLES, LogFile, open_log
+from producers.datasets.logs.streams import STDIN, Source
+from stream.durations import format_duration
+from stream.wire.named_features import FeatureEncoder, Kind, to_plain
+
+_ROWS_SHOWN = 5
+_ENTRIES_SHOWN = 6
+_GUESSED = "as guessed"
+
+
+class LogSummary(NamedTuple):
+    """What is known of a log."""
+
+    format: Format
+    columns: list[str]  # of a table
+    mapping: LogMapping | None
+    guessed: Guess | None  # None: the mapping was given, or none is needed
+    log: LogFile | None  # None: the guess is not enough to read the rows
+    rows: int
+    first: LogBatch | None
+
+
+def save_features(shown: LogSummary, path: Path) -> None:
+    """Write which index each named feature has."""
+    if shown.log is None:
+        raise DatasetError(f"{path} is not written: the guessed mapping is not enough to read the rows; give one")
+    try:
+        path.write_bytes(orjson.dumps(to_plain(shown.log.encoder)))
+    except OSError as error:
+        raise DatasetError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def summarise_log(path: str, mapping_given: str | None, reward_above: float | None) -> LogSummary:
+    """Read a log; rows that cannot be used are counted.
+
+    Raises:
+        DatasetError: the log cannot be read, or is standard input.
+    """
+    if path == STDIN:
+        raise DatasetError("standard input cannot be shown, since it can be read only once; give a file")
+    source = Source(path)
+    kind = format_of(source.head(), path)
+    mapping = None if mapping_given is None else read_mapping(mapping_given)
+    columns: list[str] = []
+    guessed = None
+    if kind in TABLES:
+        columns = TABLES[kind].column_names(source)
+        if mapping is None:
+            guessed = _guess(source, kind)
+            try:
+                mapping = mapping_of(guessed.fields, _GUESSED)
+            except DatasetError as error:
+                what = str(error).removeprefix(f"mapping {_GUESSED}: ")
+                remark = f"the rows are shown as soon as that is said: {what}"
+                guessed = Guess(guessed.fields, (*guessed.remarks, remark))
+                return LogSummary(kind, columns, None, guessed, None, 0, None)
+    log = open_log(path, mapping, on_bad_row="skip", reward_above=reward_above)
+    batches = log.batches()
+    first = next(batches, None)
+    rows = sum(len(batch.ids) for batch in chain(() if first is None else (first,), batches))
+    return LogSummary(kind, columns, mapping, guessed, log, rows, first)
+
+
+def _guess(source: Source, kind: Format) -> Guess:
+    table = next(TABLES[kind].tables(source, None), None)
+    if table is None:
+        raise DatasetError(f"{source.name} is {kind}, and holds no rows")
+    return guess(table)
+
+
+def rows_of(batch: LogBatch | None, log: LogFile) -> Iterator[dict[str, Any]]:
+    """The first rows, by the names of classes and features; None: the log does not say."""
+    if batch is None:
+        return
+    names = _names_of(log.encoder)
+    for row in range(min(_ROWS_SHOWN, len(batch.ids))):
+        start, stop = batch.offsets[row], batch.offsets[row + 1]
+        entries = [
+            f"{names.get(index, f'#{index}')[:40]}{'' if value == 1.0 else f': {value:g}'}"
+            for index, value in zip(batch.indices[start:stop].tolist(), batch.values[start:stop].tolist(), strict=True)
+        ]
+        propensity = float(batch.propensities[row])
+        yield {
+            "id": batch.ids[row],
+            "time": _time(int(batch.decided_at_ms[row])),
+            "action": _class(log, int(batch.actions[row])),
+            "propensity": None if propensity != propensity else round(propensity, 6),
+            "reward": None if batch.rewards[row] == MISSING else int(batch.rewards[row]),
+            "delay": None if batch.delays_ms[row] == MISSING else format_duration(int(batch.delays_ms[row])),
+            "label": _class(log, int(batch.labels[row])),
+            "features": ", ".join(entries[:_ENTRIES_SHOWN]) + (", ..." if len(entries) > _ENTRIES_SHOWN else ""),
+        }
+
+
+def _names_of(encoder: FeatureEncoder) -> dict[int, str]:
+    """What the indices that are not hashed stand for."""
+    return {
+        index: name if one.kind is Kind.NUMERIC else f"{name}={value}"
+        for name, one in encoder.names.items()
+        for value, index in (one.indices or {}).items()
+    }
+
+
+def _class(log: LogFile, number: int) -> str | None:
+    return None if number == MISSING else log.class_names[number]
+
+
+def _time(time_ms: int) -> str | None:
+    if time_ms == MISSING:
+        return None
+    return (
+        datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+    )
+
+
+def fields_of(path: str, shown: LogSummary) -> dict[str, Any]:
+    """The summary as plain values."""
+    log = shown.log
+    return {
+        "file": path,
+        "format": str(shown.format),
+        "columns": shown.columns,
+        "mapping": None if shown.mapping is None else shown.mapping.model_dump(exclude_none=True),
+        "guessed": shown.guessed is not None,
+        "remarks": [] if shown.guessed is None else shown.guessed.remarks,
+        "rows": shown.rows if log is not None else None,
+        "skipped": {} if log is None else log.skipped,
+        "first_skipped": {} if log is None else log.first_skipped,
+        "features": None if log is None else log.n_features,
+        "classes": None if log is None else len(log.class_names),
+        "class_names": None if log is None else log.class_names,
+        "notes": [] if log is None else log.notes,
+        "first": [] if log is None else list(rows_of(shown.first, log)),
+    }

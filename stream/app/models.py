@@ -1,0 +1,139 @@
+"""Models of a pipeline at any past moment: exported, imported, and recomputed from the journal."""
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from stream.app.clocks import every, monotonic_ms
+from stream.app.connection import connected
+from stream.app.notices import announce
+from stream.app.settings import Settings, SettingsError
+from stream.journal.recover import Progress
+from stream.verifying.model_files import Model, read_model
+from stream.verifying.models import TooEarlyError, export_model, import_model, import_shared_model
+from stream.verifying.reapply import Replay, replay_journal
+
+PROGRESS_INTERVAL_MS = 5_000
+
+
+class Moment(NamedTuple):
+    """When a model was as it is asked for; by default now."""
+
+    at: str | None = None  # a time of the broker
+    journal: int | None = None  # after a step of the journal
+    version: int | None = None  # of a shared model
+
+
+NOW = Moment()
+
+
+def exported(settings: Settings, moment: Moment = NOW, partition: int = 0) -> Model:
+    """Rebuild the model of a partition at a moment, from the newest earlier snapshot and the journal after it.
+
+    Raises:
+        SettingsError: more than one moment is given, there is no such partition, or no step had been made.
+    """
+    given = {f"--{name}": value for name, value in moment._asdict().items() if value is not None}
+    if len(given) > 1:
+        raise SettingsError(f"{' and '.join(given)}: expected one of them; got {len(given)}")
+    with connected(settings) as (broker, topics, partitions):
+        _check_partition(partition, partitions)
+        at_ms = None if moment.at is None else time_ms(moment.at)
+        progress = announced_progress(f"partition {partition}")
+        try:
+            return export_model(
+                broker, topics, partition, number=moment.journal, at_ms=at_ms, version=moment.version, progress=progress
+            )
+        except TooEarlyError as error:
+            raise SettingsError(
+                f"--at {moment.at}: {error.place} had no step by then; the first one was made at "
+                f"{_like(moment.at or '', error.first_ms)}: give that time or a later one"
+            ) from error
+
+
+class Imported(NamedTuple):
+    """A model that the tasks of a new pipeline begin with."""
+
+    model: Model
+    partitions: int  # that begin with it
+    is_shared: bool
+
+
+def imported(settings: Settings, path: Path, partition: int | None = None) -> Imported:
+    """Write a model to the topics as the state before the first step.
+
+    Args:
+        settings: of the connection.
+        path: the file of the model.
+        partition: the only one that begins with it; None: all.
+
+    Raises:
+        ModelError: the file cannot be read, or a learner has begun already.
+        SettingsError: there is no such partition.
+    """
+    model = read_model(path)
+    with connected(settings) as (broker, topics, partitions):
+        if partition is not None:
+            _check_partition(partition, partitions)
+        chosen = range(partitions) if partition is None else [partition]
+        is_shared = partition is None and topics.updates in broker.describe_topics([topics.updates])
+        if is_shared:
+            import_shared_model(broker, topics, partitions, model, f"{settings.topic_prefix}import-0")
+        else:
+            for number in chosen:
+                import_model(broker, topics, number, model, f"{settings.topic_prefix}import-{number}")
+    return Imported(model, len(chosen), is_shared)
+
+
+def replayed(settings: Settings) -> list[Replay]:
+    """Apply the whole journal of every partition again."""
+    with connected(settings) as (broker, topics, partitions):
+        return [
+            replay_journal(broker, topics, partition, announced_progress(f"replaying partition {partition}"))
+            for partition in range(partitions)
+        ]
+
+
+def _check_partition(partition: int, partitions: int) -> None:
+    if partition >= partitions:
+        raise SettingsError(f"--partition {partition}: the topics have partitions 0 to {partitions - 1}")
+
+
+def time_ms(text: str) -> int:
+    """Parse a time; milliseconds since 1970."""
+    if re.fullmatch(r"\d{10,15}", text, re.ASCII):
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
+    except ValueError as error:
+        raise SettingsError(
+            f"--at {text}: expected a time such as 2026-03-01T12:00:00Z, or milliseconds since 1970"
+        ) from error
+
+
+def _like(text: str, ms: int) -> str:
+    """A time as the user has written another one: in milliseconds, or as a date with its zone."""
+    if text.isdecimal():
+        return str(ms)
+    return datetime.fromtimestamp(ms / 1_000, datetime.fromisoformat(text).tzinfo).isoformat(timespec="milliseconds")
+
+
+def announced_progress(label: str) -> Callable[[Progress], None]:
+    """A function that announces the progress of a re-application now and then."""
+    started_ms = monotonic_ms()
+    latest: list[Progress] = []
+
+    def tell() -> None:
+        number, _, last, records = latest[-1]
+        rate = 1_000 * records / max(monotonic_ms() - started_ms, 1)
+        announce(f"{label}: step {number:,} of {last:,}, {rate:,.0f} records/s")
+
+    show = every(PROGRESS_INTERVAL_MS, tell)
+
+    def told(progress: Progress) -> None:
+        latest[:] = [progress]
+        show()
+
+    return told

@@ -1,0 +1,76 @@
+"""The replay program against Kafka: writes the rows of a data set as contexts, at a pace."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from producers.replay import ReplayProgram, Timetable, resume_position
+from stream.app.clocks import monotonic_ms
+from stream.app.connection import by_client, keep_running, watch_topics
+from stream.app.datasets import dataset_of
+from stream.app.notices import announce, warn
+from stream.app.plan import replay_options
+from stream.app.program_metrics import replay_samples
+from stream.app.progress import Meter, ShowProgress, ignore
+from stream.app.settings import Program, Settings
+from stream.app.start_notice import announce_start
+from stream.app.topics import topics_of
+from stream.app.watching import Watched
+from stream.kafka.port import Broker
+from stream.reporting.tables import duration
+from stream.telemetry.metrics import REPLAY
+
+
+def run_replay(
+    settings: Settings, stop: Callable[[], bool], *, resume: bool = False, show: ShowProgress = ignore
+) -> None:
+    """Replay a data set to its end, or until asked to stop; a lost broker is waited for.
+
+    Args:
+        settings: of the data set, and of its replay.
+        stop: whether to stop.
+        resume: whether to continue behind the last event in the topic.
+        show: is called with the progress now and then.
+
+    Raises:
+        SettingsError: a setting is invalid, or does not fit the data.
+    """
+    dataset = dataset_of(settings)
+    topics = topics_of(settings)
+    reached = 0
+    timetable: Timetable | None = None
+
+    def work(broker: Broker, partitions: int, watched: Watched) -> None:
+        nonlocal reached, timetable
+        watch = watch_topics(broker, settings, partitions)
+        options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
+        announce_start(Program.REPLAY, settings, partitions)
+        if resume or reached:
+            announce(f"looking for the last event in {topics.contexts}")
+            options = replace(options, start=resume_position(broker, topics, dataset, options))
+        events = options.events - options.start
+        announce(f"{dataset.name}: {events:,} events from position {options.start:,}, {by_client(settings)}")
+        program = ReplayProgram(broker, topics, dataset, options, monotonic_ms, timetable)
+        timetable = program.timetable
+        meter = Meter("replay", options.events, show)
+        try:
+            while not program.finished and not stop():
+                watch()
+                sent = program.step(0)
+                reached = program.position
+                watched.show("", lambda: replay_samples(program, options.events))
+                if meter.is_due():
+                    meter.show(program.position)
+                due_ms = program.next_due_ms()
+                if not sent and due_ms is not None:
+                    time.sleep(max(due_ms - monotonic_ms(), 1) / 1_000)
+        finally:
+            program.close()
+        announce(f"{program.position:,} of {options.events:,} events are in {topics.contexts}")
+        if timetable.slip.events:
+            warn(
+                f"the schedule slipped: {timetable.slip.events:,} events were sent late, the latest "
+                f"{duration(timetable.slip.worst_ms / 1_000)} after its time; a lower --rate or --speed can be kept"
+            )
+
+    keep_running(settings, REPLAY, stop, work)

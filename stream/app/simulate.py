@@ -1,0 +1,46 @@
+"""The simulation with the learner program itself, and the runs that it draws from seeds."""
+
+from typing import NamedTuple
+
+from consumers.learner import LearnerOptions, LearnerProgram
+from consumers.recovery import Parked
+from stream.simulation.processes import LearnerSetup
+from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
+from stream.task.settings import Sharing
+
+
+def make_learner(setup: LearnerSetup) -> LearnerProgram:
+    """The learner program itself, as the simulation runs it."""
+    options = LearnerOptions(
+        group=setup.group,
+        instance=setup.instance,
+        records_max=setup.records_max,
+        idle_ms=setup.idle_ms,
+        snapshot_interval_ms=setup.snapshot_interval_ms,
+        snapshot_bytes_max=setup.snapshot_bytes_max,
+        snapshot_chunk_bytes=setup.snapshot_chunk_bytes,
+    )
+    parked = setup.parked if isinstance(setup.parked, Parked) else None
+    return LearnerProgram(
+        setup.broker, setup.topics, setup.task, options, setup.now_ms, setup.announce, setup.crash_point, parked=parked
+    )
+
+
+class Runs(NamedTuple):
+    """Runs that are drawn from seeds."""
+
+    events: int
+    model: Sharing
+
+    def draw(self, seed: int) -> Schedule:
+        """The run of a seed."""
+        return draw_schedule(seed, self.events, self.model)
+
+    def replay(self, seed: int, only: str | None = None) -> str:
+        """The command that shows the run of a seed, or some items of it."""
+        command = f"onebit simulate --seed {seed} --trace"
+        if self.events != EVENTS:
+            command += f" --events {self.events}"
+        if self.model != "own":
+            command += f" --model {self.model}"
+        return command if only is None else f"{command} --only {only}"

@@ -1,0 +1,160 @@
+"""The ledger of a pipeline, recomputed from its topics."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from stream.app.clocks import every, monotonic_ms
+from stream.app.connection import connected
+from stream.app.datasets import dataset_of
+from stream.app.garbage import collect_seldom
+from stream.app.models import replayed
+from stream.app.notices import announce
+from stream.app.plan import events_of
+from stream.app.settings import Settings, SettingsError
+from stream.app.tally import ledger_line
+from stream.errors import ExitCode, OnebitError
+from stream.journal.format import JournalError
+from stream.journal.reading import JournalFollower
+from stream.kafka.port import Broker
+from stream.kafka.reading import OPEN_MS, read_partition
+from stream.reporting.errors import MatchedError, matched_error
+from stream.reporting.latency import Latency, quantiles
+from stream.verifying.audit import Finding, audit_partition, latencies_of
+from stream.verifying.reapply import Replay
+from stream.verifying.shared_log import LogFinding, audit_log, shares_model
+from stream.wire import codec
+from stream.wire.events import Example
+from stream.wire.ledger import Ledger
+from stream.wire.records import TopicPartition
+from stream.wire.topics import Topics
+
+POLL_MS = 100
+STATUS_INTERVAL_MS = 5_000
+
+
+class NotSettledError(OnebitError):
+    """The events that were waited for are not settled in time."""
+
+    exit_code = ExitCode.DIFFERS
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the topics say of a pipeline."""
+
+    findings: tuple[Finding, ...]  # by partition
+    log: LogFinding | None  # of a shared model
+    replays: tuple[Replay, ...] | None  # None: the journal was not applied again
+    error: MatchedError
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything agrees."""
+        parts: tuple[Finding | Replay, ...] = (*self.findings, *(self.replays or ()))
+        return all(part.ok for part in parts) and (self.log is None or self.log.ok)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """DIFFERS if something differs; USAGE if records that the ledger needs have been deleted."""
+        gone = {finding.partition for finding in self.findings if finding.gone}
+        wrong = {one.partition for one in self.findings if not one.ok}
+        wrong |= {one.partition for one in self.replays or () if not one.ok}
+        if self.ok:
+            return ExitCode.OK
+        return ExitCode.DIFFERS if wrong - gone or not (self.log is None or self.log.ok) else ExitCode.USAGE
+
+    @property
+    def latency(self) -> Latency | None:
+        """How long decisions took; None if there are none."""
+        return quantiles(latencies_of(self.findings))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of --json."""
+        result = {
+            "ok": self.ok,
+            "matched": self.error.matched,
+            "error": self.error.error_rate,
+            "error_last_fifth": self.error.error_rate_last_fifth,
+            "latency": None if self.latency is None else self.latency._asdict(),
+            "partitions": [finding.as_json() for finding in self.findings],
+            **({"model": "own"} if self.log is None else self.log.as_json()),
+        }
+        if self.replays is not None:
+            result["replay"] = [found._asdict() | {"ok": found.ok} for found in self.replays]
+        return result
+
+
+def verify(
+    settings: Settings,
+    *,
+    wait_events: int | None = None,
+    wait_replay: bool = False,
+    timeout_ms: int = 600_000,
+    replay: bool = False,
+) -> Verified:
+    """Recompute the ledger of every partition, and compare it with the learner's.
+
+    Args:
+        settings: of the connection; with `wait_replay` also of the data set.
+        wait_events: wait first until N events are decided and none is pending.
+        wait_replay: wait first for all events of a replay with these settings.
+        timeout_ms: of that.
+        replay: whether to apply the whole journal again, and to compare the state with a recovery's.
+
+    Raises:
+        NotSettledError: the events that were waited for are not settled in time.
+        SettingsError: the topics are missing, or cannot be read.
+    """
+    if wait_replay and wait_events is None:
+        wait_events = events_of(settings, dataset_of(settings))
+    findings = audit(settings, wait_events=wait_events, timeout_ms=timeout_ms)
+    log = audit_model(settings)
+    replays = tuple(replayed(settings)) if replay else None
+    return Verified(tuple(findings), log, replays, matched_error_of(settings))
+
+
+def audit(settings: Settings, *, wait_events: int | None, timeout_ms: int) -> list[Finding]:
+    """Audit every partition; before that, if asked, wait until a number of events is settled."""
+    try:
+        with connected(settings) as (broker, topics, partitions):
+            if wait_events is not None:
+                _wait(broker, topics, partitions, wait_events, timeout_ms)
+            collect_seldom()
+            return [audit_partition(broker, topics, partition, announce) for partition in range(partitions)]
+    except JournalError as error:
+        raise SettingsError(str(error)) from error
+
+
+def audit_model(settings: Settings) -> LogFinding | None:
+    """Audit the log of the shared model; None: tasks have models of their own."""
+    with connected(settings) as (broker, topics, partitions):
+        return audit_log(broker, topics, partitions) if shares_model(broker, topics, partitions) else None
+
+
+def _wait(broker: Broker, topics: Topics, partitions: int, events: int, timeout_ms: int) -> None:
+    deadline_ms = monotonic_ms() + timeout_ms
+    follower = JournalFollower(broker, topics, partitions)
+    ledger = Ledger()
+    show = every(STATUS_INTERVAL_MS, lambda: announce(f"waiting for {events:,} settled events: {ledger_line(ledger)}"))
+    while ledger.decided < events or ledger.pending:
+        if monotonic_ms() > deadline_ms:
+            raise NotSettledError(
+                f"waited {timeout_ms // 1_000} s for {events:,} settled events; got {ledger_line(ledger)}"
+            )
+        ledger = follower.read(POLL_MS)
+        show()
+    follower.close()
+
+
+def matched_error_of(settings: Settings) -> MatchedError:
+    """The error that the examples tell; the audit names those that cannot be read."""
+    with connected(settings) as (broker, topics, partitions):
+        return matched_error(_examples(broker, TopicPartition(topics.examples, number)) for number in range(partitions))
+
+
+def _examples(broker: Broker, tp: TopicPartition) -> Iterator[Example]:
+    for record in read_partition(broker, tp, open_ms=OPEN_MS):
+        with suppress(codec.MalformedError):
+            yield codec.decode_example(record)[0]

@@ -1,0 +1,47 @@
+"""The base class of the errors that end a command, and the exit codes."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended, for scripts and for process supervisors."""
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> "ExitCode":
+        """Make an int with a meaning."""
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+    OK = 0, "The command succeeded. A program that was asked to stop has committed its transaction."
+    DIFFERS = 1, "A check failed: a ledger or a model differs, or a topic or the broker is missing."
+    USAGE = 2, "A setting, a file or a command line is invalid, or the broker refused the request."
+    FENCED = 3, "Another process has replaced this one, or the group removed it. Start it again to continue."
+    UNAVAILABLE = 4, "No broker answered."
+    CRASHED = 70, "An internal error, or a process that was killed. Please report an internal error."
+    INTERRUPTED = 130, "Ctrl-C interrupted the command."
+    OUTPUT_CLOSED = 141, "The reader of stdout closed it before the command ended."
+
+
+class OnebitError(Exception):
+    """An error with a message for the user, an exit code, and a remedy if one is known.
+
+    A class of errors, or an instance, sets `exit_code` and `hint`.
+
+    >>> class FullError(OnebitError):
+    ...     hint = "delete old topics"
+    >>> error = FullError("the disk is full")
+    >>> str(error), error.hint, error.exit_code.name
+    ('the disk is full', 'delete old topics', 'USAGE')
+    """
+
+    exit_code: ExitCode = ExitCode.USAGE
+    hint: str = ""
+
+
+class StoppedError(OnebitError):
+    """The program was asked to stop before it had begun; there is nothing to report."""
+
+    exit_code = ExitCode.OK

@@ -1,0 +1,54 @@
+"""Errors become a message and an exit code; an internal error is 70, and never 1."""
+
+import orjson
+import pytest
+
+from producers.datasets.base import DatasetError
+from stream.app import learners
+from stream.cli.hints import hint_of
+from stream.errors import ExitCode, OnebitError
+from stream.journal.format import UnrecoverableError
+from stream.kafka.port import AccessError, Acl, BrokerUnavailableError, FencedError
+from tests.cli.conftest import Onebit
+
+
+def fail(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("of the test")
+
+
+@pytest.mark.parametrize("asks", ["flag", "variable", "no"])
+def test_internal_error_has_its_own_exit_code_and_a_traceback_only_where_it_is_asked_for(
+    onebit: Onebit, monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    monkeypatch.setattr(learners, "choose", fail)
+    if asks == "variable":
+        monkeypatch.setenv("ONEBIT_DEBUG", "1")
+    ended = onebit("learners", *(["--debug"] if asks == "flag" else []))
+    assert (ended.code, ended.out) == (ExitCode.CRASHED, "")
+    assert ("Traceback" in ended.err, "--debug" in ended.err) == ((False, True) if asks == "no" else (True, False))
+
+
+def test_internal_error_is_one_line_in_a_log_for_programs(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "choose", fail)
+    ended = onebit("learners", "--log-format", "json")
+    assert orjson.loads(ended.err)["exit_code"] == ended.code == ExitCode.CRASHED
+
+
+def test_traceback_of_a_wrong_setting_is_printed_only_under_debug(onebit: Onebit) -> None:
+    wrong = ("run", "--learner", "nobody")
+    ended = [onebit(*wrong), onebit(*wrong, "--debug")]
+    assert [(one.code, "Traceback" in one.err) for one in ended] == [(ExitCode.USAGE, False), (ExitCode.USAGE, True)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(DatasetError, ExitCode.USAGE), (FencedError, ExitCode.FENCED), (BrokerUnavailableError, ExitCode.UNAVAILABLE)],
+)
+def test_each_family_of_errors_has_an_exit_code(error: type[OnebitError], code: ExitCode) -> None:
+    assert error.exit_code == code
+
+
+def test_remedies_of_errors_name_a_flag_or_a_command() -> None:
+    denied = AccessError("denied", (Acl("topic", "onebit.contexts", "Read"),), "ann")
+    assert "--topic-prefix" in hint_of(UnrecoverableError("gone"))
+    assert "kafka-acls --add --allow-principal User:ann --operation Read --topic onebit.contexts" in hint_of(denied)
