@@ -23,8 +23,8 @@ from stream.app.tasks import compile_kernels, n_features_of, parameters_of
 from stream.app.topics import model_of, topics_of
 from stream.app.watching import Watched
 from stream.journal.commit import Commit
+from stream.journal.reading import pipeline_settings
 from stream.journal.resolve import SettingsDifferError
-from stream.journal.settings_reading import pipeline_settings
 from stream.kafka.port import Broker, BrokerError
 from stream.reporting.tables import percent
 from stream.task.settings import Sharing, TaskSettings

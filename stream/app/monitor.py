@@ -15,8 +15,7 @@ from stream.app.settings import Settings, SettingsError
 from stream.app.topics import topics_of
 from stream.app.watching import Watched, watched
 from stream.errors import StoppedError
-from stream.journal.reading import JournalFollower
-from stream.journal.settings_reading import settings_in_force
+from stream.journal.reading import JournalFollower, settings_in_force
 from stream.kafka.port import Broker, BrokerError
 from stream.kafka.reading import RecordsAt, read_partition
 from stream.monitoring.assets import page_files
