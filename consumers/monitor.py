@@ -142,9 +142,12 @@ class MonitorProgram:
         consumer: Any = self._app.consumer
         try:
             async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
-                batches = (event.message.value for event in events)
-                records = (_record(one) for batch in batches if batch.seeks == consumer.seeks for one in batch.records)
-                for partition, state in self._picture.take(records).items():
+                batches = [event.message.value for event in events]
+                read = [(batch.seeks, [_record(one) for one in batch.records]) for batch in batches]
+                # Reading contexts again blocks; in this thread it would hold up the heartbeats of the group.
+                contexts = await asyncio.to_thread(self._picture.contexts_of, [one for _, part in read for one in part])
+                records = [one for seeks, part in read if seeks == consumer.seeks for one in part]
+                for partition, state in self._picture.take(records, contexts).items():
                     # Where its records stand, so that whoever gets the partition gets the state.
                     self._table.send_changelog(partition, b"%d" % partition, state)
         except Exception as error:  # Faust would go on with the next batch

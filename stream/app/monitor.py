@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from threading import Event, Thread
+from typing import Any
 
 from stream.app.access import client_config_of
 from stream.app.clocks import monotonic_ms
@@ -15,11 +16,12 @@ from stream.app.settings import Settings, SettingsError
 from stream.app.topics import topics_of
 from stream.app.watching import Watched, watched
 from stream.errors import StoppedError
+from stream.journal.format import JournalStep
 from stream.journal.reading import JournalFollower, settings_in_force
-from stream.kafka.port import Broker, BrokerError
+from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import RecordsAt, read_partition
 from stream.monitoring.assets import page_files
-from stream.monitoring.picture import Picture
+from stream.monitoring.picture import Picture, Pipeline
 from stream.monitoring.policies import Policies
 from stream.telemetry.metrics import MONITOR
 from stream.wire.records import Record, TopicPartition
@@ -30,6 +32,9 @@ LOOK_S = 0.3
 """How often Kafka is asked where its topics end."""
 
 AGAIN_S = 2.0
+
+NAMES_S = 5.0
+"""Time between two questions for the learner, its window and its instances."""
 
 CONTEXTS_MS = 3_000
 """For so long a context is waited for."""
@@ -195,12 +200,45 @@ def _look(broker: Broker, picture: Picture, topics: Topics, partitions: int, end
     names = (topics.contexts, topics.feedback, topics.predictions, topics.examples)
     tps = [TopicPartition(name, partition) for name in names for partition in range(partitions)]
     follower = JournalFollower(broker, topics, partitions, from_end=True)
+    naming = _Names(broker, topics)
     try:
         while not ended.wait(LOOK_S):
             follower.read(0)
+            if naming.is_due():
+                picture.name(naming.read(follower.steps))
             picture.hears(broker.ends(tps), follower.steps)
             for tp, start in picture.doubtful():
-                if all(map(is_tick, read_partition(broker, tp, start=start))):
-                    picture.hears_nothing_stands(tp, start)
+                records = read_partition(broker, tp, start=start)
+                picture.count_waiting(tp, start, sum(not is_tick(record) for record in records))
     finally:
         follower.close()
+
+
+class _Names:
+    """Learner, window and instances of a pipeline, as its journal and its group have them."""
+
+    def __init__(self, broker: Broker, topics: Topics) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._group = topics.journal.removesuffix("journal") + "learner"
+        self._settings: dict[str, Any] = {}
+        self._settings_from: tuple[int, int] | None = None  # partition and step
+        self._asked_s = -NAMES_S
+
+    def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
+        """Read them; None before a task has begun, or if its settings are gone."""
+        if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
+            self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
+        if not self._settings:
+            return None
+        instances: dict[str, list[int]] | None = None
+        with suppress(AccessError):  # not allowed to describe the group
+            members = self._broker.members(self._group).items()
+            instances = {name: sorted({tp.partition for tp in tps}) for name, tps in sorted(members)}
+        return Pipeline(self._settings["learner"], self._settings["window_ms"], instances)
+
+    def is_due(self) -> bool:
+        """Whether NAMES_S have passed since this was last true."""
+        if is_due := time.monotonic() - self._asked_s >= NAMES_S:
+            self._asked_s = time.monotonic()
+        return is_due

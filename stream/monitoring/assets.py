@@ -3,11 +3,10 @@
 from importlib.resources import files
 from typing import NamedTuple
 
-_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-}
+from stream.reporting.scripts import uplot, uplot_style
+
+_HTML, _CSS, _JS = (f"text/{kind}; charset=utf-8" for kind in ("html", "css", "javascript"))
+_FILES = {"/": ("index.html", _HTML), "/page.css": ("page.css", _CSS), "/page.js": ("page.js", _JS)}
 
 
 class File(NamedTuple):
@@ -20,4 +19,5 @@ class File(NamedTuple):
 def page_files() -> dict[str, File]:
     """The files by the path at which a browser asks for them."""
     folder = files("stream.monitoring") / "page"
-    return {path: File(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
+    own = {path: File(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
+    return own | {"/uplot.css": File(_CSS, uplot_style().encode()), "/uplot.js": File(_JS, uplot().encode())}

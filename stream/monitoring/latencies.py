@@ -7,8 +7,8 @@ left out, and each of the others counts for two, until fewer wait.
 
 from typing import Any, NamedTuple
 
-from stream.monitoring.delays import DelaySketch
-from stream.monitoring.windows import RECENT_WINDOWS, WINDOW_MS
+from stream.monitoring.delays import DelaySketch, total_sketch
+from stream.monitoring.windows import RECENT_MS, WINDOW_MS, window_start
 
 WAITING_MAX = 500
 
@@ -56,12 +56,15 @@ class Latencies:
                     self._add(asked_ms, append_ms, times)
         self._bound()
 
+    def since(self, start_ms: int) -> DelaySketch:
+        """Latencies of the predictions in the windows that begin at a time or later."""
+        return total_sketch(sketch for at_ms, sketch in self.recent.items() if at_ms >= start_ms)
+
     def _add(self, asked_ms: int, answered_ms: int, times: int) -> None:
         latency_ms = answered_ms - asked_ms
         self.all.add(latency_ms, times)
-        start_ms = answered_ms - answered_ms % WINDOW_MS
-        self.recent.setdefault(start_ms, DelaySketch()).add(latency_ms, times)
-        if len(self.recent) > RECENT_WINDOWS:
+        self.recent.setdefault(window_start(answered_ms), DelaySketch()).add(latency_ms, times)
+        if len(self.recent) > RECENT_MS // WINDOW_MS:
             del self.recent[min(self.recent)]
 
     def _bound(self) -> None:

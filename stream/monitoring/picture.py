@@ -6,9 +6,11 @@ topics, and each browser has one: a lock keeps them apart.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from operator import sub
 from threading import RLock
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,8 +25,8 @@ from stream.monitoring.delays import total_sketch
 from stream.monitoring.pending import in_sample
 from stream.monitoring.policies import Contexts, Policies
 from stream.monitoring.state import PartitionState, decode, encode, hash_of
-from stream.monitoring.verdict import Condition, Seen, Verdict, judge
-from stream.monitoring.windows import RECENT_WINDOWS, Counts, Share, total_windows
+from stream.monitoring.verdict import Condition, Intake, Seen, Verdict, judge
+from stream.monitoring.windows import RECENT_MS, SHOWN_MS, Counts, total_windows
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Sample
@@ -41,7 +43,7 @@ DOUBTFUL_MAX = 10
 """Offsets: fewer that wait may be markers of transactions; whoever asks reads them."""
 
 CLASSES_SHOWN = 20
-LETTERS_SHOWN = 10
+REASONS_SHOWN = 10
 BEHIND_MAX = 20_000
 """Records. Further behind, and falling back, the monitor looks at fewer decisions."""
 
@@ -56,10 +58,17 @@ ContextsAt = Callable[[Mapping[int, Sequence[int]]], Contexts]
 """Finds contexts by their offsets, which are given by partition; those that are there."""
 
 
+class Pipeline(NamedTuple):
+    """What the page says of a pipeline beside its numbers."""
+
+    learner: str
+    window_ms: int
+    instances: Mapping[str, Sequence[int]] | None  # partitions of each learner process; None: not known
+
+
 class _Moment(NamedTuple):
     at_ms: int
-    decided: int
-    settled: int
+    ledger: Ledger
 
 
 class Picture:
@@ -77,15 +86,20 @@ class Picture:
         self._last: dict[int, JournalStep] = {}  # step of each task
         self._answered_ms = self._stepped_ms = now_ms()
         self._steps = 0
-        self._moments: deque[_Moment] = deque()
+        self._moments: deque[_Moment] = deque()  # those of the last minute
+        self._pipeline: Pipeline | None = None
         self._clock = EstimatedClock(now_ms)  # the broker's time, by the records that were taken in
         self._level = 0  # one decision in 2**level is looked at
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
-        self._read_out: dict[TopicPartition, tuple[int, int]] = {}  # offsets between which there is no record
+        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offsets, and the records between them
 
     def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
         """Judge these policies; to be told before anything is taken in or restored."""
         self._policies, self._contexts_at = policies, contexts_at
+
+    def name(self, pipeline: Pipeline | None) -> None:
+        """Set the names that the page shows; None before a task has begun."""
+        self._pipeline = pipeline
 
     @property
     def begun(self) -> int | None:
@@ -93,12 +107,17 @@ class Picture:
         with self._lock:
             return min(self._last, default=None)
 
-    def take(self, records: Iterable[Record]) -> dict[int, bytes]:
-        """Take in committed records; the states of the partitions that have changed, to be kept."""
-        records = list(records)
-        contexts = (
-            self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
-        )  # outside of the lock: it may take long
+    def contexts_of(self, records: Sequence[Record]) -> Contexts:
+        """Read the contexts again that policies look at, of the decisions among the records; this may take long."""
+        return self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
+
+    def take(self, records: Sequence[Record], contexts: Contexts = MappingProxyType({})) -> dict[int, bytes]:
+        """Take in committed records; the states of the partitions that have changed, to be kept.
+
+        Args:
+            records: the records.
+            contexts: those that `contexts_of` found.
+        """
         with self._lock:
             self._reads = True
             if records:
@@ -129,6 +148,7 @@ class Picture:
         """Take over a state that was kept: reading goes on where it stood then."""
         with self._lock:
             self._states[partition] = decode(state, self._policies)
+            self._clock.heard(max(self._states[partition].windows.counts, default=0))
 
     def reads_on_at(self, topic: str, partition: int) -> int:
         """The offset at which a partition's state goes on."""
@@ -145,7 +165,7 @@ class Picture:
             self._pace()
 
     def doubtful(self) -> list[tuple[TopicPartition, int]]:
-        """Inputs whose few last offsets, from one on, may be markers of transactions, for which no learner makes steps.
+        """Inputs whose few last offsets, from one on, may be ticks or markers, for which no learner makes steps.
 
         Only when a learner would be called stuck for them.
         """
@@ -153,16 +173,17 @@ class Picture:
             if self._now_ms() - self._stepped_ms < DOUBT_MS:
                 return []
             return [
-                (TopicPartition(topic, partition), applied)
+                (tp, applied)
                 for partition in range(self._partitions)
                 for topic, applied in self._applied(partition).items()
                 if 0 < self._lag(partition)[topic] <= DOUBTFUL_MAX
+                and self._waiting.get(tp := TopicPartition(topic, partition), ())[:2] != (applied, self._end(tp))
             ]
 
-    def hears_nothing_stands(self, tp: TopicPartition, start: int) -> None:
-        """Take note that from an offset to the end of a partition there is no record."""
+    def count_waiting(self, tp: TopicPartition, start: int, records: int) -> None:
+        """Set the number of records from an offset to the end of a partition, ticks not among them."""
         with self._lock:
-            self._read_out[tp] = (start, self._ends[tp].high_watermark)
+            self._waiting[tp] = (start, self._end(tp), records)
 
     def verdict(self) -> Verdict:
         """How the pipeline is."""
@@ -178,12 +199,15 @@ class Picture:
         states = self._states.values()
         windows, ledger = total_windows(state.windows for state in states), self._ledger()
         delays = total_sketch(state.delays for state in states)
-        latencies = total_sketch(total_sketch(state.latencies.recent.values()) for state in states)
-        verdict, recent = self._verdict(), windows.total(RECENT_WINDOWS)
+        now_ms = self._clock.now_ms()
+        verdict, recent = self._verdict(), windows.since(now_ms - RECENT_MS)
+        latencies = total_sketch(state.latencies.since(now_ms - RECENT_MS) for state in states)
         return {
             "topics": self._topics.contexts.removesuffix("contexts"),
             "condition": verdict.condition,
             "why": verdict.why,
+            "pipeline": None if self._pipeline is None else self._pipeline._asdict(),
+            "now_ms": now_ms,
             "behind": self._behind_in_all(),
             "sample": 2**self._level,
             "passed_over": sum(state.passed_over for state in states),
@@ -193,6 +217,7 @@ class Picture:
             "windows": [
                 [start_ms, counts.decided, counts.error, counts.greedy_error]
                 for start_ms, counts in sorted(windows.counts.items())
+                if start_ms >= now_ms - SHOWN_MS
             ],
             "error": recent.error,
             "greedy_error": recent.greedy_error,
@@ -243,13 +268,14 @@ class Picture:
         steps = sum(step.number for step in self._last.values())
         if steps != self._steps:
             self._steps, self._stepped_ms = steps, now_ms
-        self._moments.append(_Moment(now_ms, ledger.decided, ledger.matched + ledger.expired + ledger.unmatched))
-        while now_ms - self._moments[0].at_ms > RATE_MS and len(self._moments) > 2:
+        self._moments.append(_Moment(now_ms, ledger))
+        while now_ms - self._moments[0].at_ms > RECENT_MS and len(self._moments) > 2:
             self._moments.popleft()
 
     def _verdict(self) -> Verdict:
         now_ms, ledger = self._now_ms(), self._ledger()
-        first, last = (self._moments[0], self._moments[-1]) if self._moments else (_Moment(0, 0, 0),) * 2
+        *earlier, last = self._moments or [_Moment(0, Ledger())]
+        first = next((one for one in earlier if last.at_ms - one.at_ms <= RATE_MS), (earlier or [last])[-1])
         seconds = max(last.at_ms - first.at_ms, 1) / 1_000
         lags = [self._lag(partition) for partition in range(self._partitions)]
         return judge(
@@ -260,8 +286,10 @@ class Picture:
                 contexts=sum(lag[self._topics.contexts] for lag in lags),
                 feedback=sum(lag[self._topics.feedback] for lag in lags),
                 pending=ledger.pending,
-                decided_per_s=(last.decided - first.decided) / seconds,
-                settled_per_s=(last.settled - first.settled) / seconds,
+                decided_per_s=(last.ledger.decided - first.ledger.decided) / seconds,
+                settled_per_s=(_settled(last.ledger) - _settled(first.ledger)) / seconds,
+                last_minute=Intake(*map(sub, _intake(last.ledger), _intake((earlier or [last])[0].ledger))),
+                in_all=_intake(ledger),
             )
         )
 
@@ -279,9 +307,13 @@ class Picture:
         lags = {}
         for topic, applied in self._applied(partition).items():
             tp = TopicPartition(topic, partition)
-            end = self._ends.get(tp, Ends(0, 0)).high_watermark
-            lags[topic] = 0 if self._read_out.get(tp) == (applied, end) else max(0, end - applied)
+            end = self._end(tp)
+            start, until, records = self._waiting.get(tp, (-1, -1, 0))
+            lags[topic] = records if (start, until) == (applied, end) else max(0, end - applied)
         return lags
+
+    def _end(self, tp: TopicPartition) -> int:
+        return self._ends.get(tp, Ends(0, 0)).high_watermark
 
     def _pace(self) -> None:
         """Look at fewer decisions where the monitor cannot follow, and at more again where it can."""
@@ -356,7 +388,7 @@ class Picture:
     def _partition(self, partition: int) -> dict[str, Any]:
         state, step = self._states.get(partition), self._last.get(partition)
         lag = self._lag(partition)
-        error: Share | None = None if state is None else state.windows.total(RECENT_WINDOWS).error
+        recent = Counts() if state is None else state.windows.since(self._clock.now_ms() - RECENT_MS)
         ledger = Ledger() if step is None else step.ledger
         return {
             "partition": partition,
@@ -370,16 +402,31 @@ class Picture:
             "alarms": 0 if step is None else step.alarms,
             "misplaced": ledger.contexts_misplaced + ledger.feedback_misplaced,
             "balanced": ledger.balances,
-            "error": error,
+            "error": recent.error,
         }
 
     def _letters(self) -> list[dict[str, Any]]:
-        letters = [
-            {"partition": partition, **letter._asdict()}
-            for partition, state in self._states.items()
-            for letter in state.letters
-        ]
-        return sorted(letters, key=lambda letter: -letter["append_ms"])[:LETTERS_SHOWN]
+        by_reason: dict[str, dict[str, Any]] = {}
+        for partition, state in self._states.items():
+            for group, letters in state.letters.items():
+                other = by_reason.get(group, {"n": 0, "append_ms": -1})
+                last = (
+                    {"partition": partition, **letters._asdict()} if letters.append_ms > other["append_ms"] else other
+                )
+                by_reason[group] = last | {"n": other["n"] + letters.n}
+        return sorted(by_reason.values(), key=lambda one: -one["n"])[:REASONS_SHOWN]
+
+
+def _settled(ledger: Ledger) -> int:
+    return ledger.matched + ledger.expired + ledger.unmatched
+
+
+def _intake(ledger: Ledger) -> Intake:
+    return Intake(
+        ledger.contexts + ledger.feedback,
+        ledger.context_malformed + ledger.feedback_malformed,
+        ledger.contexts_misplaced + ledger.feedback_misplaced,
+    )
 
 
 def _book(ledger: Ledger, total: str, parts: tuple[str, ...]) -> dict[str, Any]:

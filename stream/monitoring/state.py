@@ -2,9 +2,9 @@
 
 Counts and offsets are stored together: a record that is read again, since a monitor was killed, is below its offset and
 counts for nothing. What is counted here, record by record, is what the ledgers in the journals do not have: windows,
-delays, latencies, classes, what other policies would have earned, the last dead letters.
+delays, latencies, classes, what other policies would have earned, dead letters by reason.
 
-As bytes, the value is JSON of format 3, see `encode`. A later format is another group, which reads the topics anew.
+As bytes, the value is JSON, see `encode`. A later format is another group, which reads the topics anew.
 """
 
 from functools import partial
@@ -20,14 +20,15 @@ from stream.monitoring.pending import PendingDecisions, Settled, in_sample
 from stream.monitoring.policies import Contexts, Policies
 from stream.monitoring.windows import Counts, Windows, as_lists, from_lists
 from stream.wire.codec import MalformedError, decode_example, decode_prediction
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
 from stream.wire.events import Outcome
 from stream.wire.records import Record
 from stream.wire.topics import Topics
 
 FORMAT = 1
 
-LETTERS_MAX = 10
-"""The last dead letters of each partition that are kept to be shown."""
+REASONS_MAX = 10
+"""Reasons of dead letters in each partition; beyond it the one that has been absent longest is evicted."""
 
 CLASSES_MAX = 500
 """Classes that are counted on their own; more would make the value too large to be written again and again."""
@@ -36,12 +37,14 @@ REASON_MAX = 300
 """Characters of a reason that are kept."""
 
 
-class Letter(NamedTuple):
-    """A dead letter: where the record stood that went there, and why."""
+class Letters(NamedTuple):
+    """Dead letters with the same reason: their number, and the last one."""
 
+    n: int
     append_ms: int
     offset: int  # of the letter
-    source: str  # topic/partition offset n
+    source: str  # topic/partition offset n of the record
+    kind: str
     reason: str
 
 
@@ -56,7 +59,7 @@ class PartitionState:
         self.delays = DelaySketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
-        self.letters: list[Letter] = []
+        self.letters: dict[str, Letters] = {}  # by reason, the one that was seen last at the end
         self.unreadable = 0  # records that no learner wrote, among its outputs
         self.passed_over = 0  # decisions and what became of them, that were not in the sample
 
@@ -120,8 +123,21 @@ class PartitionState:
         headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
         place = f"{headers.get('onebit-topic', '?')}/{headers.get('onebit-partition', '?')}"
         source = f"{place} offset {headers.get('onebit-offset', '?')}"
-        letter = Letter(record.append_ms, record.offset, source, headers.get("onebit-reason", "?")[:REASON_MAX])
-        self.letters = [*self.letters, letter][-LETTERS_MAX:]
+        kind, reason = headers.get("onebit-kind", "?"), headers.get("onebit-reason", "?")[:REASON_MAX]
+        group = _group(kind, reason)
+        n = self.letters.pop(group).n if group in self.letters else 0
+        self.letters[group] = Letters(n + 1, record.append_ms, record.offset, source, kind, reason)
+        if len(self.letters) > REASONS_MAX:
+            del self.letters[next(iter(self.letters))]
+
+
+def _group(kind: str, reason: str) -> str:
+    """The part of a reason that records have in common: a malformed one ends with the value that was found.
+
+    >>> _group("malformed", "x: expected 64 numbers; got 63"), _group("orphan", "feedback for 'a': none")
+    ('malformed x: expected 64 numbers', 'orphan')
+    """
+    return f"{kind} {reason.partition('; ')[0]}" if kind == DEAD_LETTER_MALFORMED else kind
 
 
 def hash_of(record: Record) -> int:
@@ -156,7 +172,7 @@ def decode(value: bytes, policies: Policies | None = None) -> PartitionState:
     state.windows = Windows(from_lists(fields["windows"]))
     state.classes = from_lists(fields["classes"])
     state.delays = DelaySketch(dict(fields["delays"]))
-    state.letters = [Letter(*letter) for letter in fields["letters"]]
+    state.letters = {group: Letters(*letters) for group, letters in fields["letters"].items()}
     state.latencies.load(fields["latencies"])
     state.pending.load(fields["pending"])
     state.unreadable = fields["unreadable"]

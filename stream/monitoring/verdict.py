@@ -1,4 +1,4 @@
-"""Whether a pipeline is alive, idle or stuck, in words, with the reason."""
+"""Whether a pipeline is alive, degraded, idle or stuck, in words, with the reason."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -13,10 +13,15 @@ ANSWERS_MS = 3_000
 """After so long without an answer of Kafka nothing can be said."""
 
 
+FAULTY_SHARE = 0.05
+"""From this share of malformed and misplaced records on, a pipeline is degraded."""
+
+
 class Condition(StrEnum):
     """How a pipeline is."""
 
     ALIVE = "alive"
+    DEGRADED = "degraded"
     IDLE = "idle"
     STUCK = "stuck"
     UNKNOWN = "unknown"
@@ -27,6 +32,19 @@ class Verdict(NamedTuple):
 
     condition: Condition
     why: str
+
+
+class Intake(NamedTuple):
+    """Records that the tasks have read, and those of them that do no good."""
+
+    read: int = 0
+    malformed: int = 0
+    misplaced: int = 0
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether too many are malformed or misplaced."""
+        return self.malformed + self.misplaced >= FAULTY_SHARE * self.read > 0
 
 
 class Seen(NamedTuple):
@@ -40,6 +58,8 @@ class Seen(NamedTuple):
     pending: int
     decided_per_s: float
     settled_per_s: float
+    last_minute: Intake = Intake()
+    in_all: Intake = Intake()
 
 
 def judge(seen: Seen) -> Verdict:
@@ -53,6 +73,12 @@ def judge(seen: Seen) -> Verdict:
     waits = _waiting(seen)
     if waits and seen.stepped_ms > (STUCK_MS if seen.contexts or seen.feedback else PENDING_MS):
         return Verdict(Condition.STUCK, f"no step for {seen.stepped_ms / 1_000:.1f} s while {waits}")
+    intake, period = (seen.last_minute, "in the last minute") if seen.last_minute.read else (seen.in_all, "in all")
+    if intake.is_faulty:
+        counts = (
+            f"{intake.malformed:,} malformed and {intake.misplaced:,} misplaced of {intake.read:,} records {period}"
+        )
+        return Verdict(Condition.DEGRADED, counts)
     if seen.decided_per_s or seen.settled_per_s:
         return Verdict(Condition.ALIVE, f"{seen.decided_per_s:,.1f} decisions/s, {seen.settled_per_s:,.1f} settled/s")
     if waits:

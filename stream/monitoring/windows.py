@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from stream.estimating.survey import effective_sample_size
 
 WINDOW_MS = 10_000
-WINDOWS_MAX = 180
-"""Half an hour: what a page shows. For longer there is Prometheus."""
+SHOWN_MS = 30 * 60_000
+"""The page shows half an hour. For longer there is Prometheus."""
 
-RECENT_WINDOWS = 6
-"""A minute: what is shown as of now."""
+WINDOWS_MAX = SHOWN_MS // WINDOW_MS
+
+RECENT_MS = 60_000
+"""The last minute: what the page shows as of now."""
 
 Z = 1.959964
 """Of a normal distribution: 95 % lie within so many standard deviations."""
@@ -90,14 +92,14 @@ class Windows:
 
     def add(self, append_ms: int, counts: Counts) -> None:
         """Take in what a record, appended at a time of the broker, says."""
-        start_ms = append_ms - append_ms % WINDOW_MS
+        start_ms = window_start(append_ms)
         self.counts[start_ms] = self.counts.get(start_ms, Counts()) + counts
         if len(self.counts) > WINDOWS_MAX:
             del self.counts[min(self.counts)]
 
-    def total(self, last: int = WINDOWS_MAX) -> Counts:
-        """All of the last windows together."""
-        return sum((self.counts[start_ms] for start_ms in sorted(self.counts)[-last:]), start=Counts())
+    def since(self, start_ms: int) -> Counts:
+        """Sum of the windows that begin at a time or later."""
+        return sum((counts for at_ms, counts in self.counts.items() if at_ms >= start_ms), start=Counts())
 
 
 def total_windows(parts: Iterable[Windows]) -> Windows:
@@ -107,6 +109,15 @@ def total_windows(parts: Iterable[Windows]) -> Windows:
         for start_ms, counts in part.counts.items():
             together[start_ms] = together.get(start_ms, Counts()) + counts
     return Windows({start_ms: together[start_ms] for start_ms in sorted(together)[-WINDOWS_MAX:]})
+
+
+def window_start(append_ms: int) -> int:
+    """The time at which a window begins.
+
+    >>> window_start(12_345)
+    10000
+    """
+    return append_ms - append_ms % WINDOW_MS
 
 
 def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[float]]:

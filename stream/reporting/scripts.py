@@ -21,10 +21,20 @@ class Script(NamedTuple):
 @cache
 def script() -> Script:
     """The script of all pages with charts."""
-    folder = files("stream.reporting") / "templates"
-    language, library, licence, style, own = (
-        (folder / name).read_text(encoding="utf-8").strip()
-        for name in ("language.js", "uplot/uPlot.iife.min.js", "uplot/LICENSE", "uplot/uPlot.min.css", "charts.js")
-    )
-    text = f"{language}\n/* uPlot\n{licence}\n*/\n{library}\n{own}\n"
-    return Script(text, f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}", style)
+    text = f"{uplot()}{_read('charts.js')}\n"
+    digest = f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return Script(text, digest, uplot_style())
+
+
+def uplot() -> str:
+    """The library, with its licence."""
+    return f"{_read('language.js')}\n/* uPlot\n{_read('uplot/LICENSE')}\n*/\n{_read('uplot/uPlot.iife.min.js')}\n"
+
+
+def uplot_style() -> str:
+    """The style that the library needs."""
+    return _read("uplot/uPlot.min.css")
+
+
+def _read(name: str) -> str:
+    return (files("stream.reporting") / "templates" / name).read_text(encoding="utf-8").strip()

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedReader, RawIOBase
 from socket import AF_INET, AF_INET6, socket
 from socketserver import TCPServer
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -47,6 +47,24 @@ class Site(NamedTuple):
     allow_hosts: Collection[str] = ()  # names in a browser's address, beyond localhost and the address of the server
 
 
+class SharedEvent:
+    """A server-sent event that all clients share: it is made once per EVENT_S, however many listen."""
+
+    def __init__(self, make: Callable[[], bytes], now_s: Callable[[], float] = monotonic) -> None:
+        self._make = make
+        self._now_s = now_s
+        self._lock = Lock()
+        self._made_s = -EVENT_S
+        self._event = b""
+
+    def current(self) -> bytes:
+        """Return the event, made anew if it is old."""
+        with self._lock:
+            if (now_s := self._now_s()) - self._made_s >= EVENT_S:
+                self._event, self._made_s = self._make(), now_s
+            return self._event
+
+
 class VitalServer:
     """Answers requests in threads of its own until it is closed."""
 
@@ -60,6 +78,8 @@ class VitalServer:
         """
         self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
         self._server.vital, self._server.site, self._server.closed = vital, site or Site(), Event()
+        event = self._server.site.event
+        self._server.event = None if event is None else SharedEvent(event)
         self._server.request_s, self._server.open = request_s, set()
         self._server.hosts = {name.lower() for name in (*LOCAL_HOSTS, host, *self._server.site.allow_hosts)}
         self.port = self._server.server_port  # another one than was asked for, if that was 0
@@ -81,6 +101,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = CONNECTIONS_MAX  # with fewer, connections that arrive at once are delayed by a second
     vital: Vital
     site: Site
+    event: SharedEvent | None
     closed: Event
     request_s: float
     hosts: Collection[str]
@@ -148,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(self.server.request_s)
         path = self.path.partition("?")[0]
         vital, site = self.server.vital, self.server.site
-        event = site.event if path == "/events" else None
+        event = self.server.event if path == "/events" else None
         if (path in site.pages or event is not None) and not self._is_host_known():
             refusal = b"this host name is not known; start the monitor with --allow-host NAME\n"
             self._send(HTTPStatus.MISDIRECTED_REQUEST, _PLAIN, refusal)
@@ -175,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             return False
 
-    def _send_events(self, event: Callable[[], bytes]) -> None:
+    def _send_events(self, event: SharedEvent) -> None:
         """Send events until the client or the server closes."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
@@ -183,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         while self.command == "GET" and not self.server.closed.is_set():
-            self.wfile.write(b"data: %b\n\n" % event())
+            self.wfile.write(b"data: %b\n\n" % event.current())
             self.server.closed.wait(EVENT_S)
 
     def _judge(self, verdict: Verdict) -> None:

@@ -2,6 +2,8 @@
 
 from threading import Event
 
+import orjson
+
 from stream.app.monitor import _look
 from stream.monitoring.picture import DOUBT_MS, Picture
 from stream.monitoring.verdict import Condition
@@ -19,6 +21,22 @@ class Looks(Event):
         """Whether no look is left."""
         self._left -= 1
         return self._left < 0
+
+
+def test_the_page_names_the_learner_its_window_and_its_instances() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner(group="test.learner")
+    pipeline.context("a", 1)
+    while learner.step(0):
+        pass
+    picture = Picture(TOPICS, 1, lambda: 0)
+    _look(pipeline.broker, picture, TOPICS, 1, Looks(1))
+    task = small_task()
+    assert orjson.loads(picture.as_json())["pipeline"] == {
+        "learner": task.learner,
+        "window_ms": task.join.window_ms,
+        "instances": {"learner-1": [0]},
+    }
 
 
 def test_a_pipeline_is_idle_although_a_tick_is_not_applied() -> None:

@@ -16,7 +16,7 @@ from stream.estimating.policies import Constant, Logged
 from stream.journal.format import JournalStep
 from stream.kafka.port import Ends
 from stream.monitoring.assets import page_files
-from stream.monitoring.picture import Picture
+from stream.monitoring.picture import Picture, Pipeline
 from stream.monitoring.policies import Named, Policies
 from stream.telemetry.serving import Page, Site, VitalServer
 from stream.telemetry.vital import Vital
@@ -48,9 +48,11 @@ def a_picture() -> Picture:
             bit = example(number, reward=int(is_right), delay_ms=int(luck.lognormal(7.0, 1.0)))
             records = (asked, decided, bit._replace(append_ms=append_ms + 500))
             is_settled = number < 30 * WINDOWS - 9
-            picture.take(record._replace(partition=partition) for record in records[: 3 if is_settled else 2])
+            picture.take([record._replace(partition=partition) for record in records[: 3 if is_settled else 2]])
     for number in range(4):
-        picture.take([letter(number, "x: expected 64 numbers, as the learner has features; got 63 " * (1 + number))])
+        picture.take([letter(number, f"x: expected 64 numbers, as the learner has features; got {60 + number}")])
+    picture.take([letter(4, "value: expected JSON; unexpected character: line 1 column 1 (char 0)")])
+    picture.name(Pipeline("igw-logistic", 600_000, {"learner-a": [0], "learner-b": [1]}))
     return picture
 
 
@@ -111,7 +113,7 @@ def test_the_page_loads_moves_and_goes_on_after_a_restart_and_everybody_can_read
     assert told == [
         {"width": width, "scheme": scheme, "sticksOut": 0, "violations": []}
         for scheme in ("light", "dark")
-        for width in (360, 800, 1400, 2560)
+        for width in (390, 800, 1280, 2560)
     ] + ["moves"]
     back, last = map(json.loads, rest.splitlines())
     assert back == "back"

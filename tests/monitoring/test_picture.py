@@ -14,7 +14,7 @@ from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
-from tests.monitoring.test_state import RECORDS, example, prediction
+from tests.monitoring.test_state import RECORDS, example, letter, prediction
 from tests.pipeline import TOPICS
 
 
@@ -96,9 +96,11 @@ def test_markers_of_transactions_at_an_end_are_no_records_that_wait() -> None:
         (TopicPartition(TOPICS.contexts, 0), 10), (TopicPartition(TOPICS.feedback, 0), 10)
     ]  # fmt: skip
     for tp, start in monitored.picture.doubtful():
-        monitored.picture.hears_nothing_stands(tp, start)
+        monitored.picture.count_waiting(tp, start, 0)
     assert monitored.hear(9_000, 11, done, feedback=11)[0] == "idle"
     assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 2 contexts wait")
+    monitored.picture.count_waiting(TopicPartition(TOPICS.contexts, 0), 10, 1)
+    assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 1 context waits")
 
 
 @pytest.mark.parametrize(("ledger", "balanced"), [({"decided": 3, "pending": 3}, True), ({"decided": 2}, False)])
@@ -134,6 +136,44 @@ def test_the_monitor_tells_its_metrics_and_no_other() -> None:
     assert metrics.STUCK.at(0.0) in monitored.picture.samples()
     monitored.hear(1, 3, step(1, 3, decided=3, pending=3))
     assert metrics.STUCK.at(1.0) in monitored.picture.samples()
+
+
+def test_the_last_minute_is_that_of_the_brokers_time_and_ends_when_traffic_stops() -> None:
+    outage, now_ms = 1_000_000, 1_000_000 + 25 * 60_000
+    monitored = Monitored()
+    for append_ms, reward in ((outage, 0), (now_ms, 1)):
+        bit = example(append_ms, reward=reward)
+        monitored.picture.take([prediction(append_ms, append_ms=append_ms), bit._replace(append_ms=append_ms)])
+    monitored.hear(0, 0, None)
+    assert monitored.shown()["error"][0] == monitored.shown()["partitions"][0]["error"][0] == 0.0
+    monitored.ms += 70_000
+    shown = monitored.shown()
+    assert (shown["error"], shown["exploration"], shown["partitions"][0]["error"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(("faulty", "condition"), [(9, "alive"), (10, "degraded")])
+@pytest.mark.parametrize("fault", ["context_malformed", "contexts_misplaced"])
+def test_a_pipeline_is_degraded_while_5_percent_of_its_records_do_no_good(
+    fault: str, faulty: int, condition: str
+) -> None:
+    monitored = Monitored()
+    good = step(1, 1_000, decided=1_000, matched=1_000)
+    monitored.hear(0, 1_000, good)
+    malformed = faulty if fault == "context_malformed" else 0
+    bad = step(2, 1_200, decided=1_200 - malformed, matched=1_200 - malformed, **{fault: faulty})
+    assert monitored.hear(1_000, 1_200, bad)[0] == condition
+    monitored.hear(60_001, 1_200, bad)
+    assert monitored.hear(60_001, 1_200, bad)[0] == "idle"
+
+
+def test_dead_letters_of_all_partitions_are_counted_by_reason() -> None:
+    picture = Picture(TOPICS, 2, lambda: 0)
+    reasons = ["x: expected 3 numbers; got 2", "id: expected a text", "x: expected 3 numbers; got 4"]
+    for partition in range(2):
+        records = [letter(offset, reason) for offset, reason in enumerate(reasons)]
+        picture.take([record._replace(partition=partition) for record in records])
+    found = orjson.loads(picture.as_json())["letters"]
+    assert [(one["n"], one["reason"]) for one in found] == [(4, reasons[2]), (2, reasons[1])]
 
 
 def test_the_oldest_decision_that_waits_is_as_old_as_the_brokers_time_says() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,6 +118,30 @@ def test_what_was_on_its_way_before_a_seek_is_not_taken() -> None:
     assert kept == [0]
 
 
+def test_the_application_goes_on_while_contexts_are_read() -> None:
+    program: Any = object.__new__(MonitorProgram)
+    went_on = Event()
+
+    def contexts_of(records: Any) -> Any:
+        assert went_on.wait(10.0)
+        return {}
+
+    async def take_events(most: int, within: float) -> AsyncIterator[list[Any]]:
+        asyncio.get_running_loop().call_soon(went_on.set)
+        yield [SimpleNamespace(message=_batch([fetched(prediction(0), 0)], seeks=1))]
+
+    taken: list[Record] = []
+
+    def take(records: Any, contexts: Any) -> Any:
+        taken.extend(records)
+        return {}
+
+    program._picture = SimpleNamespace(take=take, contexts_of=contexts_of)
+    program._app = SimpleNamespace(consumer=SimpleNamespace(seeks=1))
+    asyncio.run(program._take(SimpleNamespace(take_events=take_events)))
+    assert [record.offset for record in taken] == [0]
+
+
 def test_a_batch_that_cannot_be_taken_in_ends_the_application_instead_of_being_passed_over() -> None:
     program: Any = object.__new__(MonitorProgram)
     crashed: list[Exception] = []
@@ -124,13 +149,13 @@ def test_a_batch_that_cannot_be_taken_in_ends_the_application_instead_of_being_p
     async def crash(error: Exception) -> None:
         crashed.append(error)
 
-    def take(records: Any) -> Any:
+    def take(records: Any, contexts: Any) -> Any:
         raise ValueError(len(list(records)))
 
     async def take_events(most: int, within: float) -> AsyncIterator[list[Any]]:
         yield [SimpleNamespace(message=_batch([fetched(prediction(0), 0)], seeks=1))]
 
-    program._picture = SimpleNamespace(take=take)
+    program._picture = SimpleNamespace(take=take, contexts_of=lambda records: {})
     program._app = SimpleNamespace(consumer=SimpleNamespace(seeks=1), crash=crash)
     with pytest.raises(ValueError, match=r"^1$") as raised:
         asyncio.run(program._take(SimpleNamespace(take_events=take_events)))

@@ -85,7 +85,8 @@ def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> d
     for topic in (TOPICS.examples, TOPICS.predictions):
         records = pipeline.records(topic)
         for start in range(0, len(records), 70):
-            picture.take(records[start : start + 70])
+            part = records[start : start + 70]
+            picture.take(part, picture.contexts_of(part))
     return {one["policy"]: one for one in orjson.loads(picture.as_json())["estimates"]}
 
 
@@ -134,7 +135,8 @@ def test_no_context_is_asked_for_where_no_policy_looks_at_it(pipeline: Pipeline)
         raise AssertionError(wanted)
 
     picture.judge(live_policies(["constant:1"], settings_of(pipeline), TOPICS), asked)
-    picture.take(pipeline.records(TOPICS.predictions))
+    records = pipeline.records(TOPICS.predictions)
+    picture.take(records, picture.contexts_of(records))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stream.monitoring.delays import Bin, DelaySketch
-from stream.monitoring.state import CLASSES_MAX, LETTERS_MAX, Letter, PartitionState, decode, encode
+from stream.monitoring.state import CLASSES_MAX, REASONS_MAX, Letters, PartitionState, decode, encode
 from stream.monitoring.windows import WINDOW_MS, WINDOWS_MAX, Counts, Windows, share, total_windows
 from stream.wire import codec
 from stream.wire.codec import encode_example, encode_prediction
@@ -48,8 +48,18 @@ def test_records_are_counted_by_window_and_class_and_letters_are_kept() -> None:
     assert state.windows.counts == {0: Counts(2, 1, 2, 1, 1, 1, 2.0, 4.0, 2.0), WINDOW_MS: Counts(1)}
     assert state.classes == {1: Counts(2, 0, 2, 1, 1), 2: Counts(1, 1)}
     assert state.delays.size == 2
-    assert state.letters == [Letter(7, 0, "test.contexts/0 offset 40", "x: expected numbers")]
+    letters = Letters(1, 7, 0, "test.contexts/0 offset 40", "malformed", "x: expected numbers")
+    assert state.letters == {"malformed x: expected numbers": letters}
     assert state.next_offset == {TOPICS.predictions: 4, TOPICS.examples: 5, TOPICS.dead_letter: 1}
+
+
+def test_dead_letters_are_grouped_by_reason_whatever_value_was_found() -> None:
+    state = PartitionState()
+    for number, reason in enumerate(
+        ("x: expected 3 numbers; got 2", "id: expected a text", "x: expected 3 numbers; got 4")
+    ):
+        state.take(TOPICS, letter(number, reason))
+    assert [(one.n, one.offset) for one in state.letters.values()] == [(1, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("killed_after", range(len(RECORDS) + 1))
@@ -70,20 +80,20 @@ def test_a_record_that_no_learner_wrote_is_counted_and_stops_nothing(make: Calla
     state.take(TOPICS, make(0)._replace(value=b"hello"))
     state.take(TOPICS, make(1))
     assert state.unreadable == 1
-    assert sum(state.windows.total()) == len([count for count in state.windows.total() if count])
+    assert sum(state.windows.since(0)) == len([count for count in state.windows.since(0) if count])
 
 
 def test_what_is_kept_is_bounded() -> None:
     state = PartitionState()
     for number in range(CLASSES_MAX + 10):
         state.take(TOPICS, prediction(number, action=number % 3, append_ms=number * WINDOW_MS))
-    for number in range(LETTERS_MAX + 2):
-        state.take(TOPICS, letter(number, reason="long " * 1_000))
+    for number in range(REASONS_MAX + 2):
+        state.take(TOPICS, letter(number, reason=f"{number} " + "long " * 1_000))
     state.classes = {number: Counts(1) for number in range(CLASSES_MAX)}
     state.take(TOPICS, prediction(9_000, action=CLASSES_MAX + 1))
     assert len(state.classes) == CLASSES_MAX
     assert len(state.windows.counts) == WINDOWS_MAX
-    assert [kept.offset for kept in state.letters] == list(range(2, LETTERS_MAX + 2))
+    assert [kept.offset for kept in state.letters.values()] == list(range(2, REASONS_MAX + 2))
     assert len(encode(state)) < 100_000
 
 
@@ -94,7 +104,7 @@ def test_windows_of_partitions_are_added_by_their_time() -> None:
     )
     both = total_windows([first, second])
     assert both.counts == {0: Counts(1), WINDOW_MS: Counts(5), 2 * WINDOW_MS: Counts(4)}
-    assert (both.total(), both.total(last=1)) == (Counts(10), Counts(4))
+    assert (both.since(0), both.since(2 * WINDOW_MS)) == (Counts(10), Counts(4))
 
 
 def test_a_share_is_none_of_none_and_its_interval_stays_between_0_and_1() -> None:

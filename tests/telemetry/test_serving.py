@@ -4,11 +4,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from itertools import count
 from select import select
 
 import pytest
 
-from stream.telemetry.serving import CONNECTIONS_MAX, Page, Site, VitalServer
+from stream.telemetry.serving import CONNECTIONS_MAX, EVENT_S, Page, SharedEvent, Site, VitalServer
 from stream.telemetry.vital import Vital
 
 SITE = Site({"/": Page("text/html", b"<!doctype html>")}, lambda: b"{}", ("Onebit.example", "fd00::1"))
@@ -106,3 +107,11 @@ def test_head_is_answered_with_the_headers_of_get(path: str) -> None:
 def test_head_of_events_ends() -> None:
     with served() as port, answer(port, "HEAD", "/events") as response:
         assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
+
+
+def test_clients_share_an_event_until_it_is_old() -> None:
+    numbers, now_s = count(1), [0.0]
+    event = SharedEvent(lambda: b"%d" % next(numbers), lambda: now_s[0])
+    assert [event.current(), event.current()] == [b"1", b"1"]
+    now_s[0] += EVENT_S
+    assert [event.current(), event.current()] == [b"2", b"2"]

@@ -32,83 +32,96 @@ function table(into, heads, rows, caption) {
   }
   for (const row of rows) {
     const line = body.insertRow();
-    for (const cell of row) line.append(cell instanceof Node ? cell : element("td", cell));
+    row.forEach((value, place) => {
+      const cell = value instanceof Node ? value : element("td", value);
+      cell.dataset.head = head.cells[place].textContent;
+      line.append(cell);
+    });
   }
   into.append(made);
 }
 
-function svg(name, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
+const colour = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const inUtc = uPlot.fmtDate("{HH}:{mm}:{ss}");
+
+function axis(size, values, more = {}) {
+  return {stroke: () => colour("soft"), font: "12px system-ui, sans-serif", ticks: {show: false}, size, values, ...more};
 }
 
-function figure(into, label, draw) {
-  const width = Math.max(280, into.clientWidth), height = 220;
-  const image = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label});
-  draw(image, {left: 44, right: width - 12, top: 10, bottom: height - 24});
-  into.replaceChildren(image);
-}
-
-function unbroken(windows) { // where nothing was matched for a while, the line is not drawn on
-  const parts = [];
-  let last = -Infinity;
-  for (const window of windows) {
-    if (window[0] - last > 20_000) parts.push([]);
-    parts.at(-1).push(window);
-    last = window[0];
+class Chart { // a uPlot that is made once, filled again and again, and as wide as its place
+  constructor(id, options) {
+    this.place = at(id);
+    this.options = options;
   }
-  return parts;
+
+  show(label, data) {
+    this.place.setAttribute("role", "img");
+    this.place.setAttribute("aria-label", label);
+    if (!this.plot) {
+      this.plot = new uPlot({...this.size(), legend: {show: false}, cursor: {show: false}, ...this.options}, data, this.place);
+      new ResizeObserver(() => this.plot.setSize(this.size())).observe(this.place);
+    } else this.plot.setData(data);
+  }
+
+  size() {
+    return {width: Math.max(200, this.place.clientWidth), height: 220};
+  }
 }
 
-function drawError(windows) {
+const hidden = {width: 0, points: {show: false}};
+const errorChart = new Chart("error", {
+  tzDate: s => uPlot.tzDate(new Date(1000 * s), "Etc/UTC"),
+  padding: [8, 24, 0, 0],
+  scales: {x: {range: (u, low, high) => [low, Math.max(high, low + 60)]}, y: {range: (u, low, high) => [0, Math.min(1, Math.max(0.1, high))]}},
+  axes: [
+    axis(28, (u, splits) => splits.map(s => inUtc(uPlot.tzDate(new Date(1000 * s), "Etc/UTC"))), {grid: {show: false}, space: 90}),
+    axis(50, (u, splits) => splits.map(share => percent(share, 0)), {grid: {stroke: () => colour("line"), width: 1}}),
+  ],
+  series: [{}, {stroke: () => colour("figure"), width: 2, points: {show: false}}, hidden, hidden,
+    {stroke: () => colour("greedy"), width: 2, dash: [6, 3], points: {show: false}}],
+  bands: [{series: [3, 2], fill: () => colour("band")}],
+});
+const delayChart = new Chart("delays", {
+  padding: [8, 0, 0, 0],
+  scales: {x: {time: false, range: (u, low, high) => [low - 0.5, high + 0.5]}, y: {range: (u, low, high) => [0, high]}},
+  axes: [
+    axis(28, (u, splits) => splits.map(place => seconds(delayBins[place][0])),
+      {grid: {show: false}, splits: u => delayBins.map((_, place) => place).filter(place => place % Math.ceil(56 * delayBins.length / u.width) === 0)}),
+    axis(50, (u, splits) => splits.map(count), {grid: {stroke: () => colour("line"), width: 1}}),
+  ],
+  series: [{}, {fill: () => colour("figure"), width: 0, paths: uPlot.paths.bars({size: [0.92]}), points: {show: false}}],
+});
+let delayBins = [];
+
+function drawError(windows, nowMs) {
   const judged = windows.filter(([, , error]) => error !== null);
-  const weighed = judged.filter(([, , , greedy]) => greedy !== null);
-  if (!judged.length) return at("error").replaceChildren(element("p", "No decision is matched yet."));
-  const last = judged.at(-1), first = judged[0][0], end = Math.max(last[0], first + 60_000);
-  const top = Math.min(1, Math.max(0.1, ...judged.map(([, , error]) => error[2]), ...weighed.map(([, , , greedy]) => greedy[0])));
-  const label = `Error from ${time(first)} to ${time(last[0])} UTC; last played ${shown(last[2])}, greedy ${shown(last[3])}`;
-  figure(at("error"), label, (image, box) => {
-    const x = ms => box.left + (box.right - box.left) * (ms - first) / (end - first);
-    const y = share => box.bottom - (box.bottom - box.top) * share / top;
-    for (const part of [0, 0.5, 1]) {
-      image.append(svg("line", {class: "axis", x1: box.left, x2: box.right, y1: y(part * top), y2: y(part * top)}));
-      image.append(svg("text", {x: 0, y: y(part * top) + 4}, percent(part * top, 0)));
-    }
-    image.append(svg("text", {x: box.left, y: box.bottom + 18}, time(first)));
-    image.append(svg("text", {x: box.right, y: box.bottom + 18, "text-anchor": "end"}, `${time(end)} UTC`));
-    for (const part of unbroken(judged)) {
-      const points = number => part.map(([ms, , error]) => `${x(ms)},${y(error[number])}`);
-      image.append(svg("polygon", {class: "band", points: [...points(2), ...points(1).reverse()].join(" ")}));
-      image.append(svg("polyline", {class: "path", points: points(0).join(" ")}));
-    }
-    for (const part of unbroken(weighed)) {
-      image.append(svg("polyline", {class: "path greedy", points: part.map(([ms, , , greedy]) => `${x(ms)},${y(greedy[0])}`).join(" ")}));
-    }
-  });
+  at("h-error").parentElement.hidden = !judged.length;
+  if (!judged.length) return;
+  const rows = [];
+  for (const [ms, , error, greedy] of judged) { // where nothing was matched for a while, the line is broken
+    if (rows.length && ms / 1000 - rows.at(-1)[0] > 20) rows.push([ms / 1000 - 10, null, null, null, null]);
+    rows.push([ms / 1000, ...error.slice(0, 3), greedy && greedy[0]]);
+  }
+  rows.push([nowMs / 1000, null, null, null, null]);
+  const last = judged.at(-1);
+  at("greedy-key").hidden = !judged.some(([, , , greedy]) => greedy !== null);
+  errorChart.show(`Error from ${time(judged[0][0])} to ${time(nowMs)} UTC; last played ${shown(last[2])}, greedy ${shown(last[3])}`,
+    rows[0].map((_, column) => rows.map(row => row[column])));
 }
 
 function drawDelays({n, bins, quantiles_s}) {
+  at("h-delays").parentElement.hidden = !n;
   if (!n) return;
   const [half, most, nearly] = quantiles_s.map(seconds);
   say(at("quantiles"), `Half of the feedback came within ${half}, 90 % within ${most}, 99 % within ${nearly}; of ${count(n)}.`);
-  const highest = Math.max(...bins.map(([, , height]) => height));
-  figure(at("delays"), `Histogram of ${count(n)} delays, from ${seconds(bins[0][0])} to ${seconds(bins.at(-1)[1])}`, (image, box) => {
-    const step = (box.right - box.left) / bins.length;
-    bins.forEach(([low, , height], number) => {
-      const size = (box.bottom - box.top) * height / highest, x = box.left + number * step;
-      image.append(svg("rect", {class: "bar", x: x + 1, y: box.bottom - size, width: Math.max(1, step - 2), height: size}));
-      if (number % Math.ceil(56 / step) === 0 && x + 40 < box.right) image.append(svg("text", {x, y: box.bottom + 18}, seconds(low)));
-    });
-    image.append(svg("text", {x: 0, y: box.top + 6}, count(highest)));
-    image.append(svg("line", {class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom}));
-  });
+  delayBins = bins;
+  delayChart.show(`Histogram of ${count(n)} delays, from ${seconds(bins[0][0])} to ${seconds(bins.at(-1)[1])}`,
+    [bins.map((_, place) => place), bins.map(([, , height]) => height)]);
 }
 
 function drawEstimates(estimates) {
+  at("h-estimates").parentElement.hidden = !estimates.length; // none is drawn at random, or none is settled yet
   at("estimates").replaceChildren();
-  if (!estimates.length) return at("estimates").append(element("p", "No decision counts yet; those that were not drawn at random, of propensity 1, never do."));
   const means = {greedy: "the highest score", uniform: "each class alike", learner: "the learner's own, while a log's are played"};
   table(at("estimates"), ["policy", "would earn", "95 % now", "95 % at all times", "played", "decisions", "worth"],
     estimates.map(({policy, n, ess, played, off, estimates: [ips, snips]}) => [
@@ -130,8 +143,14 @@ function show(picture) {
   say(at("why"), picture.why);
   at("verdict").dataset.condition = picture.condition;
   document.title = `${picture.condition}: Onebit ${picture.topics ?? ""}`;
+  at("main").hidden = !picture.ledger;
   if (!picture.ledger) return; // the monitor has not found Kafka yet
   say(at("topics"), picture.topics);
+  if (picture.pipeline) {
+    const {learner, window_ms, instances} = picture.pipeline;
+    const names = instances && Object.entries(instances).map(([name, partitions]) => `${name} (${partitions.length ? `partition ${partitions.join(", ")}` : "no partition"})`);
+    say(at("pipeline"), `Learner ${learner}, window ${seconds(window_ms / 1000)}${names ? `; ${names.length ? names.join(", ") : "no instance is running"}` : ""}`);
+  }
   const notes = [];
   if (picture.behind > 5000) notes.push(`Windows, delays and classes are ${count(picture.behind)} records behind; the counts are not.`);
   if (picture.sample > 1) notes.push(`More comes than the monitor can follow: it looks at one decision in ${count(picture.sample)}, by a hash of the id. Counts in the ledger are of all.`);
@@ -145,15 +164,21 @@ function show(picture) {
     ["decided", count(ledger.decided)], ["pending", count(ledger.pending)], ["matched", count(ledger.matched)],
     ["expired", count(ledger.expired)], ["late", count(ledger.late)], ["misplaced", count(ledger.contexts_misplaced + ledger.feedback_misplaced)],
     [`oldest pending${sampled}`, seconds(picture.oldest_s)],
-    ["error, 1 min", shown(error)], ["greedy error, 1 min", shown(greedy_error)], ["explored, 1 min", shown(exploration)],
-    ["time to decide, 1 min", n ? `${seconds(half)}; 99\u00a0%: ${seconds(nearly)}` : "–"],
   ];
-  at("now").replaceChildren(...now.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
+  const minute = [
+    ["error", shown(error)], ["greedy error", shown(greedy_error)], ["explored", shown(exploration)],
+    ["time to decide", n ? `${seconds(half)}; 99\u00a0%: ${seconds(nearly)}` : "–"],
+  ].filter(([, value]) => value !== "–");
+  const list = rows => rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]);
+  at("now").replaceChildren(...list(now));
+  say(at("minute-end"), picture.now_ms ? `to ${time(picture.now_ms)} UTC` : "");
+  at("minute").replaceChildren(...list(minute));
+  at("minute-empty").hidden = minute.length > 0;
 
   say(at("balance"), picture.balanced ? "it adds up in every partition." : "it does not add up; run onebit verify.");
   at("balance").className = picture.balanced ? "good" : "bad";
   drawLedger(picture.books);
-  drawError(picture.windows);
+  drawError(picture.windows, picture.now_ms);
   drawDelays(picture.delays);
   drawEstimates(picture.estimates);
 
@@ -169,11 +194,11 @@ function show(picture) {
   table(at("classes"), ["class", "played", "share", "error"],
     picture.classes.map(one => [String(one.action), count(one.decided), percent(one.share), shown(one.error)]));
 
+  at("h-letters").parentElement.hidden = !picture.letters.length;
   at("letters").replaceChildren();
-  if (!picture.letters.length) return at("letters").append(element("p", "There are none."));
-  table(at("letters"), ["record", element("th", "reason", "text"), "letter", "at (UTC)"],
+  table(at("letters"), [element("th", "last reason", "text"), "kind", "records", "last record", "last letter", "at (UTC)"],
     picture.letters.map(one => [
-      one.source, element("td", one.reason, "long"), `partition ${one.partition}, offset ${one.offset}`, time(one.append_ms),
+      element("td", one.reason, "long"), one.kind, count(one.n), one.source, `partition ${one.partition}, offset ${one.offset}`, time(one.append_ms),
     ]));
 }
 

@@ -5,19 +5,21 @@
 // looks at the page at each width, in light and dark, and prints a JSON line for each: what axe-core found, and whether
 // anything stands out of the page. Screenshots go to FOLDER. Then it says "moves" when a count has changed, "lost" when
 // the page says that the monitor does not answer, and "back" when it goes on; and at last the lines of the console.
-import {mkdirSync, readFileSync} from "node:fs";
+import {mkdirSync, readFileSync, writeFileSync} from "node:fs";
 import {createRequire} from "node:module";
 import puppeteer from "puppeteer-core";
 
-// The package unpacks its browser into the folder for temporary files, and brings the libraries and the fonts that it
-// needs where it takes the machine for one that has none.
-process.env.TMPDIR = new URL("node_modules/.unpacked", import.meta.url).pathname;
-process.env.AWS_LAMBDA_JS_RUNTIME = "nodejs22.x";
-mkdirSync(process.env.TMPDIR, {recursive: true});
+// The package unpacks its browser into the folder for temporary files, with the libraries and the fonts that it needs if
+// the runtime is Lambda's. Its own configuration of fonts names /tmp: with another folder, pages would have no text.
+const unpacked = new URL("node_modules/.unpacked", import.meta.url).pathname;
+Object.assign(process.env, {TMPDIR: unpacked, AWS_LAMBDA_JS_RUNTIME: "nodejs22.x", FONTCONFIG_FILE: `${unpacked}/fonts.conf`});
+mkdirSync(unpacked, {recursive: true});
+writeFileSync(process.env.FONTCONFIG_FILE,
+  `<fontconfig><dir>${unpacked}/fonts</dir><dir>/usr/share/fonts</dir><cachedir>${unpacked}/fonts-cache</cachedir></fontconfig>`);
 const {default: chromium} = await import("@sparticuz/chromium");
 
 const [url, folder] = process.argv.slice(2);
-const WIDTHS = [360, 800, 1400, 2560];
+const WIDTHS = [390, 800, 1280, 2560];
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const say = what => process.stdout.write(`${JSON.stringify(what)}\n`);
 
