@@ -90,6 +90,8 @@ def print_table(table: "tables.Table", title: str | None = None) -> None:
     for row in table.rows:
         shown.add_row(*row)
     out.print(shown)
+    for note in table.notes:
+        out.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def boxed_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:

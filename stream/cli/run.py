@@ -59,8 +59,7 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Run each learner with so many seeds, from --seed on; table and page show means and how far they lie "
-            "apart.",
+            help="Run each learner with N consecutive seeds; table and page show means with 95 % intervals.",
         ),
     ] = 1,
     jobs: Annotated[

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from stream.randomness.delays import parse_delay
 from stream.reporting.charts import Chart, chart_json
 from stream.reporting.drawings import Drawing
 from stream.reporting.ledger_flow import ledger_flow
@@ -18,7 +19,7 @@ from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
 from stream.reporting.saved_runs import packed_runs
 from stream.reporting.scripts import script
-from stream.reporting.series import SAID_ELSEWHERE, Series, series_of
+from stream.reporting.series import SAID_ELSEWHERE, Series, by_error, series_of
 from stream.reporting.tables import Table, comparison, duration, labels, percent
 from stream.reporting.words import between, by_run, is_number, listed, number_text, rate, shared, unbroken, value_text
 from stream.wire.ledger import IDENTITIES, Identity, Ledger
@@ -41,7 +42,7 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
         raise ValueError("writing a report: expected at least one run; got none")
     from stream.reporting.figures import chart_figures
 
-    found = series_of(reports)
+    found = by_error(series_of(reports))
     names = labels([series.first for series in found])
     run_names, runs = zip(*_named_runs(names, found), strict=True)
     errors, times = error_charts(names, found), time_charts(names, found)
@@ -102,7 +103,29 @@ def environment() -> "Environment":
 
 def title_of(reports: Sequence[RunReport]) -> str:
     """What was run, as a headline."""
-    return f"{shared(report.learner for report in reports)} on {shared(report.data for report in reports)}"
+    learners = list(dict.fromkeys(report.learner for report in reports))
+    many = _NUMBERS[len(learners)] if len(learners) < len(_NUMBERS) else str(len(learners))
+    names = f"{many} learners" if len(learners) > 2 else listed(learners)
+    late = list(dict.fromkeys(map(_lateness, reports)))
+    title = f"{names} on {shared(report.data for report in reports)}"
+    return f"{title}, bits {late[0]}" if len(late) == 1 and late[0] else title
+
+
+_NUMBERS = ("", "", "", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
+
+
+def _lateness(report: RunReport) -> str:
+    """How late the feedback of a run is in the median, by the law of its delays; of a log, as it was measured."""
+    law = str(report.settings.get("delay", "")).strip()
+    if law == "none":
+        return "at once"
+    try:
+        median_ms: float = parse_delay(law).quantile_ms(0.5)
+    except (OSError, ValueError):
+        if report.delays is None:
+            return ""
+        median_ms = report.delays.median_ms
+    return f"{duration(median_ms / 1000).replace('.0 s', ' s')} late"
 
 
 # What was run, in words.
@@ -189,7 +212,7 @@ def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:
     if not of:
         return ""
     told = "; ".join(f"{listed(those)}: {seeds}" if len(of) > 1 else seeds for seeds, those in of.items())
-    return f"Means over the seeds {told}. After ± stands the standard deviation, as wide as the bands on each side."
+    return f"Means over the seeds {told}. The bands of the charts are 95 % intervals, as those of the table."
 
 
 def _differences(names: Sequence[str], found: Sequence[Series]) -> Table | None:

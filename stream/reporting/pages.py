@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from stream.reporting.page import environment, page
 from stream.reporting.run_report import RunReport
 from stream.reporting.series import series_of
-from stream.reporting.tables import labels, rate_over_seeds
+from stream.reporting.tables import labels, rate_text
 
 REPORTS = Path("reports")
 """Where pages are written that nobody asked for elsewhere."""
@@ -78,7 +78,7 @@ def _free_name(folder: Path, reports: Sequence[RunReport], at: datetime) -> Path
 def _entry(reports: Sequence[RunReport], at: datetime) -> str:
     found = series_of(reports)
     learners = [
-        (name, rate_over_seeds(series, lambda run: run.errors.error_rate))
+        (name, rate_text(series, "error_rate"))
         for name, series in zip(labels([series.first for series in found]), found, strict=True)
     ]
     fields: dict[str, Any] = {

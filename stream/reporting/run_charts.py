@@ -12,7 +12,7 @@ from stream.durations import DurationError, parse_duration
 from stream.reporting.charts import Axis, Chart, Form, Level, Line, Mark, Scale
 from stream.reporting.histograms import Histogram, quantile_ms
 from stream.reporting.run_report import RunReport
-from stream.reporting.series import Series
+from stream.reporting.series import Series, t_factor
 from stream.reporting.tables import duration, percent
 from stream.reporting.words import unbroken
 
@@ -242,7 +242,7 @@ def _scales(lines: Sequence[Line], curve: _Curve) -> tuple[Scale, Scale]:
 
 
 def _line(number: int, name: str, runs: Sequence[_Points], most: float) -> Line:
-    """The mean over the runs of a series, and a standard deviation on each side where there are several."""
+    """The mean over the runs of a series, with its 95 % interval where there are several."""
     runs = [points for points in runs if points]
     if not runs:
         return Line(number, name, (), ())
@@ -259,8 +259,8 @@ def _banded(number: int, name: str, x: Sequence[float], ys: NDArray[np.float64],
     mean = ys.mean(axis=0)
     if len(ys) == 1:
         return Line(number, name, x, mean.tolist())
-    spread = ys.std(axis=0, ddof=1)
-    low, high = (np.clip(end, 0.0, most).tolist() for end in (mean - spread, mean + spread))
+    half = t_factor(len(ys)) * ys.std(axis=0, ddof=1)
+    low, high = (np.clip(end, 0.0, most).tolist() for end in (mean - half, mean + half))
     return Line(number, name, x, mean.tolist(), low, high)
 
 

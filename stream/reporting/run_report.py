@@ -164,6 +164,7 @@ class RunReport:
             "changed": list(self.changed),
             "versions": self.versions,
             "model": self.model,
+            "half_widths": errors.half_widths._asdict(),
         }
         if self.replicas:
             fields["model_version"] = max(replica.version for replica in self.replicas)

@@ -16,7 +16,7 @@ import orjson
 
 from stream.errors import OnebitError
 from stream.reporting.delayed import DelayedPoint
-from stream.reporting.errors import CurvePoint, Errors, SharePoint
+from stream.reporting.errors import CurvePoint, Errors, HalfWidths, SharePoint
 from stream.reporting.histograms import Histogram
 from stream.reporting.latency import Latency, LatencyCounts
 from stream.reporting.run_report import Behind, Delays, ReplicaReport, RunReport, plain
@@ -141,6 +141,7 @@ def _errors(run: Mapping[str, Any]) -> Errors:
             CurvePoint(events, mistakes / events, math.nan if recent is None else recent / window)
             for events, mistakes, recent in zip(*columns, strict=True)
         ),
+        half_widths=HalfWidths(**{name: _float(value) for name, value in run["half_widths"].items()}),
     )
 
 

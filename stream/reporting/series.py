@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone, taken together: what is said of them is a mean, and how far they lie apart."""
+"""Runs that differ in their seed alone, taken together: their figures are means, with intervals over the seeds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,9 +27,28 @@ class Series(NamedTuple):
         """The mean of a figure over the runs; nan where a run has none."""
         return mean(map(figure, self.runs))
 
-    def spread(self, figure: Callable[[RunReport], float]) -> float:
-        """The standard deviation of a figure over the runs; nan for a single one."""
-        return stdev(map(figure, self.runs)) if len(self.runs) > 1 else math.nan
+    def half_width(self, figure: Callable[[RunReport], float]) -> float:
+        """Half of the 95 % interval of the mean over the seeds, by Student's t; nan for a single one."""
+        values = list(map(figure, self.runs))
+        return t_factor(len(values)) * stdev(values) if len(values) > 1 else math.nan
+
+
+def t_factor(n: int) -> float:
+    """Half of the 95 % interval of the mean of n values, over their standard deviation.
+
+    >>> round(t_factor(10), 3)
+    0.715
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)
+
+
+def by_error(found: Sequence[Series]) -> list[Series]:
+    """Series by their error, the least first; those without a decision last."""
+    errors = [series.mean(lambda run: run.errors.error_rate) for series in found]
+    order = sorted(range(len(found)), key=lambda i: (math.isnan(errors[i]), errors[i]))
+    return [found[i] for i in order]
 
 
 def series_of(reports: Sequence[RunReport]) -> list[Series]:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stream.reporting.run_report import RunReport
-from stream.reporting.series import SAID_ELSEWHERE, Series, series_of
-from stream.reporting.words import value_text
+from stream.reporting.series import SAID_ELSEWHERE, Series, by_error, series_of
+from stream.reporting.words import listed, value_text
 
 
 class Table(NamedTuple):
@@ -14,48 +14,69 @@ class Table(NamedTuple):
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()  # below it
+
+
+_RATES: dict[str, str] = {
+    "error": "error_rate",
+    "last fifth": "error_rate_last_fifth",
+    "greedy": "greedy_error_rate",
+}
+"""Columns of rates, by the fields of `Errors`."""
+
+_COUNTS: dict[str, Callable[[RunReport], int]] = {
+    "matched": lambda run: run.ledger.matched,
+    "unmatched": lambda run: run.ledger.unmatched,
+    "expired": lambda run: run.ledger.expired,
+    "late": lambda run: run.ledger.late,
+    "duplicate": lambda run: run.duplicates,
+}
 
 
 def comparison(reports: Sequence[RunReport]) -> Table:
-    """The runs side by side, those that differ in their seed alone as one row with the means.
+    """The runs side by side by their error, those that differ in their seed alone as one row with the means.
 
-    A rate has its standard deviation over the seeds, and what that leaves no room for stands in the ledgers. Decisions
-    that a log gave no bit for have a column where there are any.
+    Counts that are the same for all are in the notes. With several seeds, late and duplicate feedback are in the
+    ledgers alone. Decisions that a log gave no bit for have a column where there are any.
     """
-    found = series_of(reports)
-    has_unmatched = any(report.ledger.unmatched for report in reports)
+    found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
-    return Table(
-        (
-            "learner", *(("seeds",) if has_seeds else ()), "error", "last fifth", "greedy", "matched",
-            *(("unmatched",) if has_unmatched else ()), "expired", *(() if has_seeds else ("late", "duplicate")),
-            "wall time",
-        ),
-        tuple(
-            (
-                label,
-                *((f"{len(series.runs)}",) if has_seeds else ()),
-                rate_over_seeds(series, lambda run: run.errors.error_rate),
-                rate_over_seeds(series, lambda run: run.errors.error_rate_last_fifth),
-                rate_over_seeds(series, lambda run: run.errors.greedy_error_rate),
-                f"{series.mean(lambda run: run.ledger.matched):,.0f}",
-                *((f"{series.mean(lambda run: run.ledger.unmatched):,.0f}",) if has_unmatched else ()),
-                f"{series.mean(lambda run: run.ledger.expired):,.0f}",
-                *(() if has_seeds else (f"{series.first.ledger.late:,}", f"{series.first.duplicates:,}")),
-                duration(series.mean(lambda run: run.wall_s)),
-            )
-            for label, series in zip(labels([series.first for series in found]), found, strict=True)
-        ),
-    )  # fmt: skip
+    omitted = {"late", "duplicate"} if has_seeds else set()
+    if not any(report.ledger.unmatched for report in reports):
+        omitted.add("unmatched")
+    columns = {"seeds": [f"{len(series.runs)}" for series in found]} if has_seeds else {}
+    columns |= {column: [rate_text(series, field) for series in found] for column, field in _RATES.items()}
+    counts = {
+        column: [f"{series.mean(count):,.0f}" for series in found]
+        for column, count in _COUNTS.items()
+        if column not in omitted
+    }
+    same = {column: cells[0] for column, cells in counts.items() if len(found) > 1 and len(set(cells)) == 1}
+    columns |= {column: cells for column, cells in counts.items() if column not in same}
+    columns["wall time"] = [duration(series.mean(lambda run: run.wall_s)) for series in found]
+    names = labels([series.first for series in found])
+    notes = [f"The same for all: {listed([f'{cell} {column}' for column, cell in same.items()])}."] if same else []
+    if any(len(series.runs) > 1 for series in found):
+        notes.append("± is half of the 95 % interval of the mean over the seeds, by Student's t.")
+    if any("±" in columns["error"][row] for row, series in enumerate(found) if len(series.runs) == 1):
+        notes.append("± is half of the 95 % interval, by a bootstrap over blocks of the run's decisions.")
+    return Table(("learner", *columns), tuple(zip(names, *columns.values(), strict=True)), tuple(notes))
 
 
-def rate_over_seeds(series: Series, figure: Callable[[RunReport], float]) -> str:
-    """A rate for people, with its standard deviation where there are several seeds, in as few characters as can be."""
-    spread = series.spread(figure)
-    text = percent(series.mean(figure))
-    if math.isnan(spread):
+def rate_text(series: Series, field: str) -> str:
+    """A rate for people with half of its 95 % interval: over the seeds, or over blocks of the decisions of one run."""
+    rate = series.mean(lambda run: getattr(run.errors, field))
+    is_alone = len(series.runs) == 1
+    half: float = (
+        getattr(series.first.errors.half_widths, field)
+        if is_alone
+        else series.half_width(lambda run: getattr(run.errors, field))
+    )
+    text = percent(rate)
+    if math.isnan(half) or text.startswith("<"):
         return text
-    return f"{text.removesuffix(' %')}±{100 * spread:{'.1f' if spread > 0.00095 else '.1g'}} %"
+    digits = ".1f" if half > 0.00095 else ".1g"
+    return f"{text.removesuffix(' %')}±{100 * half:{digits}} %"
 
 
 DIFFERENCES_MAX = 3

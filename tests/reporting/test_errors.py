@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stream.reporting import errors, tables
 from stream.reporting import run_report as run_report_module
-from stream.reporting.errors import CURVE_POINTS_MAX, ErrorCurve, Errors, constant_error_rate
+from stream.reporting.errors import CURVE_POINTS_MAX, ErrorCurve, Errors, constant_error_rate, evaluate, half_width
 from stream.reporting.run_report import RunReport, summarise_delays
 from stream.reporting.tables import comparison, duration, labels, percent
 from stream.wire.ledger import Ledger
@@ -223,12 +223,28 @@ def test_json_is_strict_json_even_when_nothing_was_decided() -> None:
 
 
 def test_runs_are_compared_in_one_table() -> None:
-    table = comparison([run_report(), run_report(learner="perceptron", wall_s=61.0)])
-    assert table.rows == (
-        ("banditron", "30.0 %", "0 %", "0 %", "80", "15", "6", "11", "500 ms"),
-        ("perceptron", "30.0 %", "0 %", "0 %", "80", "15", "6", "11", "1 min 1 s"),
-    )
-    assert all(len(row) == len(table.columns) for row in table.rows)
+    better = evaluate([0] * 100, [0] * 100, [0] * 90 + [1] * 10)
+    fewer = run_report().ledger._replace(late=5)
+    table = comparison([run_report(), run_report(learner="perceptron", wall_s=61.0, errors=better, ledger=fewer)])
+    assert table.columns == ("learner", "error", "last fifth", "greedy", "late", "wall time")
+    assert [row[0] for row in table.rows] == ["perceptron", "banditron"], "by their error"
+    assert [row[-2:] for row in table.rows] == [("5", "1 min 1 s"), ("6", "500 ms")]
+    assert table.notes[0] == "The same for all: 80 matched, 15 expired and 11 duplicate."
+
+
+def test_a_single_run_keeps_all_its_columns() -> None:
+    table = comparison([run_report()])
+    assert table.columns[-5:] == ("matched", "expired", "late", "duplicate", "wall time")
+    assert [len(row) for row in table.rows] == [len(table.columns)]
+
+
+def test_an_interval_over_blocks_is_that_of_independent_decisions_where_they_are_and_leaves_a_trend_out() -> None:
+    draws = np.random.default_rng(1)
+    steady = half_width(draws.random(20_000) < 0.2)
+    assert steady == pytest.approx(1.96 * math.sqrt(0.2 * 0.8 / 20_000), rel=0.25)
+    falling = half_width(draws.random(20_000) < np.linspace(0.4, 0.0, 20_000))
+    assert falling < 1.25 * steady
+    assert math.isnan(half_width(np.ones(99)))
 
 
 def test_decisions_that_a_log_gave_no_bit_for_have_a_column_where_there_are_any() -> None:

@@ -23,7 +23,7 @@ from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
 from stream.reporting import figures, words
 from stream.reporting.errors import ErrorCurve
-from stream.reporting.page import page
+from stream.reporting.page import page, title_of
 from stream.reporting.pages import INDEX, add_page, write_page
 from stream.reporting.run_report import Delays, RunReport
 from stream.wire.ledger import Ledger
@@ -117,6 +117,19 @@ def test_page_says_in_one_sentence_what_was_run() -> None:
         "1,000 events of optdigits (10 classes, 64 features) at 1,000 events/s, feedback late by 9.9 s (the median; "
         "99th percentile 1 min 43 s; drawn from lognormal:10s,1.0), 2 % of it lost, 1 % sent twice."
     ) in Reader(page(THREE)).text
+
+
+@pytest.mark.parametrize(
+    ("reports", "title"),
+    [
+        (THREE, "Three learners on optdigits, bits 10 s late"),
+        ([run_report("soba", settings={"delay": "none"})], "soba on optdigits, bits at once"),
+        ([run_report("soba", settings={})], "soba on optdigits, bits 9.9 s late"),
+        ([run_report("a"), run_report("b", settings={"delay": "none"})], "a and b on optdigits"),
+    ],
+)
+def test_the_title_is_what_was_run_and_how_late_the_bits_are(reports: list[RunReport], title: str) -> None:
+    assert title_of(reports) == title
 
 
 def test_page_says_so_when_there_was_no_delay_or_none_is_known() -> None:
@@ -441,8 +454,8 @@ def test_page_tells_what_the_learners_own_policies_would_have_earned_where_that_
     text = Reader(content).text
     assert "late-ucb ips 1,000 0.25000 0.12500 to 0.37500 0.06250 to 0.50000" in text
     assert "soba snips 1,000 – – –" in text
-    assert "outcome-missing, late-ucb and soba: 5 of 1,005 settled decisions have no outcome." in text
-    at_the_end = "At the end: late-ucb 25.0 %; soba 25.0 %; logged 10.0 %."
+    assert "outcome-missing, soba and late-ucb: 5 of 1,005 settled decisions have no outcome." in text
+    at_the_end = "At the end: soba 25.0 %; late-ucb 25.0 %; logged 10.0 %."
     assert content.count(at_the_end) == 3, "wide, narrow, and for the script"
     assert "would have earned" not in page([run_report()])
 

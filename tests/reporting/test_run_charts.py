@@ -1,6 +1,7 @@
 """What the charts of runs show, and how runs of several seeds become one line with a band."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -41,11 +42,11 @@ def test_runs_that_differ_in_their_seed_alone_are_one_series() -> None:
     assert [[run.seed for run in series.runs] for series in found] == [[1, 2], [4], [1], [3]], "no run is dropped"
 
 
-def test_a_series_is_its_mean_with_a_standard_deviation_on_each_side() -> None:
+def test_a_series_is_its_mean_with_its_interval_over_the_seeds() -> None:
     line = charts([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7)])["windowed"].lines[0]
-    spread = np.std([0.2, 0.3, 0.7], ddof=1)
+    half = 4.302653 * np.std([0.2, 0.3, 0.7], ddof=1) / math.sqrt(3)  # Student's t of 2 degrees of freedom
     assert line.label == "banditron"
-    assert (line.y[-1], line.low[-1], line.high[-1]) == pytest.approx((0.4, 0.4 - spread, 0.4 + spread))
+    assert (line.y[-1], line.low[-1], line.high[-1]) == pytest.approx((0.4, max(0.0, 0.4 - half), min(1.0, 0.4 + half)))
     alone = charts([of_seed(1)])["windowed"].lines[0]
     assert (list(alone.low), list(alone.high)) == ([], [])
 
@@ -58,14 +59,14 @@ def test_bands_end_at_none_and_at_all() -> None:
 def test_table_of_several_seeds_has_their_means() -> None:
     table = comparison([of_seed(1, 0.2), of_seed(2, 0.3), of_seed(3, 0.7), of_seed(1, 0.5, "soba-diag")])
     assert table.columns[:3] == ("learner", "seeds", "error")
-    assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±26.5 %"), ("soba-diag", "1", "50.0 %")]
+    assert [row[:3] for row in table.rows] == [("banditron", "3", "40.0±65.7 %"), ("soba-diag", "1", "50.0±2.8 %")]
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert "seeds" not in comparison([of_seed(1)]).columns
 
 
 def test_page_of_several_seeds_tells_what_its_means_are_over_and_keeps_each_run() -> None:
     text = Reader(page([of_seed(1), of_seed(2)])).text
-    assert "Means over the seeds 1 and 2. After ± stands the standard deviation" in text
+    assert "Means over the seeds 1 and 2." in text
     assert "banditron, seed 1" in text
     assert "banditron, seed 2: --seed 2" in text
     assert "Means over" not in page([of_seed(1)])
