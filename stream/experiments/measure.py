@@ -63,7 +63,7 @@ class Job:
 
 
 class Row(NamedTuple):
-    """What is kept of a run; one line of the Parquet file."""
+    """What is kept of a run; one line of the file of rows."""
 
     key: str
     sweep: str

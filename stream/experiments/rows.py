@@ -1,51 +1,54 @@
-"""The rows of an experiment as a Parquet file: written whole and renamed, so that one that is there can be read."""
+"""The rows of an experiment as gzipped JSON lines; a file is written whole and renamed."""
 
+import gzip
+import math
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import orjson
 
 from stream.experiments.definition import ExperimentError
 from stream.experiments.measure import Row
 
-_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64(), list[int]: pa.list_(pa.int64())}
-
-SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in get_type_hints(Row).items()])
-
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Put the rows in the place of those that are there."""
-    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in Row._fields}
+    """Replace the rows of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
-    pq.write_table(pa.table(columns, schema=SCHEMA), beside, compression="zstd")
+    lines = b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
+    beside.write_bytes(gzip.compress(lines, mtime=0))  # the same rows give the same bytes
     os.replace(beside, path)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file; none when it is not there.
+    """Return the rows of a file; none when it is not there.
 
     Raises:
-        ExperimentError: it is no file of rows, or one of another version.
+        ExperimentError: it is not a file of rows, or another version of Onebit wrote it.
     """
     if not path.exists():
         return []
     try:
-        table = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
-        raise ExperimentError(f"{path}: expected the rows of an experiment as Parquet; {error}") from error
-    if table.schema.names != SCHEMA.names:
+        return [_row(orjson.loads(line), path) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    except (OSError, EOFError, zlib.error, orjson.JSONDecodeError) as error:
+        message = f"{path}: expected the rows of an experiment as gzipped JSON lines; got {error}"
+        raise ExperimentError(message) from error
+
+
+def _row(fields: Any, path: Path) -> Row:
+    names = list(fields) if type(fields) is dict else []
+    if names != list(Row._fields):
         raise ExperimentError(
-            f"{path}: expected the columns {', '.join(SCHEMA.names)}; got {', '.join(table.schema.names)}; "
+            f"{path}: expected the columns {', '.join(Row._fields)}; got {', '.join(names) or 'none'}; "
             "give another folder for the results, or delete this file"
         )
-    return [Row(**fields) for fields in table.to_pylist()]
+    return Row(**{name: math.nan if value is None else value for name, value in fields.items()})  # JSON has no NaN
 
 
 def with_keys(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
-    """Those rows whose key is among these."""
+    """Return the rows whose key is among these."""
     wanted = set(keys)
     return [row for row in rows if row.key in wanted]

@@ -16,7 +16,7 @@ from stream.experiments.rows import read_rows, with_keys, write_rows
 from stream.experiments.sets import Sets
 from stream.learners import ParameterError
 
-ROWS_FILE = "rows.parquet"
+ROWS_FILE = "rows.jsonl.gz"
 
 SAVE_INTERVAL_S = 5.0
 

@@ -45,7 +45,7 @@ def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit
     assert "left out: reuters4 (Reuters4" in ended.err
     folder = Path("reports") / "experiments" / "mine"
     names = {path.name for path in folder.iterdir()}
-    assert names >= {"README.md", "index.html", "rows.parquet", "errors.svg", "errors.png", "errors.csv", "errors.md"}
+    assert names >= {"README.md", "index.html", "rows.jsonl.gz", "errors.svg", "errors.png", "errors.csv", "errors.md"}
     page = (folder / "README.md").read_text()
     assert "![Errors](errors.svg)" in page
     assert "*one*, my rows: 4 runs of up to 60 events" in page

@@ -173,7 +173,7 @@ def test_rows_of_an_earlier_definition_are_kept_and_not_shown(tmp_path: Path) ->
 
 def test_a_file_that_holds_no_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_text("rows")
-    with pytest.raises(ExperimentError, match="expected the rows of an experiment as Parquet"):
+    with pytest.raises(ExperimentError, match="expected the rows of an experiment as gzipped JSON lines"):
         read_rows(tmp_path / ROWS_FILE)
 
 
