@@ -45,7 +45,8 @@ def _row(fields: Any, path: Path) -> Row:
             f"{path}: expected the columns {', '.join(Row._fields)}; got {', '.join(names) or 'none'}; "
             "give another folder for the results, or delete this file"
         )
-    return Row(**{name: math.nan if value is None else value for name, value in fields.items()})  # JSON has no NaN
+    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
+    return Row(**values)  # JSON has no NaN: it is null there
 
 
 def with_keys(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
