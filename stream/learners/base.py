@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,9 +144,21 @@ class Learner(ABC):
     instead: ClassVar[str] = ""  # what to use where the state would be too large
     observed: ClassVar[Mapping[str, Extent]] = {}  # the parts of the state that `observe` may change, and how much
 
+    _parameters: Mapping[str, Any]  # what the constructor was called with beside the sizes
+
+    def __new__(cls, *sizes: int, **parameters: Any) -> Self:
+        """Make an empty learner that keeps its parameters, from which a copy is made."""
+        learner = super().__new__(cls)
+        learner._parameters = parameters
+        return learner
+
     def __init__(self, n_classes: int, n_features: int) -> None:
         self.n_classes = n_classes
         self.n_features = n_features
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle by sizes, parameters and state: the kernels and the views into one array are made again."""
+        return _restored, (type(self), self.n_classes, self.n_features, dict(self._parameters), self.state())
 
     @abstractmethod
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
@@ -220,6 +232,15 @@ class Learner(ABC):
     @abstractmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
         """The cost per event at nnz non-zeros, and in all; known before anything is allocated."""
+
+
+def _restored(
+    cls: type[Learner], n_classes: int, n_features: int, parameters: Mapping[str, Any], state: State
+) -> Learner:
+    """The learner that was copied or pickled."""
+    learner = cls(n_classes, n_features, **parameters)
+    learner.load(state)
+    return learner
 
 
 def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]]) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,10 +118,12 @@ class Confidit(KernelLearner):
     observed: ClassVar[Mapping[str, Extent]] = {"memory": Extent.WHOLE}
     _retract: Kernel
 
-    def __new__(cls, n_classes: int, n_features: int, **parameters: Any) -> "Confidit":
-        """Make the class that fits the options: what is retractable is told by the class."""
+    def __new__(cls, *sizes: int, **parameters: Any) -> Self:
+        """Make the class that fits the options: `retractable` belongs to the class."""
         projection, _, _ = _options(parameters)
-        return object.__new__(ConfiditProjected if projection else Confidit)
+        fitting: Any = ConfiditProjected if projection else Confidit
+        learner: Self = super().__new__(fitting, *sizes, **parameters)
+        return learner
 
     def __init__(self, n_classes: int, n_features: int, **parameters: Any) -> None:
         projection, confidence, covariance = _options(parameters)

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Mapping
 from math import inf, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,9 +291,11 @@ class LateUcb(WatchingLearner):
     log_kernel = staticmethod(log_of)
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 
-    def __new__(cls, n_classes: int, n_features: int, **parameters: Any) -> "LateUcb":
-        """Make the class that fits the options: what is retractable is told by the class."""
-        return object.__new__(LateUcb if parameters["drift"] == "off" else DriftingLateUcb)
+    def __new__(cls, *sizes: int, **parameters: Any) -> Self:
+        """Make the class that fits the options: `retractable` belongs to the class."""
+        fitting: Any = LateUcb if parameters["drift"] == "off" else DriftingLateUcb
+        learner: Self = super().__new__(fitting, *sizes, **parameters)
+        return learner
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import exp, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -390,9 +390,11 @@ class Selectron(KernelLearner):
     )
     retractable: ClassVar[bool] = True
 
-    def __new__(cls, n_classes: int, n_features: int, **parameters: Any) -> "Selectron":
-        """Make the class that fits the loss: what is retractable is told by the class."""
-        return object.__new__(Selectron if parameters["loss"] == "quadratic" else LogisticSelectron)
+    def __new__(cls, *sizes: int, **parameters: Any) -> Self:
+        """Make the class that fits the loss: `retractable` belongs to the class."""
+        fitting: Any = Selectron if parameters["loss"] == "quadratic" else LogisticSelectron
+        learner: Self = super().__new__(fitting, *sizes, **parameters)
+        return learner
 
     def __init__(
         self,

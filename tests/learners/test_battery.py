@@ -1,7 +1,9 @@
 """What holds of every registered learner."""
 
+import copy
 import functools
-from collections.abc import Mapping
+import pickle
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,6 +148,28 @@ def test_a_loaded_state_continues_bit_for_bit(case: Case) -> None:
     assert_same_state(one, other)
     assert trace(one, data, 100, 200) == trace(other, data, 100, 200)
     assert_same_state(one, other)
+
+
+@each
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))],  # noqa: S301 (bytes of this test)
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_a_copy_continues_bit_for_bit_and_apart_from_its_original(
+    case: Case, copied: Callable[[Learner], Learner]
+) -> None:
+    data = examples(case, 160)
+    learner = case.create()
+    trace(learner, data, 0, 100)
+    other, kept = copied(learner), learner.state()
+    assert type(other) is type(learner)
+    assert_same_state(learner, other)
+    made = trace(other, data, 100, 160)
+    for key, value in learner.state().items():
+        np.testing.assert_array_equal(value, kept[key], err_msg=key)
+    assert trace(learner, data, 100, 160) == made
+    assert_same_state(learner, other)
 
 
 @each
