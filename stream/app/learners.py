@@ -12,7 +12,7 @@ from stream.app.datasets import log_of
 from stream.app.measuring import Event, event_us, first_events
 from stream.app.notices import announce
 from stream.learners import Cost, Learner, check_parameters, create, registered
-from stream.learners.auto import Choice, choose
+from stream.learners.auto import Choice, choose, defaults_for
 from stream.reporting.tables import duration
 
 STATE_BYTES_MAX = 512_000_000
@@ -78,11 +78,12 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
         check_parameters(name, {})
     if dataset is not None:
         size = Size(dataset.n_classes, dataset.n_features, nnz_of(dataset))
-    choice = choose(size.n_classes, size.n_features, size.nnz if dataset is None else mean_nnz_of(dataset))
-    return Survey(list(_rows(names or list(registered()), size, choice, dataset)), size, choice, dataset)
+    mean_nnz = size.nnz if dataset is None else mean_nnz_of(dataset)
+    choice = choose(size.n_classes, size.n_features, mean_nnz)
+    return Survey(list(_rows(names or list(registered()), size, choice, dataset, mean_nnz)), size, choice, dataset)
 
 
-def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | None) -> Iterator[Row]:
+def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | None, mean_nnz: float) -> Iterator[Row]:
     """What is told of each; measured where there are data."""
     events = [] if dataset is None else first_events(dataset)
     if dataset is not None:
@@ -92,7 +93,8 @@ def _rows(names: Sequence[str], size: Size, choice: Choice, dataset: Dataset | N
         if events and measured:
             tell()
         chosen = name == choice.learner
-        parameters = check_parameters(name, choice.parameters if chosen else {})
+        of_data = choice.parameters if chosen else defaults_for(name, size.n_features, mean_nnz)
+        parameters = check_parameters(name, of_data)
         cls = registered()[name]
         cost = cls.cost(size.n_classes, size.n_features, size.nnz, parameters)
         measured_us, unmeasured = _measured(name, size, parameters, cost, events) if events else (None, "")

@@ -8,7 +8,7 @@ from stream.app.notices import announced_when_slow
 from stream.app.settings import AUTO, Settings, SettingsError
 from stream.app.topics import model_of
 from stream.learners import check_parameters, registered
-from stream.learners.auto import choose
+from stream.learners.auto import choose, defaults_for
 from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
@@ -17,20 +17,30 @@ from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 def with_chosen(settings: Settings, n_classes: int, n_features: int, mean_nnz: float | None) -> tuple[Settings, str]:
     """Settings with a learner in the place of auto, and why that one; nothing to say where auto is not asked for.
 
+    A late-ucb that is named gets no random features where the data are known to be sparse, as auto gives it none.
+
     Args:
         settings: those of the user; what they give for the learner wins.
         n_classes: of the data.
         n_features: of the data.
         mean_nnz: non-zeros of a context on average; None when the data are not known beforehand.
     """
-    if AUTO not in settings.learner:
-        return settings, ""
-    choice = choose(n_classes, n_features, mean_nnz, correctable=settings.late == "correct")
-    learners = [choice.learner if name == AUTO else name for name in settings.learner]
-    chosen = [f"{choice.learner}.{name}={value}" for name, value in choice.parameters.items()]
-    given = [text.replace(f"{AUTO}.", f"{choice.learner}.", 1) for text in settings.param]
-    why = f"the learner is {choice.learner}: {choice.why}"
-    return settings.model_copy(update={"learner": learners, "param": chosen + given}), why
+    learners, chosen, why = settings.learner, [], ""
+    if AUTO in learners:
+        choice = choose(n_classes, n_features, mean_nnz, correctable=settings.late == "correct")
+        learners = [choice.learner if name == AUTO else name for name in learners]
+        chosen = [f"{choice.learner}.{name}={value}" for name, value in choice.parameters.items()]
+        why = f"the learner is {choice.learner}: {choice.why}"
+    named = [
+        f"{learner}.{name}={value}"
+        for learner in dict.fromkeys(settings.learner)
+        for name, value in defaults_for(learner, n_features, mean_nnz).items()
+    ]
+    if learners == settings.learner and not named:
+        return settings, why
+    of_auto = dict(zip(settings.learner, learners, strict=True)).get(AUTO, AUTO)
+    given = [text.replace(f"{AUTO}.", f"{of_auto}.", 1) for text in settings.param]
+    return settings.model_copy(update={"learner": learners, "param": named + chosen + given}), why
 
 
 def parameters_of(settings: Settings, learner: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Which learner is the default for data of a given size and density."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from stream.learners.base import ParameterError
@@ -18,11 +18,17 @@ PROJECTED_DIMENSIONS = 256
 """As good as all 784 dimensions of images, at a twentieth of the time."""
 
 
+RANDOM_FEATURES = 64
+"""Those that late-ucb adds by default."""
+
+Parameters = Mapping[str, float | int | str]
+
+
 class Choice(NamedTuple):
     """A learner, and the parameters that are not at their defaults."""
 
     learner: str
-    parameters: Mapping[str, float | int | str]
+    parameters: Parameters
     why: str  # one sentence, for people
 
 
@@ -40,20 +46,21 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
 
     >>> choose(10, 64, mean_nnz=33.0)
     Choice(learner='late-ucb', parameters={}, why='64 features, 33 of them non-zero on average, are few and dense')
+    >>> choose(10, 400, mean_nnz=20.0, correctable=True).parameters
+    {'expand': 'none'}
     >>> choose(20, 165_470, mean_nnz=153.0).learner, choose(10, 784, mean_nnz=150.0).parameters
     ('stack-igw', {'project': 256})
     """
     known = mean_nnz is not None
-    dense = mean_nnz is not None and mean_nnz * DENSE_SHARE > n_features
+    dense = mean_nnz is not None and _is_dense(n_features, mean_nnz)
     size = f"{n_features:,} features"
     if mean_nnz is not None:
         size += f", {mean_nnz:,.0f} of them non-zero on average,"
     few = n_features + 1 <= SIZE_MAX
-    if few and (dense or not known or correctable) and _fits(n_classes, n_features, {}):
-        return Choice(LateUcb.name, {}, f"{size} are few" + (" and dense" if dense else ""))
-    projected: dict[str, float | int | str] = {"project": PROJECTED_DIMENSIONS}
-    if not few and dense and _fits(n_classes, n_features, projected):
-        return Choice(LateUcb.name, projected, f"{size} are many and dense")
+    for parameters in _regressions(n_features, dense=dense, known=known, correctable=correctable):
+        if _fits(n_classes, n_features, parameters):
+            amount = "many" if "project" in parameters else "few"
+            return Choice(LateUcb.name, parameters, f"{size} are {amount}" + (" and dense" if dense else ""))
     if correctable:
         raise ParameterError(
             f"the late policy that corrects needs a learner whose update can be taken back exactly, and late-ucb does "
@@ -68,6 +75,29 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
     return Choice(StackIgw.name, {}, f"{size} are sparse" if known else f"{size} are many")
 
 
-def _fits(n_classes: int, n_features: int, parameters: Mapping[str, float | int | str]) -> bool:
+def defaults_for(learner: str, n_features: int, mean_nnz: float | None) -> Parameters:
+    """The parameters of a named learner whose defaults depend on the data: late-ucb's on data known to be sparse."""
+    if learner == LateUcb.name and mean_nnz is not None and not _is_dense(n_features, mean_nnz):
+        return {"expand": "none"}
+    return {}
+
+
+def _is_dense(n_features: int, mean_nnz: float) -> bool:
+    return mean_nnz * DENSE_SHARE > n_features
+
+
+def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:
+    """The parameters of late-ucb that suit the data, best first; the first that fits is taken."""
+    few = n_features + 1 <= SIZE_MAX
+    if dense or not known:
+        if n_features + RANDOM_FEATURES + 1 <= SIZE_MAX:
+            yield {}
+        elif dense:
+            yield {"project": PROJECTED_DIMENSIONS}
+    if few and (dense or not known or correctable):
+        yield {"expand": "none"}
+
+
+def _fits(n_classes: int, n_features: int, parameters: Parameters) -> bool:
     checked = check_parameters(LateUcb.name, parameters)
     return LateUcb.cost(n_classes, n_features, 0, checked).state_bytes <= STATE_BYTES_MAX

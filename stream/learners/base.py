@@ -1,7 +1,7 @@
 """What a learner is, and how it declares its parameters."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar, NamedTuple, Self
@@ -50,6 +50,7 @@ class Extent(Enum):
     WHOLE = auto()
     ACTION = auto()  # what belongs to the action; classes come first in its shape
     FEATURES = auto()  # what belongs to the features that x has; they come first in its shape
+    OTHER = auto()  # what `observed_parts` says
 
 
 class FromLogs(Enum):
@@ -116,6 +117,8 @@ class Parameter:
         parse = parse_whole if isinstance(self.default, int) else parse_number
         number: float | int | None = parse(str(value))
         if number is None:
+            return None
+        if self.choices and str(number) not in self.choices:
             return None
         above = number > self.low if self.low_open else number >= self.low
         below = number < self.high if self.high_open else number <= self.high
@@ -321,6 +324,13 @@ class KernelLearner(Learner):
         if self._observes:
             indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
             self._observe(indices, values, *self._figures(decision), *self.model)
+
+    def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
+        """What `observe` may change if it is called next: names of arrays, each with an index into it."""
+        index = {Extent.WHOLE: ..., Extent.ACTION: decision.action, Extent.FEATURES: x.indices}
+        for name, extent in self.observed.items():
+            if extent is not Extent.OTHER:
+                yield name, index[extent]
 
     def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
         """See Learner."""

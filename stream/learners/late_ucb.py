@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Mapping
-from math import inf, sqrt
+from math import pi, sqrt
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,75 +28,55 @@ from stream.learners.kernels import (
     check_decision,
     check_event,
     compiled,
-    linear_scores,
     sample_epsilon_greedy,
     unit,
     watch,
 )
 from stream.learners.late_ucb_kernels import (
     ALARMS,
+    BELIEVED,
     CLASSES,
     COUNTS,
     DETECTORS,
     DRIFT_KIND,
-    ETA,
     FEATURES,
     FLOOR,
     KIND,
-    LAM,
     PENDING,
     PLAIN,
     PROJECTED,
     QUADRATIC,
+    SAMPLED,
     SETTINGS,
-    SHORTLIST,
+    SETTLED,
+    VARIANCE,
+    WAVES,
     WEIGHT,
-    block_of,
+    believed_score,
     counts_of,
     epoch,
+    fixed_parts,
+    highest_bound,
     inverse_of_class,
-    inverses_of,
     move,
-    projection_of,
+    own_score_place,
+    regressions_of,
+    reset,
     score_of,
-    squared_length,
-    sum_of_rows,
-    take_in,
-    times,
-    variance,
+    scores_of,
     weights_of,
-    weights_of_class,
     with_bias,
 )
+from stream.learners.random_features_kernels import SAMPLE, add_to_sample
 from stream.learners.registry import register
+from stream.learners.symmetric_kernels import block_of, sum_of_rows, take_in, times
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
 """d' of an expansion: beyond it the pairs cost more than they bring, and memory in the square of them."""
 
-PROJECTION_SEED = 20_260_101
-"""The projection is the same in every run: it is no part of what is learned."""
-
-
-@compiled
-def highest_bound(places: IndexArray, x: FloatArray, scores: FloatArray, counts: FloatArray, model: FloatArray) -> int:
-    """The class of a shortlist with the highest s_k + √(η xᵀP_k x); ties go to the lowest class."""
-    P = inverses_of(model)
-    K, size = P.shape[0], P.shape[2]
-    z = np.empty(size)
-    length_sq = squared_length(x, model)
-    rough = np.empty(K)
-    for k in range(K):  # numpy's division has no branch for a divisor of 0: the loop becomes vector instructions
-        rough[k] = scores[k] + sqrt(np.divide(model[ETA] * length_sq, model[LAM] + np.divide(counts[WEIGHT, k], size)))
-    action = -1
-    highest = 0.0
-    for _ in range(min(int(model[SHORTLIST]), K)):
-        k = argmax(rough)
-        rough[k] = -inf
-        bound = scores[k] + sqrt(model[ETA] * variance(P[k], int(counts[PENDING, k]), places, x, z))
-        if action < 0 or bound > highest or (bound == highest and k < action):
-            action, highest = k, bound
-    return action
+PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
+"""The random matrices are the same in every run: they are no part of what is learned."""
 
 
 @compiled
@@ -105,26 +85,33 @@ def predict(
 ) -> tuple[int, int, float]:
     """Play the highest bound of the shortlist, or with probability `floor` any class."""
     check_event(indices, values, int(model[FEATURES]))
-    counts, W = counts_of(model), weights_of(model)
-    K = W.shape[0]
-    logged = scores[K:]
+    counts, weights = counts_of(model), weights_of(model)
+    K, own = int(model[CLASSES]), own_score_place(model)
+    if model[WAVES] > 0.0:
+        scores[own + 1] = 1.0 if model[VARIANCE] > 0.0 else 0.0
     if model[KIND] == PROJECTED:
-        G = projection_of(model)
-        sum_of_rows(G, indices, unit(values), logged[logged.size - G.shape[1] :])
-    places, x = with_bias(indices, values, logged, model)
-    linear_scores(places, x, W, scores)
-    best = highest_bound(places, x, scores[:K], counts, model)
+        G, _, _, _ = fixed_parts(model)
+        sum_of_rows(G, indices, unit(values), scores[scores.size - G.shape[1] :])
+    places, x, length_sq = with_bias(indices, values, scores, model)
+    scores_of(places, x, weights, scores[:K])
+    best = highest_bound(places, x, length_sq, scores[:K], counts, model)
     action, propensity = sample_epsilon_greedy(best, K, model[FLOOR], u)
     if model[DRIFT_KIND] != 0.0:
-        logged[0] = epoch(counts, action)
+        scores[K] = epoch(counts, action)
+    if model[WAVES] > 0.0:
+        scores[own] = score_of(places, x, weights, action)
     return action, argmax(scores[:K]), propensity
 
 
 @compiled
 def log_of(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, model: FloatArray) -> None:
-    """What an update will need to know of an action: how often its class was reset."""
+    """What an update needs to know of an action: how often its class was reset, and its own score."""
     if model[DRIFT_KIND] != 0.0:
         scores[int(model[CLASSES])] = epoch(counts_of(model), action)
+    if model[WAVES] > 0.0:
+        check_event(indices, values, int(model[FEATURES]))
+        places, x, _ = with_bias(indices, values, scores, model)
+        scores[own_score_place(model)] = score_of(places, x, weights_of(model), action)
 
 
 @compiled
@@ -140,24 +127,17 @@ def observe(
     """Count x for the action's covariance, with the decision's own score as its target until the bit comes."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
-    counts, w = counts_of(model), weights_of_class(model, action)
-    places, x = with_bias(indices, values, scores[K:], model)
-    counts[WEIGHT, action] += squared_length(x, model)
-    lead = scores[action] - score_of(places, x, w)
-    z = take_in(inverse_of_class(model, action), counts[PENDING, action : action + 1], places, x)
+    counts, weights = counts_of(model), weights_of(model)
+    places, x, length_sq = with_bias(indices, values, scores, model)
+    counts[WEIGHT, action] += length_sq
+    lead = believed_score(action, scores, model) - score_of(places, x, weights, action)
+    pending = counts[PENDING][BELIEVED, action : action + 1]
+    z = take_in(inverse_of_class(model, BELIEVED, action), pending, places, x)
     if lead != 0.0:
-        move(w, lead, z)
-
-
-@compiled
-def reset(k: int, model: FloatArray) -> None:
-    """Forget what was learned of a class."""
-    counts, P = counts_of(model), inverse_of_class(model, k)
-    weights_of_class(model, k)[:] = 0.0
-    P[:] = 0.0
-    for j in range(P.shape[1]):
-        P[j, j] = 1.0 / model[LAM]
-    counts[WEIGHT, k] = counts[PENDING, k] = 0.0
+        move(weights, action, lead, z)
+    if model[WAVES] > 0.0 and model[SAMPLED] < SAMPLE:
+        _, _, _, sample = fixed_parts(model)
+        add_to_sample(indices, values, model[SAMPLED : VARIANCE + 1], sample)
 
 
 @compiled
@@ -173,18 +153,22 @@ def update(
     label: int,
     model: FloatArray,
 ) -> bool:
-    """Replace the target that was believed by the bit."""
+    """Replace the target that was believed by the bit, and teach it to the regression of settled bits."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
-    counts, w, P = counts_of(model), weights_of_class(model, action), inverse_of_class(model, action)
-    logged = scores[K:]
-    places, x = with_bias(indices, values, logged, model)
-    if model[DRIFT_KIND] != 0.0 and logged[0] != epoch(counts, action):
-        counts[WEIGHT, action] += squared_length(x, model)  # its class was reset since: P and w do not know it any more
-        lead = reward - score_of(places, x, w)
-        move(w, lead, take_in(P, counts[PENDING, action : action + 1], places, x))
+    counts, weights = counts_of(model), weights_of(model)
+    P, pending = inverse_of_class(model, BELIEVED, action), counts[PENDING][BELIEVED, action : action + 1]
+    places, x, length_sq = with_bias(indices, values, scores, model)
+    if model[DRIFT_KIND] != 0.0 and scores[K] != epoch(counts, action):
+        counts[WEIGHT, action] += length_sq  # its class was reset since: P and w do not know it any more
+        lead = reward - score_of(places, x, weights, action)
+        move(weights, action, lead, take_in(P, pending, places, x))
     else:
-        move(w, reward - scores[action], times(P, int(counts[PENDING, action]), places, x))
+        move(weights, action, reward - believed_score(action, scores, model), times(P, int(pending[0]), places, x))
+    if model[WAVES] > 0.0:
+        lead = reward - score_of(places, x, weights, K + action)
+        Q = inverse_of_class(model, SETTLED, action)
+        move(weights, K + action, lead, take_in(Q, counts[PENDING][SETTLED, action : action + 1], places, x))
     alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(model[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         for k in range(K):
@@ -204,15 +188,16 @@ def retract(
     change: int,
     model: FloatArray,
 ) -> bool:
-    """w_a += change · P_a x, where change is the real reward less the assumed one."""
+    """w_a += change · P_a x, y_a += change · Q_a x, where change is the real reward less the assumed one."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     if change == 0:
         return False
-    places, x = with_bias(indices, values, scores[K:], model)
-    pending = int(counts_of(model)[PENDING, action])
-    z = times(inverse_of_class(model, action), pending, places, x)
-    move(weights_of_class(model, action), float(change), z)
+    places, x, _ = with_bias(indices, values, scores, model)
+    for which in range(regressions_of(model)):
+        pending = int(counts_of(model)[PENDING][which, action])
+        z = times(inverse_of_class(model, which, action), pending, places, x)
+        move(weights_of(model), which * K + action, float(change), z)
     return True
 
 
@@ -230,31 +215,41 @@ class LateUcb(WatchingLearner):
         observe   N_ŷ += ‖x‖²;  P_ŷ −= zzᵀ/(1 + xᵀz), z = P_ŷ x;  w_ŷ += (s_ŷ − w_ŷᵀx) P_ŷ x, P_ŷ the new one
         bit r     w_ŷ += (r − s_ŷ) P_ŷ x, P_ŷ the current one
 
-    Symbols: w_k weights, W [K, d'], the constant's last; P_k inverse covariances [K, d', d'], I/λ at the start, above
-    128 features P − VᵀV with V [K, 32, d'] the changes not yet taken off P, `pending` of them for each class; N_k
-    `N`[K]; s_ŷ the decision's own score; η `eta`; λ `lam`, where 0 means .03, or .1 above 200 features and for
-    projections; M `shortlist`; b `bias`; f `floor`, for those who want their log judged off-policy.
+    `expand`=rff, the default: x⁺ = (x/(√2‖x‖), z/√2, b) replaces x, with `m` random Fourier features z of x as it is
+    (Rahimi, Recht, NIPS 2007; see `random_features_kernels`), which are 0 for decisions made before their bandwidth is
+    known. A second regression is that of the settled bits alone, and the scores are the mean of the two:
 
-    `expand`=quadratic puts all products x_i x_j, i ≤ j, beside x, before it is scaled: up to 30 features. `project`=m
-    takes x of unit norm to m dimensions by a fixed Gaussian matrix of variance 1/m: for dense data of many features.
+        decide    s_k = (w_kᵀx⁺ + y_kᵀx⁺)/2;  logs s_ŷ = w_ŷᵀx⁺ alone, and whether z was known
+        bit r     beside the above  z' = Q_ŷ x⁺,  c = 1 + x⁺ᵀz';  y_ŷ += z'(r − y_ŷᵀx⁺)/c,  Q_ŷ −= z'z'ᵀ/c
+
+    Symbols: w_k and y_k weights, W and Y [K, d'], the constant's last; P_k and Q_k inverse covariances [K, d', d'],
+    I/λ at the start, above 191 features P − VᵀV with V [K, 32, d'] the changes not yet taken off P, `pending` of them
+    for each class, and `U` and `pending_settled` for Q; N_k `N`[K]; s_ŷ the decision's own score; η `eta`; λ `lam`,
+    where 0 means .03, or .1 above 200 features and for projections; M `shortlist`; b `bias`; f `floor`, for a log that
+    is to be judged off-policy. `sample` [64, d] has the first contexts, `bandwidth` their number and σ².
+
+    `expand`=quadratic puts all products x_i x_j, i ≤ j, beside x, before it is scaled: up to 30 features. `project`=p
+    takes x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p: for dense data of many features.
 
     Until its bit comes a decision's own score stands in for it, while its place in the covariance is taken at once: the
-    bounds narrow with every decision, not with every bit, so that a long delay does not repeat one class.
+    bounds narrow with every decision, not with every bit, so that a long delay does not repeat one class. The mean of
+    the scores matters only when bits are late: when all are in, both regressions are the same.
 
-    When all bits are in, w_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over what was played, whatever the order of the bits.
+    When all bits are in, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over what was played, whatever the order of the
+    bits.
 
-    Drift: a lasting fall of the reward (`drift`) resets every class, or one: P_k = I/λ, w_k = 0, N_k = 0. What a
-    decision logs is how often its class had been reset; a bit whose class was reset since is observed anew with it, by
-    the current w_ŷᵀx. `alarms` counts the resets, by class and at last of all.
+    Drift: a lasting fall of the reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
+    decision logs how often its class had been reset; a bit whose class was reset since is observed anew with it, by the
+    current w_ŷᵀx. `alarms` counts the resets, by class and at last of all.
 
-    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x leaves, to rounding and in any order, the model that had the
-    real bit at that place. With drift an alarm cannot be taken back, and the learner is not retractable.
+    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and so y_ŷ, leaves, to rounding and in any order, the model
+    that had the real bit at that place. With drift an alarm cannot be taken back, and the learner is not retractable.
 
     Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds take no matrix; one noise
     and one ridge for all classes; the constant entry.
 
     >>> from stream.learners import create
-    >>> learner = create("late-ucb", n_classes=3, n_features=2)
+    >>> learner = create("late-ucb", n_classes=3, n_features=2, expand="none")
     >>> x = np.array([3.0, 4.0])
     >>> first = learner.predict(x, u=0.5)
     >>> learner.observe(x, first)
@@ -277,7 +272,8 @@ class LateUcb(WatchingLearner):
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "classes whose bounds are computed", low=1, high=1e9),
         Parameter("bias", 0.3, "the constant entry behind x of unit norm", low=0.0, high=1e9),
-        Parameter("expand", "none", "products of features beside them", choices=("none", "quadratic")),
+        Parameter("expand", "rff", "features beside x: random ones, or products", choices=("none", "quadratic", "rff")),
+        Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
         Parameter("project", 0, "dimensions that x is projected to; 0: none", low=0, high=100_000),
         Parameter("floor", 0.0, "share of decisions played uniformly", low=0.0, high=1.0),
         DRIFT,
@@ -285,9 +281,10 @@ class LateUcb(WatchingLearner):
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
     retractable: ClassVar[bool] = True
-    observed: ClassVar[Mapping[str, Extent]] = dict.fromkeys(
-        ("P", "V", "pending", "N", "W"), Extent.ACTION
-    )  # W when the model has moved since the decision
+    observed: ClassVar[Mapping[str, Extent]] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
+        "sample": Extent.WHOLE,
+        "bandwidth": Extent.WHOLE,
+    }  # W when the model has moved since the decision
     log_kernel = staticmethod(log_of)
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 
@@ -307,61 +304,82 @@ class LateUcb(WatchingLearner):
         shortlist: int,
         bias: float,
         expand: str,
+        m: int,
         project: int,
         floor: float,
         drift: str,
     ) -> None:
-        size = features_of(n_features, expand, project) + 1
+        K, d = n_classes, n_features
+        m = m if expand == "rff" else 0
+        size = features_of(d, expand, m, project) + 1
         kind = PROJECTED if project else QUADRATIC if expand == "quadratic" else PLAIN
-        self.logged_size = project + (0 if drift == "off" else 1)
-        self.is_linear = kind == PLAIN
+        self.logged_size = project + (2 if m else 0) + (0 if drift == "off" else 1)
+        self.is_linear = kind == PLAIN and m == 0
         if lam == 0.0:
             lam = 0.1 if project or size - 1 > 200 else 0.03
+        regressions, block = 2 if m else 1, block_of(size)
         shapes = [
-            (COUNTS, n_classes + 1),
-            (n_classes, size),
-            (n_classes, size + block_of(size), size),
-            (n_features, project),
+            (COUNTS, K + 1),
+            (size, regressions * K),
+            (regressions, K, size + block, size),
+            (d, project),
+            (d, m),
+            (m,),
+            (SAMPLE if m else 0, d),
         ]
         # Not np.zeros: it leaves the pages to be made small, one by one, and reading across them costs more.
         model = np.full(SETTINGS + sum(int(np.prod(shape)) for shape in shapes), 0.0)
-        model[:SETTINGS] = (
-            lam, eta, shortlist, bias, kind, floor, DRIFTS.index(drift), n_classes, size, n_features,
+        model[:SAMPLED] = (
+            lam, eta, shortlist, bias, kind, floor, DRIFTS.index(drift), K, size, d, m, project,
         )  # fmt: skip
         starts = np.cumsum([SETTINGS, *(int(np.prod(shape)) for shape in shapes)])
-        counts, W, P, G = (
+        counts, weights, inverses, G, omega, phases, sample = (
             model[start : start + int(np.prod(shape))].reshape(shape)
             for start, shape in zip(starts[:-1], shapes, strict=True)
         )
-        P[:, np.arange(size), np.arange(size)] = 1.0 / lam
+        inverses[:, :, np.arange(size), np.arange(size)] = 1.0 / lam
         self.fingerprint = 0
         if project:
-            G[:] = projection(n_features, project, PROJECTION_SEED)
-            self.fingerprint = zlib.crc32(G.tobytes())
+            G[:] = projection(d, project, PROJECTION_SEED)
+        if m:
+            omega[:], phases[:] = random_waves(d, m, WAVES_SEED)
+        if project or m:
+            self.fingerprint = zlib.crc32(model[starts[3] : starts[6]].tobytes())
         arrays: dict[str, NDArray[Any]] = {
-            "W": W,
-            "P": P[:, :size],
-            "V": P[:, size:],
-            "pending": counts[PENDING, :n_classes],
-            "N": counts[WEIGHT, :n_classes],
+            "W": weights[:, :K].T,
+            "P": inverses[BELIEVED, :, :size],
+            "V": inverses[BELIEVED, :, size:],
+            "pending": counts[PENDING][BELIEVED, :K],
+            "N": counts[WEIGHT, :K],
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
+        if m:
+            arrays |= {
+                "Y": weights[:, K:].T,
+                "Q": inverses[SETTLED, :, :size],
+                "U": inverses[SETTLED, :, size:],
+                "pending_settled": counts[PENDING][SETTLED, :K],
+                "sample": sample,
+                "bandwidth": model[SAMPLED:SETTINGS],
+            }
+        else:
+            self.observed = {name: extent for name, extent in self.observed.items() if extent is not Extent.WHOLE}
         super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe))
 
     def state(self) -> State:
-        """The state, as copies, and a checksum of the projection, which follows from the parameters."""
+        """The state, as copies, and a checksum of the fixed random matrices, which follow from the parameters."""
         return {**super().state(), "fingerprint": self.fingerprint} if self.fingerprint else super().state()
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over a state made by `state()` of the same learner, sizes and parameters.
 
         Raises:
-            ValueError: it belongs to another projection.
+            ValueError: it belongs to other random matrices.
         """
         if int(state.get("fingerprint", 0)) != self.fingerprint:
             raise ValueError(
-                f"loading {self.name}: the state belongs to another projection (checksum {state.get('fingerprint')}, "
+                f"loading {self.name}: the state has other random matrices (checksum {state.get('fingerprint')}, "
                 f"here {self.fingerprint}); use the version of numpy that it was made with"
             )
         super().load(state)
@@ -381,7 +399,7 @@ class LateUcb(WatchingLearner):
         """The weights of x of unit norm, float64[K, d], as a copy; without the constant's.
 
         Raises:
-            NotImplementedError: x is expanded or projected.
+            NotImplementedError: x is expanded or projected, as by default.
         """
         if not self.is_linear:
             raise NotImplementedError(f"{self.name}: the scores are not linear in x; the weights are in state()")
@@ -390,18 +408,26 @@ class LateUcb(WatchingLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """The shortlist's nnz²/2 entries each, nnz rows twice, and a pass over one class's P."""
+        """The shortlist's nnz²/2 entries each, nnz rows twice, and a pass over one class's P; twice that with Q."""
         project, quadratic = int(parameters["project"]), parameters["expand"] == "quadratic"
-        size = features_of(n_features, str(parameters["expand"]), project) + 1
-        entries = project + 1 if project else (nnz + nnz * (nnz + 1) // 2 if quadratic else nnz) + 1
+        m = int(parameters["m"]) if parameters["expand"] == "rff" else 0
+        size = features_of(n_features, str(parameters["expand"]), m, project) + 1
+        own = project or (nnz + nnz * (nnz + 1) // 2 if quadratic else nnz)
+        entries, regressions = own + m + 1, 2 if m else 1
         listed = min(int(parameters["shortlist"]), n_classes)
-        projected = 3 * project * nnz
-        touched = n_classes * entries + listed * entries * entries // 2 + 2 * entries * size + size * size + projected
+        fixed = 3 * (project + m) * nnz
+        inverses = regressions * (2 * entries * size + size * size)
+        touched = regressions * n_classes * entries + listed * entries * entries // 2 + inverses + fixed
         return Cost(
             flops_per_event=2 * touched,
             bytes_per_event=8 * touched,
             state_bytes=8
-            * (n_classes * size * (size + block_of(size) + 1) + COUNTS * (n_classes + 1) + project * n_features),
+            * (
+                regressions * n_classes * size * (size + block_of(size) + 1)
+                + COUNTS * (n_classes + 1)
+                + (project + m) * n_features
+                + (m + SAMPLE * n_features if m else 0)
+            ),
         )
 
 
@@ -411,14 +437,14 @@ class DriftingLateUcb(LateUcb):
     retractable: ClassVar[bool] = False
 
 
-def features_of(n_features: int, expand: str, project: int) -> int:
+def features_of(n_features: int, expand: str, m: int, project: int) -> int:
     """How many features the regression has beside the constant.
 
     Raises:
         ParameterError: an expansion that is too large, or that is to be projected.
     """
-    if expand == "none":
-        return project or n_features
+    if expand != "quadratic":
+        return (project or n_features) + m
     if project:
         raise ParameterError("late-ucb: expand=quadratic and project exclude each other; leave one of them out")
     size = n_features + n_features * (n_features + 1) // 2
@@ -431,7 +457,15 @@ def features_of(n_features: int, expand: str, project: int) -> int:
 
 
 def projection(n_features: int, dimensions: int, seed: int) -> FloatArray:
-    """Gᵀ: independent N(0, 1/m) entries, float64[d, m]."""
+    """Gᵀ: independent N(0, 1/p) entries, float64[d, p]."""
     generator = np.random.Generator(np.random.PCG64(seed))
     G: FloatArray = generator.standard_normal((n_features, dimensions)) / sqrt(dimensions)
     return G
+
+
+def random_waves(n_features: int, m: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Independent N(0, 1) entries σω, float64[d, m], and β ~ U[0, 2π), float64[m]."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    omega: FloatArray = generator.standard_normal((n_features, m))
+    phases: FloatArray = generator.uniform(0.0, 2.0 * pi, m)
+    return omega, phases

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from stream.learners.base import Extent, KernelLearner
+from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.wire.codec import MalformedError
 from stream.wire.events import Decision, Drift, Features
@@ -33,26 +34,24 @@ from stream.wire.updates import (
 class Overlay:
     """Observes on top of a model, to be taken off again to the bit.
 
-    What an observe changes is copied before it does so for the first time: of a part of the state that has classes, the
-    action's; of one that has features, those of x; or all of it, as the learner declares in `observed`.
+    What an observe changes is copied before it does so for the first time, as the learner says in `observed_parts`: of
+    a part of the state that has classes, the action's; of one that has features, those of x; or all of it.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
         self._learner = learner
         self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # an array, an index into it, what stood there
-        self._kept: set[tuple[str, int]] = set()  # the parts that are kept, by their action; -1: the whole
+        self._kept: set[tuple[str, Any]] = set()  # the parts that are kept: of an action, or the whole
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Take note of a decision."""
-        for name, extent in self._learner.observed.items():
+        for name, index in self._learner.observed_parts(x, decision):
             array = self._learner.arrays[name]
-            if extent is Extent.FEATURES:
-                self._keep(array, x.indices)
-                continue
-            part = decision.action if extent is Extent.ACTION else -1
-            if (name, part) not in self._kept:
-                self._kept.add((name, part))
-                self._keep(array, part if extent is Extent.ACTION else ...)
+            if isinstance(index, np.ndarray | slice):
+                self._keep(array, index)
+            elif (name, index) not in self._kept:
+                self._kept.add((name, index))
+                self._keep(array, index)
         self._learner.observe(x, decision)
 
     def take_off(self) -> None:

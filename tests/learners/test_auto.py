@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stream.learners import ParameterError, create
-from stream.learners.auto import choose
+from stream.learners.auto import choose, defaults_for
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,12 @@ from stream.learners.auto import choose
         (10, 64, 8.01, "late-ucb", {}, "few and dense"),
         (9, 400, 25.0, "stack-igw", {}, "sparse"),
         (9, 400, None, "late-ucb", {}, "few"),
-        (10, 511, None, "late-ucb", {}, "few"),
+        (10, 447, None, "late-ucb", {}, "few"),
+        (10, 447, 300.0, "late-ucb", {}, "few and dense"),
+        (10, 448, 300.0, "late-ucb", {"project": 256}, "many and dense"),
+        (10, 448, None, "late-ucb", {"expand": "none"}, "few"),
+        (10, 511, None, "late-ucb", {"expand": "none"}, "few"),
+        (40, 400, 300.0, "late-ucb", {"expand": "none"}, "few and dense"),
         (10, 512, None, "stack-igw", {}, "many"),
         (10, 512, 300.0, "late-ucb", {"project": 256}, "many and dense"),
         (10, 784, 150.0, "late-ucb", {"project": 256}, "many and dense"),
@@ -39,7 +44,15 @@ def test_the_learner_of_a_size(
 
 @pytest.mark.parametrize(("n_features", "mean_nnz"), [(64, 33.0), (64, 2.0), (400, None), (784, 700.0)])
 def test_where_updates_must_be_taken_back_it_is_late_ucb(n_features: int, mean_nnz: float | None) -> None:
-    assert choose(10, n_features, mean_nnz, correctable=True).learner == "late-ucb"
+    choice = choose(10, n_features, mean_nnz, correctable=True)
+    assert choice.learner == "late-ucb"
+    assert (choice.parameters == {"expand": "none"}) == (mean_nnz == 2.0)
+
+
+def test_a_named_learner_has_no_random_features_on_sparse_data() -> None:
+    assert defaults_for("late-ucb", 400, 25.0) == {"expand": "none"}
+    assert defaults_for("late-ucb", 64, 33.0) == defaults_for("late-ucb", 400, None) == {}
+    assert defaults_for("stack-igw", 400, 25.0) == {}
 
 
 @pytest.mark.parametrize(

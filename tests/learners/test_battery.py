@@ -44,6 +44,8 @@ VARIANTS = {
         for name in ("late-ucb", "igw-logistic", "stack-igw")
     },
     "late-ucb quadratic": Case("late-ucb", {"expand": "quadratic", "shortlist": 2}),
+    "late-ucb plain": Case("late-ucb", {"expand": "none"}),
+    "late-ucb plain, projected": Case("late-ucb", {"expand": "none", "project": 5, "drift": "off"}),
     "late-ucb projected": Case("late-ucb", {"project": 5, "drift": "off"}),
     "late-ucb of many features": Case("late-ucb", n_features=140, long_run_events=5_000),
     "late-ucb with a floor": Case("late-ucb", {"floor": 0.2}),

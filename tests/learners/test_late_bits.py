@@ -1,5 +1,6 @@
 """The learners for late bits beside their naive transcriptions, and what is declared of them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from stream.learners import Learner, ParameterError, check_parameters, create, registered
-from stream.learners.late_ucb import PROJECTION_SEED, LateUcb, projection
-from stream.learners.late_ucb_kernels import BLOCK
+from stream.learners.late_ucb import PROJECTION_SEED, WAVES_SEED, projection, random_waves
+from stream.learners.random_features_kernels import cosines, median_of_distances
+from stream.learners.symmetric_kernels import BLOCK
 from stream.task.settings import TaskSettings
 from stream.wire.events import Decision, Features, FloatArray
 from tests.learners.agreement import DELAYS, Round, assert_agree, delays, rounds_of
@@ -20,26 +22,56 @@ LATE = ("late-ucb", "igw-logistic", "stack-igw")
 
 Naive = NaiveLateUcb | NaiveIgwLogistic | NaiveStackIgw
 
+
+def waves(d: int, m: int = 64) -> tuple[FloatArray, FloatArray]:
+    """σω [m, d] and β [m] as the learner has them."""
+    omega, phases = random_waves(d, m, WAVES_SEED)
+    return omega.T, phases
+
+
+def of_projection(p: int) -> FloatArray:
+    """G [p, D] as the learner has it."""
+    return projection(D, p, PROJECTION_SEED).T
+
+
 CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
-    "late-ucb": ("late-ucb", {}, lambda: NaiveLateUcb(K, D, drift="global")),
+    "late-ucb": ("late-ucb", {}, lambda: NaiveLateUcb(K, D, waves=waves(D), drift="global")),
     "late-ucb, parameters": (
         "late-ucb",
-        {"lam": 0.5, "eta": 0.4, "shortlist": 3, "bias": 0.7, "drift": "off"},
-        lambda: NaiveLateUcb(K, D, lam=0.5, eta=0.4, shortlist=3, bias=0.7),
+        {"lam": 0.5, "eta": 0.4, "shortlist": 3, "bias": 0.7, "m": 30, "drift": "off"},
+        lambda: NaiveLateUcb(K, D, lam=0.5, eta=0.4, shortlist=3, bias=0.7, waves=waves(D, 30)),
     ),
-    "late-ucb, no shortlist": ("late-ucb", {"shortlist": 99}, lambda: NaiveLateUcb(K, D, shortlist=99, drift="global")),
-    "late-ucb, floor": ("late-ucb", {"floor": 0.3}, lambda: NaiveLateUcb(K, D, floor=0.3, drift="global")),
+    "late-ucb, no shortlist": (
+        "late-ucb",
+        {"shortlist": 99},
+        lambda: NaiveLateUcb(K, D, shortlist=99, waves=waves(D), drift="global"),
+    ),
+    "late-ucb, floor": (
+        "late-ucb",
+        {"floor": 0.3},
+        lambda: NaiveLateUcb(K, D, floor=0.3, waves=waves(D), drift="global"),
+    ),
+    "late-ucb, projected": (
+        "late-ucb",
+        {"project": 5},
+        lambda: NaiveLateUcb(K, D, lam=0.1, G=of_projection(5), waves=waves(D), drift="global"),
+    ),
+    "late-ucb, drift of a class": (
+        "late-ucb",
+        {"drift": "class"},
+        lambda: NaiveLateUcb(K, D, waves=waves(D), drift="class"),
+    ),
+    "late-ucb, plain": ("late-ucb", {"expand": "none"}, lambda: NaiveLateUcb(K, D, drift="global")),
+    "late-ucb, plain, projected": (
+        "late-ucb",
+        {"expand": "none", "project": 5},
+        lambda: NaiveLateUcb(K, D, lam=0.1, G=of_projection(5), drift="global"),
+    ),
     "late-ucb, quadratic": (
         "late-ucb",
         {"expand": "quadratic"},
         lambda: NaiveLateUcb(K, D, expand="quadratic", drift="global"),
     ),
-    "late-ucb, projected": (
-        "late-ucb",
-        {"project": 5},
-        lambda: NaiveLateUcb(K, D, lam=0.1, G=projection(D, 5, PROJECTION_SEED).T, drift="global"),
-    ),
-    "late-ucb, drift of a class": ("late-ucb", {"drift": "class"}, lambda: NaiveLateUcb(K, D, drift="class")),
     "igw-logistic": ("igw-logistic", {}, lambda: NaiveIgwLogistic(K, D, drift="global")),
     "igw-logistic, parameters": (
         "igw-logistic",
@@ -52,6 +84,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Naive]]] = {
         lambda: NaiveIgwLogistic(K, D, drift="class"),
     ),
     "stack-igw": ("stack-igw", {}, lambda: NaiveStackIgw(K, D, drift="global")),
+    "stack-igw, 32 dimensions": ("stack-igw", {"vectors": 32}, lambda: NaiveStackIgw(K, D, vectors=32, drift="global")),
+    "stack-igw, no vectors": ("stack-igw", {"vectors": 0}, lambda: NaiveStackIgw(K, D, vectors=0, drift="global")),
     "stack-igw, drift of a class": ("stack-igw", {"drift": "class"}, lambda: NaiveStackIgw(K, D, drift="class")),
 }
 
@@ -82,7 +116,7 @@ def test_agrees_with_the_transcription_at_every_round(case: str, data: str, late
     assert_same_models(learner, oracle)
 
 
-@pytest.mark.parametrize("late", [0, 40])
+@pytest.mark.parametrize("late", [0, 30])
 @pytest.mark.parametrize(("drift", "data"), [("global", "all change"), ("class", "two change")])
 @pytest.mark.parametrize("name", LATE)
 def test_agrees_with_the_transcription_when_classes_change_their_names(
@@ -91,7 +125,7 @@ def test_agrees_with_the_transcription_when_classes_change_their_names(
     size = 1_600
     learner = create(name, n_classes=K, n_features=D, drift=drift)
     makers: dict[str, Callable[..., Naive]] = {
-        "late-ucb": NaiveLateUcb,
+        "late-ucb": functools.partial(NaiveLateUcb, waves=waves(D)),
         "igw-logistic": NaiveIgwLogistic,
         "stack-igw": NaiveStackIgw,
     }
@@ -103,6 +137,49 @@ def test_agrees_with_the_transcription_when_classes_change_their_names(
     assert_same_models(learner, oracle)
     unmoved = create(name, n_classes=K, n_features=D, drift="off")
     assert mistakes < mistakes_of(unmoved, events(data, size), late)
+
+
+def texts(size: int, d: int, seed: int = 12) -> list[Round]:
+    """Words of few topics; a class has two of them, and some words are frequent."""
+    rng = np.random.default_rng(seed)
+    topics = rng.gamma(0.1, size=(2 * K, d)) + 0.02 * rng.gamma(0.5, size=d)
+    topics /= topics.sum(axis=1, keepdims=True)
+    topic = rng.integers(2 * K, size=size)
+    X = np.array([rng.multinomial(25, topics[t]) for t in topic]).astype(np.float64)
+    return rounds_of(X, topic % K, rng)
+
+
+@pytest.mark.parametrize("late", [0, 100, 300])
+@pytest.mark.parametrize(("d", "rows_max"), [(160, 32_768), (160, 90)])
+def test_word_vectors_are_those_of_the_transcription(
+    d: int, rows_max: int, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stream.learners.stack_igw.ROWS_MAX", rows_max)
+    learner, oracle = create("stack-igw", n_classes=K, n_features=d), NaiveStackIgw(K, d, drift="global")
+    assert oracle.words is not None
+    oracle.words.rows_max = rows_max
+    assert_agree(learner, oracle, texts(1_150, d), np.full(1_150, late))
+    assert oracle.closest > 1e-12
+    assert np.asarray(learner.state()["words"]).tolist() == [min(rows_max, oracle.words.has_row.sum()), 4.0, 1.0]
+    assert np.count_nonzero(oracle.words.V.any(axis=0)) == 64
+    assert_same_models(learner, oracle)
+
+
+def test_the_state_has_the_vectors_in_use_alone() -> None:
+    learner, other = (create("stack-igw", n_classes=3, n_features=20_000) for _ in range(2))
+    spare = learner.state()
+    assert np.shape(spare["vectors"]) == (0, 128)
+    for event in texts(300, 200):
+        x = Features(np.flatnonzero(event.x).astype(np.int32) * 100, event.x[np.flatnonzero(event.x)])
+        decision = learner.predict(x, event.u)
+        learner.observe(x, decision)
+        learner.update(x, decision, int(decision.action == event.label % 3))
+    state = learner.state()
+    assert 100 < np.shape(state["vectors"])[0] <= 200
+    other.load(state)
+    for found in (other.state(), learner.state_into(spare)):
+        for name, value in state.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def mistakes_of(learner: Learner, rounds: list[Round], late: int) -> int:
@@ -130,6 +207,12 @@ def assert_same_models(learner: Learner, oracle: Naive) -> None:
         assert_close(inverses_of(learner), np.linalg.inv(oracle.A))
         np.testing.assert_array_equal(state["P"], state["P"].transpose(0, 2, 1))
         assert_close(state["N"], oracle.N)
+        if oracle.m:
+            assert_close(state["Y"], oracle.y)
+            assert_close(inverses_of(learner, "Q", "U", "pending_settled"), np.linalg.inv(oracle.B))
+            np.testing.assert_array_equal(state["Q"], state["Q"].transpose(0, 2, 1))
+            assert_close(state["bandwidth"], np.array([64.0, oracle.sigma_sq]))
+            assert not state["sample"].any()
         return
     assert_close(state["W"], oracle.W)
     assert_close(state["A"], oracle.A)
@@ -140,26 +223,59 @@ def assert_same_models(learner: Learner, oracle: Naive) -> None:
             ("totals", [oracle.m, oracle.n, oracle.settled]),
         ):  # fmt: skip
             assert_close(state[ours], np.asarray(theirs), ours)
+        if oracle.words is not None:
+            assert_close(vectors_of(learner), oracle.words.V)
+            assert_close(state["centroids"].T, oracle.words.C)
+            assert_close(state["b"].T, oracle.words.b)
+            assert_close(state["R"], oracle.words.R)
 
 
-def inverses_of(learner: Learner) -> NDArray[np.float64]:
+def vectors_of(learner: Learner) -> FloatArray:
+    """V [d, m] of a state that keeps it as two slots and a basis."""
+    state = {name: np.asarray(value) for name, value in learner.state().items()}
+    m, refreshes = state["basis"].shape[0], int(state["words"][1])
+    first = m * (1 - refreshes % 2)
+    V = np.zeros((learner.n_features, m))
+    for i in np.flatnonzero((state["row"] > 0) & (state["stamp"] >= refreshes - 1)):
+        V[i] = state["basis"].T @ state["vectors"][int(state["row"][i]) - 1, first : first + m]
+    return V
+
+
+def inverses_of(learner: Learner, matrix: str = "P", changes: str = "V", pending: str = "pending") -> FloatArray:
     """P − VᵀV of every class."""
     state = {name: np.asarray(value) for name, value in learner.state().items()}
-    kept = [V[: int(count)] for V, count in zip(state["V"], state["pending"], strict=True)]
-    return np.array([P - V.T @ V for P, V in zip(state["P"], kept, strict=True)])
+    kept = [V[: int(count)] for V, count in zip(state[changes], state[pending], strict=True)]
+    return np.array([P - V.T @ V for P, V in zip(state[matrix], kept, strict=True)])
 
 
-def ridge(played: list[tuple[Features, int, int]], lam: float, bias: float, d: int, classes: int) -> FloatArray:
-    """w_k = A_k⁻¹ Σ r x by one solve per class."""
-    W = np.zeros((classes, d + 1))
-    for k in range(classes):
-        rows = np.zeros((sum(action == k for _, action, _ in played), d + 1))
-        bits = np.array([reward for _, action, reward in played if action == k], dtype=np.float64)
-        for row, x in zip(rows, (x for x, action, _ in played if action == k), strict=True):
-            row[x.indices] = x.values / np.linalg.norm(x.values)
-            row[d] = bias
-        W[k] = np.linalg.solve(lam * np.eye(d + 1) + rows.T @ rows, rows.T @ bits)
+def ridge(learner: Learner, played: list[tuple[Features, Decision, int]]) -> FloatArray:
+    """w_k = A_k⁻¹ Σ r x by one solve per class, with x as the regressions see it."""
+    state, d = learner.state(), learner.n_features
+    with_waves = "Y" in state
+    naive = NaiveLateUcb(learner.n_classes, d, waves=waves(d) if with_waves else None)
+    naive.sigma_sq = float(np.asarray(state["bandwidth"])[1]) if with_waves else 0.0
+    lam = 0.03 if naive.size <= 201 else 0.1
+    rows, bits = [], []
+    for x, decision, reward in played:
+        dense = np.zeros(d)
+        dense[x.indices] = x.values
+        rows.append(naive.features(dense, with_waves and bool(decision.logged[1]))[0])
+        bits.append([reward if decision.action == k else 0.0 for k in range(learner.n_classes)])
+    X, r, W = np.array(rows), np.array(bits), np.zeros((learner.n_classes, naive.size))
+    for k in range(learner.n_classes):
+        mine = X[[decision.action == k for _, decision, _ in played]]
+        W[k] = np.linalg.solve(lam * np.eye(naive.size) + mine.T @ mine, X.T @ r[:, k])
     return W
+
+
+def assert_ridge(learner: Learner, played: list[tuple[Features, Decision, int]], within: float) -> None:
+    """The weights, and those of the regression of settled bits, are the ridge regression of the bits."""
+    state, expected = learner.state(), ridge(learner, played)
+    for name in ("W", "Y") if "Y" in state else ("W",):
+        assert np.abs(np.asarray(state[name]) - expected).max() <= within, name
+
+
+each_expansion = pytest.mark.parametrize("expand", ["none", "rff"])
 
 
 def sparse_events(size: int, d: int, seed: int) -> list[tuple[Features, int, float]]:
@@ -173,65 +289,66 @@ def sparse_events(size: int, d: int, seed: int) -> list[tuple[Features, int, flo
     return made
 
 
-def test_late_ucb_is_the_ridge_regression_of_the_bits_in_whatever_order_they_come() -> None:
-    learner = create("late-ucb", n_classes=5, n_features=12, drift="off")
+@each_expansion
+def test_late_ucb_is_the_ridge_regression_of_the_bits_in_whatever_order_they_come(expand: str) -> None:
+    learner = create("late-ucb", n_classes=5, n_features=12, drift="off", expand=expand)
     rng = np.random.default_rng(3)
     waiting: list[tuple[Features, Decision, int]] = []
     played = []
     for x, label, u in sparse_events(2_000, 12, seed=1):
         decision = learner.predict(x, u)
         learner.observe(x, decision)
-        played.append((x, decision.action, int(decision.action == label)))
-        waiting.append((x, decision, played[-1][2]))
+        played.append((x, decision, int(decision.action == label)))
+        waiting.append(played[-1])
         if len(waiting) > 300:
             learner.update(*waiting.pop(int(rng.integers(len(waiting)))))
     for event in waiting:
         learner.update(*event)
-    np.testing.assert_allclose(np.asarray(learner.state()["W"]), ridge(played, 0.03, 0.3, 12, 5), atol=2e-9)
+    assert_ridge(learner, played, within=5e-9)
 
 
-def test_ten_thousand_bits_taken_back_leave_the_model_of_the_real_bits() -> None:
+@each_expansion
+def test_ten_thousand_bits_taken_back_leave_the_model_of_the_real_bits(expand: str) -> None:
     size = 10_000
     made = sparse_events(size, 8, seed=2)
-    late = create("late-ucb", n_classes=5, n_features=8, drift="off")
+    late = create("late-ucb", n_classes=5, n_features=8, drift="off", expand=expand)
     assert late.retractable
-    played, decisions = [], []
+    played = []
     for x, label, u in made:
         decision = late.predict(x, u)
         late.observe(x, decision)
         late.update(x, decision, 0)
-        decisions.append(decision)
-        played.append((x, decision.action, int(decision.action == label)))
+        played.append((x, decision, int(decision.action == label)))
     for t in np.random.default_rng(4).permutation(size):
-        assert late.retract(played[t][0], decisions[t], 0, 1)
+        assert late.retract(*played[t][:2], 0, 1)
     for t in np.random.default_rng(5).permutation(size):
-        late.retract(played[t][0], decisions[t], 1, played[t][2])
-    assert np.abs(np.asarray(late.state()["W"]) - ridge(played, 0.03, 0.3, 8, 5)).max() <= 1e-8
+        late.retract(*played[t][:2], 1, played[t][2])
+    assert_ridge(late, played, within=1e-8)
 
 
-def test_bits_are_taken_back_while_changes_of_a_large_p_are_kept_apart() -> None:
-    d, size = 140, 200
-    late = create("late-ucb", n_classes=3, n_features=d, drift="off")
-    waiting, played = [], []
+@each_expansion
+def test_bits_are_taken_back_while_changes_of_a_large_p_are_kept_apart(expand: str) -> None:
+    d, size = 200, 200
+    late = create("late-ucb", n_classes=3, n_features=d, drift="off", expand=expand)
+    played = []
     for x, label, u in sparse_events(size, d, seed=9):
         decision = late.predict(x, u)
         late.observe(x, decision)
         late.update(x, decision, 0)
-        played.append((x, decision.action, int(decision.action == label)))
-        waiting.append(decision)
-        if len(waiting) > 60:
-            x, _, reward = played[t := len(played) - 61]
-            late.retract(x, waiting[t], 0, reward)
+        played.append((x, decision, int(decision.action == label)))
+        if len(played) > 60:
+            x, decision, reward = played[-61]
+            late.retract(x, decision, 0, reward)
     assert np.asarray(late.state()["pending"]).any()
-    for (x, _, reward), decision in zip(played[-60:], waiting[-60:], strict=True):
+    for x, decision, reward in played[-60:]:
         late.retract(x, decision, 0, reward)
     assert sum(reward for _, _, reward in played) > 20
-    assert np.abs(np.asarray(late.state()["W"]) - ridge(played, 0.03, 0.3, d, 3)).max() <= 1e-8
+    assert_ridge(late, played, within=1e-8)
 
 
 def test_p_does_not_drift_from_a_fresh_solve() -> None:
     """Ten thousand events; `benchmarks/late_bits_speed.py --inverses` takes 10⁵."""
-    learner = create("late-ucb", n_classes=5, n_features=12, drift="off")
+    learner = create("late-ucb", n_classes=5, n_features=12, drift="off", expand="none")
     A = np.array([0.03 * np.eye(13)] * 5)
     for x, label, u in sparse_events(10_000, 12, seed=7):
         decision = learner.predict(x, u)
@@ -252,7 +369,8 @@ def test_a_large_p_whose_changes_are_kept_apart_is_that_of_the_transcription(nnz
     rng = np.random.default_rng(8)
     X = np.array([rng.normal(size=d) * (rng.permutation(d) < nnz) for _ in range(size)])
     rounds = rounds_of(X, (X[:, ::3] @ rng.normal(size=(47, classes))).argmax(axis=1), rng)
-    learner, oracle = create("late-ucb", classes, d), NaiveLateUcb(classes, d, drift="global")
+    learner = create("late-ucb", classes, d)
+    oracle = NaiveLateUcb(classes, d, lam=0.1, waves=waves(d), drift="global")
     assert_agree(learner, oracle, rounds, delays("after 5 rounds", size, rng))
     assert oracle.closest > 1e-12
     waiting = np.asarray(learner.state()["pending"])
@@ -279,26 +397,39 @@ def test_observe_believes_the_decisions_own_score_when_the_model_has_moved_since
     decision = learner.predict(x, 0.5)
     learner.observe(x, decision)
     learner.update(x, decision, 1)
-    before = learner.weights()
+    before = np.asarray(learner.state()["W"])
     learner.observe(x, early)
-    assert np.all(np.abs(learner.weights()[0]) < np.abs(before[0]))
+    after = np.asarray(learner.state()["W"])
+    moved = before[0] != 0.0
+    assert moved.any()
+    assert np.all(np.abs(after[0][moved]) < np.abs(before[0][moved]))
 
 
 @pytest.mark.parametrize("name", LATE)
 def test_defaults_are_those_of_the_measurements(name: str) -> None:
     assert check_parameters(name, {}) == {
         "late-ucb": {
-            "lam": 0.0, "eta": 0.1, "shortlist": 4, "bias": 0.3, "expand": "none", "project": 0, "floor": 0.0,
-            "drift": "global",
+            "lam": 0.0, "eta": 0.1, "shortlist": 4, "bias": 0.3, "expand": "rff", "m": 64, "project": 0,
+            "floor": 0.0, "drift": "global",
         },
         "igw-logistic": {"scale": 300.0, "step": 2.0, "others": 0.3, "bias": 0.1, "drift": "global"},
-        "stack-igw": {"scale": 300.0, "step": 2.0, "others": 0.3, "bonus": 2.5, "bias": 0.1, "drift": "global"},
+        "stack-igw": {"scale": 300.0, "step": 2.0, "others": 0.3, "bonus": 2.5, "bias": 0.1, "vectors": 64,
+            "drift": "global",
+        },
     }[name]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("n_features", "parameters", "lam"),
-    [(200, {}, 0.03), (201, {}, 0.1), (19, {"expand": "quadratic"}, 0.1), (9, {"project": 4}, 0.1), (9, {"lam": 2}, 2)],
+    [
+        (200, {"expand": "none"}, 0.03),
+        (201, {"expand": "none"}, 0.1),
+        (136, {}, 0.03),
+        (137, {}, 0.1),
+        (19, {"expand": "quadratic"}, 0.1),
+        (9, {"project": 4}, 0.1),
+        (9, {"lam": 2}, 2),
+    ],
 )
 def test_the_ridge_grows_with_the_features(n_features: int, parameters: dict[str, Any], lam: float) -> None:
     P = np.asarray(create("late-ucb", 2, n_features, **parameters).state()["P"])
@@ -339,18 +470,45 @@ def test_late_bits_are_taken_back_by_late_ucb_without_drift_which_is_then_the_de
             TaskSettings(name, 3, 4, on_expiry="negative", late="correct").make_learner()
 
 
-def test_a_state_of_another_projection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", ["PROJECTION_SEED", "WAVES_SEED"])
+def test_a_state_of_other_random_matrices_is_refused(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     state = create("late-ucb", 3, 9, project=4).state()
     create("late-ucb", 3, 9, project=4).load(state)
-    monkeypatch.setattr("stream.learners.late_ucb.PROJECTION_SEED", 7)
-    with pytest.raises(ValueError, match="another projection"):
+    monkeypatch.setattr(f"stream.learners.late_ucb.{seed}", 7)
+    with pytest.raises(ValueError, match="other random matrices"):
         create("late-ucb", 3, 9, project=4).load(state)
 
 
-def test_the_projection_is_the_same_in_every_run() -> None:
+def test_the_random_matrices_are_the_same_in_every_run() -> None:
     np.testing.assert_allclose(projection(3, 4, PROJECTION_SEED)[0], GOLDEN_PROJECTION, rtol=1e-15)
-    learner = create("late-ucb", 2, 3, project=4)
-    assert isinstance(learner, LateUcb)
+    omega, phases = random_waves(3, 4, WAVES_SEED)
+    np.testing.assert_allclose(omega[0], GOLDEN_OMEGA, rtol=1e-15)
+    np.testing.assert_allclose(phases, GOLDEN_PHASES, rtol=1e-15)
+
+
+def test_the_cosines_are_those_of_numpy() -> None:
+    angles = np.concatenate((np.linspace(-40.0, 40.0, 10_001), [1e6, -1e6, 1e300]))
+    ours = angles.copy()
+    cosines(ours, 0.5)
+    np.testing.assert_allclose(ours[:-3], 0.5 * np.cos(angles[:-3]), atol=1e-14)
+    np.testing.assert_allclose(ours[-3:-1], 0.5 * np.cos(angles[-3:-1]), atol=1e-9)
+    assert abs(ours[-1]) <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]], 18.0),
+        ([[1.0], [1.0], [1.0]], 1.0),
+        ([[0.0], [1e200], [-1e200]], 1.0),
+        ([[0.0], [1.0], [2.0], [np.inf]], np.inf),
+    ],
+)
+def test_the_bandwidth_is_the_median_of_all_distances_or_one(sample: list[list[float]], expected: float) -> None:
+    found = median_of_distances(np.array(sample))
+    assert found == (expected if np.isfinite(expected) else 1.0)
 
 
 GOLDEN_PROJECTION = [0.78893471724497, 0.5893363460701462, 0.15525493273757798, -0.19295008626568377]
+GOLDEN_OMEGA = [0.3512830613637772, 1.4521482299909905, -1.2704774683188607, 0.07702691303814106]
+GOLDEN_PHASES = [2.412061893283977, 3.8039165786690643, 4.6936495996146, 3.7686259352113862]

@@ -90,36 +90,50 @@ class NaiveLateUcb:
         shortlist: int = 4,
         bias: float = 0.3,
         expand: str = "none",
+        waves: tuple[FloatArray, FloatArray] | None = None,
         G: FloatArray | None = None,
         floor: float = 0.0,
         drift: str = "off",
     ) -> None:
+        """Take the random matrices: G [p, d]; for random features σω [m, d] and β [m]."""
         self.K, self.lam, self.eta, self.M, self.b, self.f = K, lam, eta, shortlist, bias, floor
         self.expand, self.G, self.d = expand, G, d
-        self.size = 1 + (G.shape[0] if G is not None else d + d * (d + 1) // 2 if expand == "quadratic" else d)
-        self.A = np.array([lam * np.eye(self.size)] * K)
-        self.w = np.zeros((K, self.size))
+        self.omega, self.beta = waves or (np.zeros((0, d)), np.zeros(0))
+        self.m = self.beta.size
+        own = G.shape[0] if G is not None else d + d * (d + 1) // 2 if expand == "quadratic" else d
+        self.size = own + self.m + 1
+        self.A, self.B = np.array([lam * np.eye(self.size)] * K), np.array([lam * np.eye(self.size)] * K)
+        self.w, self.y = np.zeros((K, self.size)), np.zeros((K, self.size))
         self.N = np.zeros(K)
+        self.first: list[FloatArray] = []
+        self.sigma_sq = 0.0
         self.drift = Drift(K, drift)
         self.closest = np.inf
-        self.epochs: dict[int, int] = {}  # by the identity of what was logged
+        self.kept: dict[int, tuple[int, float, bool]] = {}  # epoch, w·x, z known: by the identity of what was logged
 
-    def features(self, x: FloatArray) -> FloatArray:
+    def features(self, x: FloatArray, known: bool) -> tuple[FloatArray, float]:
+        """x⁺ and its squared length, where x of unit norm is exact: the number of decisions makes ties."""
+        raw = x
         if self.expand == "quadratic":
             x = np.array([*x, *(x[i] * x[j] for i in range(self.d) for j in range(i, self.d))])
         x = unit(x)
+        length_sq = float(np.any(x != 0))
         if self.G is not None:
             x = self.G @ x
-        return np.array([*x, self.b])
-
-    def squared_length(self, x: FloatArray) -> float:
-        """Of unit norm are all x but 0; said exactly, since the number of decisions makes ties."""
-        return (float(x[:-1] @ x[:-1]) if self.G is not None else float(np.any(x[:-1] != 0))) + self.b * self.b
+            length_sq = float(x @ x)
+        if self.m == 0:
+            return np.array([*x, self.b]), length_sq + self.b**2
+        z = np.zeros(self.m)
+        if known:
+            z = np.sqrt(2 / self.m) * np.cos(self.omega @ raw / np.sqrt(self.sigma_sq) + self.beta)
+        return np.array([*(x / np.sqrt(2)), *(z / np.sqrt(2)), self.b]), length_sq / 2 + float(z @ z) / 2 + self.b**2
 
     def predict(self, x: FloatArray, u: float) -> Logged:
-        x = self.features(x)
-        s = np.array([float(self.w[k] @ x) for k in range(self.K)])
-        width = self.eta * self.squared_length(x)
+        known = self.sigma_sq > 0
+        x, length_sq = self.features(x, known)
+        own = np.array([float(self.w[k] @ x) for k in range(self.K)])
+        s = np.array([(own[k] + float(self.y[k] @ x)) / 2 for k in range(self.K)]) if self.m else own
+        width = self.eta * length_sq
         rough = np.array([s[k] + sqrt(width / (self.lam + self.N[k] / self.size)) for k in range(self.K)])
         listed = sorted(sorted(range(self.K), key=lambda k: (-rough[k], k))[: self.M])
         bounds = np.full(self.K, -np.inf)
@@ -135,27 +149,37 @@ class NaiveLateUcb:
         p[best] += 1 - self.f
         action = sample(p, u)
         logged = Logged(action, best_of(s), float(p[action]), s)
-        self.epochs[id(logged)] = self.drift.resets[action]
+        self.kept[id(logged)] = self.drift.resets[action], float(own[action]), known
         return logged
 
     def observe(self, x: FloatArray, logged: Logged) -> None:
-        x, a = self.features(x), logged.action
-        self._take_in(x, a, float(logged.scores[a]))
+        _, believed, known = self.kept[id(logged)]
+        self._take_in(*self.features(x, known), logged.action, believed)
+        if self.m and len(self.first) < 64:
+            self.first.append(x)
+            if len(self.first) == 64:
+                pairs = [float((a - b) @ (a - b)) for i, a in enumerate(self.first) for b in self.first[:i]]
+                self.sigma_sq = float(np.median(pairs)) or 1.0
 
-    def _take_in(self, x: FloatArray, a: int, believed: float) -> None:
-        self.N[a] += self.squared_length(x)
+    def _take_in(self, x: FloatArray, length_sq: float, a: int, believed: float) -> None:
+        self.N[a] += length_sq
         self.A[a] += np.outer(x, x)
         self.w[a] += (believed - float(self.w[a] @ x)) * np.linalg.solve(self.A[a], x)
 
     def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
-        features, a = self.features(x), logged.action
-        believed = float(logged.scores[a])
-        if self.epochs.pop(id(logged)) != self.drift.resets[a]:
-            believed = float(self.w[a] @ features)
-            self._take_in(features, a, believed)
-        self.w[a] += (reward - believed) * np.linalg.solve(self.A[a], features)
+        epoch, believed, known = self.kept.pop(id(logged))
+        (x, length_sq), a = self.features(x, known), logged.action
+        if epoch != self.drift.resets[a]:
+            believed = float(self.w[a] @ x)
+            self._take_in(x, length_sq, a, believed)
+        self.w[a] += (reward - believed) * np.linalg.solve(self.A[a], x)
+        if self.m:
+            lead = reward - float(self.y[a] @ x)
+            self.B[a] += np.outer(x, x)
+            self.y[a] += lead * np.linalg.solve(self.B[a], x)
         for k in self.drift.hear(a, reward):
             self.A[k], self.w[k], self.N[k] = self.lam * np.eye(self.size), 0.0, 0.0
+            self.B[k], self.y[k] = self.lam * np.eye(self.size), 0.0
 
     def weights(self) -> FloatArray:
         return np.asarray(self.w[:, : self.d])
@@ -219,29 +243,112 @@ def mar(z: FloatArray) -> FloatArray:
     return np.array([z_k - (top if z_k < top else second) for z_k in z])
 
 
+MASK = (1 << 64) - 1
+
+
+def hashed(feature: int, column: int) -> float:
+    """A number in (−½, ½) of a feature and a column."""
+    h = (feature * 64 + column + 0x9E3779B97F4A7C15) & MASK
+    h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & MASK
+    h ^= h >> 31
+    return ((h >> 11) + 0.5) / (1 << 53) - 0.5
+
+
+class NaiveWordVectors:
+    """Vectors of all features with a row, refreshed as a whole."""
+
+    def __init__(self, K: int, d: int, m: int) -> None:
+        self.K, self.m = K, m
+        self.V, self.G = np.zeros((d, m)), np.zeros((d, m))
+        self.has_row = np.zeros(d, dtype=bool)
+        self.rows_max = 32_768
+        self.on = False
+        self.R, self.b = np.array([np.eye(m + 1) / 0.3] * K), np.zeros((K, m + 1))
+        self.C = np.zeros((K, m))
+
+    def embed(self, x: FloatArray) -> FloatArray:
+        return np.asarray(self.V.T @ (x * self.has_row))
+
+    def signals(self, x: FloatArray) -> FloatArray:
+        """c', mar(c'), t and mar(t) [4, K]."""
+        if not self.on:
+            return np.zeros((4, self.K))
+        e = unit(self.embed(x))
+        c = np.array([float(e @ unit(self.C[k])) for k in range(self.K)])
+        t = np.array([float(self.b[k] @ [*e, 0.3]) for k in range(self.K)])
+        return np.array([c, mar(c), t, mar(t)])
+
+    def observe(self, x: FloatArray, df: FloatArray, n: int, C: FloatArray) -> None:
+        """Take in the x of a decision; df and n count it already."""
+        self.G += np.outer(x * self.has_row, self.embed(x))
+        for i in np.flatnonzero((df == 3) & (x != 0)):
+            if self.has_row.sum() < self.rows_max:
+                self.has_row[i] = True
+                if not self.on:
+                    self.V[i] = [hashed(int(i), j) for j in range(self.m)]
+        if any(n == 125 * 2**j for j in range(20)) and np.any(self.G != 0):
+            self.refresh(n, C)
+
+    def refresh(self, n: int, C: FloatArray) -> None:
+        V = np.zeros(self.V.shape)
+        gram = self.G.T @ self.G
+        upper = np.zeros((self.m, self.m))
+        for j in range(self.m):  # V R = G, a column after the other
+            for i in range(j):
+                upper[i, j] = (gram[i, j] - upper[:i, i] @ upper[:i, j]) / upper[i, i] if upper[i, i] else 0.0
+            pivot = gram[j, j] - float(upper[:j, j] @ upper[:j, j])
+            if pivot > 1e-10 * gram[j, j]:
+                upper[j, j] = sqrt(pivot)
+                V[:, j] = (self.G[:, j] - V[:, :j] @ upper[:j, j]) / upper[j, j]
+        if self.on:
+            T = np.eye(self.m + 1)
+            T[: self.m, : self.m] = V.T @ self.V
+            for k in range(self.K):
+                self.b[k] = T @ self.b[k]
+                self.R[k] = T @ self.R[k] @ T.T + (np.eye(self.m + 1) - T @ T.T) / 0.3
+        self.V, self.G = V, np.zeros(self.G.shape)
+        self.on = self.on or n >= 500
+        self.C = C @ self.V
+
+    def update(self, x: FloatArray, a: int, reward: int) -> None:
+        e = self.embed(x)
+        if self.on:
+            y = np.array([*unit(e), 0.3])
+            z = self.R[a] @ y
+            c = 1 + float(y @ z)
+            self.b[a] += z * (reward - float(self.b[a] @ y)) / c
+            self.R[a] -= np.outer(z, z) / c
+        if reward:
+            self.C[a] += e
+
+    def forget(self, k: int) -> None:
+        self.R[k], self.b[k], self.C[k] = np.eye(self.m + 1) / 0.3, 0.0, 0.0
+
+
 class NaiveStackIgw:
     """Dense sums, entry by entry."""
 
-    def __init__(self, K: int, d: int, *, drift: str = "off") -> None:
+    def __init__(self, K: int, d: int, *, vectors: int = 64, drift: str = "off") -> None:
         self.K, self.d = K, d
         self.W, self.A = np.zeros((K, d + 1)), np.full((K, d + 1), 3e-3)
         self.C, self.N = np.zeros((K, d)), np.zeros((K, d))
         self.M, self.m = np.zeros(d), 0
         self.df, self.n = np.zeros(d), 0
         self.nr, self.h, self.w, self.pend = np.zeros(K), np.zeros(K), np.zeros(K), np.zeros(K)
-        self.v = np.array([-log(K - 1), 5, 10, 0, -1.5, -1, 0, 0.5, 1.5])
-        self.P = 10.0 * np.eye(9)
+        self.words = NaiveWordVectors(K, d, vectors) if vectors else None
+        self.v = np.array([-log(K - 1), 5, 10, 0, -1.5, -1, 0, 0.5, 1.5, *([0] * 4 if vectors else [])])
+        self.P = 10.0 * np.eye(self.v.size)
         self.settled = 0
         self.drift = Drift(K, drift)
         self.closest = np.inf
-        self.phi_of: dict[int, FloatArray] = {}  # by the identity of what was logged
 
     def scaled(self, x: FloatArray, n: int) -> FloatArray:
         x = unit(x)
         return unit(np.array([x[i] * log(1.2 * (n + 2) / (self.df[i] + 1)) for i in range(self.d)]))
 
-    def predict(self, x: FloatArray, u: float) -> Logged:
-        x = self.scaled(x, self.n)
+    def signals(self, x: FloatArray) -> FloatArray:
+        """φ [K, 9 or 13] of an x that is scaled."""
         biased = np.array([*x, 0.1])
         mu = float(self.M @ x) / max(self.m, 1)
         c = np.array([float(self.C[k] @ x) / sqrt(self.nr[k]) if self.nr[k] > 0 else 0.0 for k in range(self.K)])
@@ -255,6 +362,10 @@ class NaiveStackIgw:
                 for k in range(self.K)
             ]
         )
+        return phi if self.words is None else np.hstack((phi, self.words.signals(x).T))
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        phi = self.signals(self.scaled(x, self.n))
         p = np.array([sigmoid(float(self.v @ phi[k])) for k in range(self.K)])
         q = np.array([p[k] * (1 + 2.5 * self.K / (1 + self.h[k] + 0.1 * self.pend[k])) for k in range(self.K)])
         b = best_of(q)
@@ -263,9 +374,7 @@ class NaiveStackIgw:
         pi = np.array([0.0 if k == b else 1 / (self.K + gamma * (q[b] - q[k])) for k in range(self.K)])
         pi[b] = 1 - pi.sum()
         action = sample(pi, u)
-        logged = Logged(action, best_of(p), float(pi[action]), p)
-        self.phi_of[id(logged)] = phi[action]
-        return logged
+        return Logged(action, best_of(p), float(pi[action]), p)
 
     def observe(self, x: FloatArray, logged: Logged) -> None:
         x = self.scaled(x, self.n)
@@ -274,17 +383,22 @@ class NaiveStackIgw:
         self.pend[logged.action] += 1
         self.df += x != 0
         self.n += 1
+        if self.words is not None:
+            self.words.observe(x, self.df, self.n, self.C)
 
     def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
-        a, phi = logged.action, self.phi_of.pop(id(logged))
+        a = logged.action
         self.pend[a] -= 1
+        x = self.scaled(x, self.n - 1)
+        phi = self.signals(x)[a]
         rho = sigmoid(float(self.v @ phi))
         H = max(rho * (1 - rho), 0.01)
         z = self.P @ phi
         c = float(phi @ z)
         self.v = self.v + z * (reward - rho) / (1 + H * c)
         self.P = self.P - H * np.outer(z, z) / (1 + H * c)
-        x = self.scaled(x, self.n - 1)
+        if self.words is not None:
+            self.words.update(x, a, reward)
         if reward:
             self.nr[a] += 2 * float(self.C[a] @ x) + 1
             self.C[a] += x
@@ -304,6 +418,8 @@ class NaiveStackIgw:
         for k in self.drift.hear(a, reward):
             self.W[k], self.A[k], self.C[k], self.N[k] = 0.0, 3e-3, 0.0, 0.0
             self.nr[k] = self.h[k] = self.w[k] = 0.0
+            if self.words is not None:
+                self.words.forget(k)
 
     def weights(self) -> FloatArray:
         raise NotImplementedError

@@ -101,12 +101,12 @@ def test_what_is_missing_or_cannot_be_read_is_refused(records: list[Record], mes
         ("banditron", settled(reward=2), "reward: expected 0 to 1"),
         ("banditron", settled(x=Features(np.array([0, 4], np.int32), np.ones(2))), "feature: expected 0 to 3"),
         ("banditron", settled(x=Features(np.array([2, 1], np.int32), np.ones(2))), "strictly increasing"),
-        ("stack-igw", settled(), "expected 12 scores and logged numbers; got 3"),
+        ("late-ucb", settled(), "expected 6 scores and logged numbers; got 3"),
         ("perceptron", settled(), "label: expected 0 to 2; got -1"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused_with_its_place(name: str, entry: Entry, message: str) -> None:
-    fits = () if name == "stack-igw" else (step(0, 1, 0, settled(label=1)),)
+    fits = () if name == "late-ucb" else (step(0, 1, 0, settled(label=1)),)
     one = replica(name)
     before = state_digest([one.learner.state()])
     with pytest.raises(UpdatesError, match=f"offset 1: the updates do not fit a model of {name}.*{message}"):

@@ -89,7 +89,7 @@ def test_regression_of_the_bit_is_given_no_floor_and_needs_no_propensity() -> No
     assert [math.isnan(p.decision.propensity) for p, _ in effects.predictions] == [True, False]
     assert math.isnan(effects.examples[0][0].propensity)
     assert (task.updates, task.join.ledger().propensities_floored) == (1, 0)
-    assert task.learner.weights()[2].any()
+    assert np.asarray(task.learner.state()["W"])[2].any()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""Random Fourier features, whose bandwidth follows from the first contexts; Rahimi, Recht, NIPS 2007.
+
+    σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed (0 → 1)
+    z_j = √(2/m) cos(ω_jᵀx + β_j),  ω_j ~ N(0, I/σ²),  β_j ~ U[0, 2π),  j = 1..m
+
+The cosine is a polynomial of this file: 64 of them take 0.1 µs, and have the same bits wherever this is run.
+"""
+
+from math import inf, pi, sqrt
+
+import numpy as np
+
+from stream.learners.kernels import compiled, inlined
+from stream.learners.symmetric_kernels import sum_of_rows
+from stream.wire.events import FloatArray, IndexArray
+
+SAMPLE = 64
+"""Contexts that σ² follows from."""
+
+RATIO_MAX = 1e12
+"""‖x‖/σ is bounded by it: beyond it the cosine says nothing of x."""
+
+# sin(π c) = c Σ_n SINE_n c²ⁿ, by its Taylor series; the first term left out is below 3e-16 for |c| ≤ ½.
+S0, S1, S2, S3, S4, S5, S6, S7, S8, S9 = (
+    pi,
+    -(pi**3) / 6.0,
+    pi**5 / 120.0,
+    -(pi**7) / 5_040.0,
+    pi**9 / 362_880.0,
+    -(pi**11) / 39_916_800.0,
+    pi**13 / 6_227_020_800.0,
+    -(pi**15) / 1_307_674_368_000.0,
+    pi**17 / 355_687_428_096_000.0,
+    -(pi**19) / 121_645_100_408_832_000.0,
+)
+
+
+@inlined
+def cosines(angles: FloatArray, scale: float) -> None:
+    """Replace each angle t by scale · cos t = scale · (1 − 2 sin²(t/2))."""
+    for j in range(angles.size):
+        turns = angles[j] * (0.5 / pi)
+        c = turns - np.floor(turns + 0.5)
+        q = c * c
+        low = S0 + q * (S1 + q * (S2 + q * (S3 + q * S4)))
+        high = S5 + q * (S6 + q * (S7 + q * (S8 + q * S9)))
+        q2 = q * q
+        sine = c * (low + q2 * q2 * q * high)
+        angles[j] = scale * (1.0 - 2.0 * sine * sine)
+
+
+@inlined
+def waves(
+    indices: IndexArray, direction: FloatArray, norm: float, variance: float, phases: FloatArray, omega: FloatArray
+) -> FloatArray:
+    """The features z/√2, so that their squares sum up to ½ or so.
+
+    Args:
+        indices: int32[nnz], of x.
+        direction: float64[nnz], x/‖x‖; zeros where ‖x‖ is zero or no number.
+        norm: ‖x‖.
+        variance: σ².
+        phases: β [m].
+        omega: σω [d, m].
+    """
+    m = phases.size
+    z = np.empty(m)
+    sum_of_rows(omega, indices, direction, z)
+    ratio = min(norm / sqrt(variance), RATIO_MAX)
+    for j in range(m):
+        z[j] = ratio * z[j] + phases[j]
+    cosines(z, 1.0 / sqrt(m))
+    return z
+
+
+@compiled
+def median_of_distances(sample: FloatArray) -> float:
+    """The median of ‖x − x'‖² over all pairs of rows; 1 where that is 0 or no number."""
+    n = sample.shape[0]
+    distances = np.empty(n * (n - 1) // 2)
+    place = 0
+    for a in range(n):
+        for b in range(a):
+            total = 0.0
+            for i in range(sample.shape[1]):
+                difference = sample[a, i] - sample[b, i]
+                total += difference * difference
+            distances[place] = total if total >= 0.0 else inf  # inf − inf is no number
+            place += 1
+    distances.sort()
+    lower, upper = distances[(place - 1) // 2], distances[place // 2]
+    median = lower + 0.5 * (upper - lower)
+    return float(median) if 0.0 < median < inf else 1.0
+
+
+@compiled
+def add_to_sample(indices: IndexArray, values: FloatArray, bandwidth: FloatArray, sample: FloatArray) -> None:
+    """Keep one of the first contexts, and with the last of them set σ².
+
+    Args:
+        indices: int32[nnz], of x.
+        values: float64[nnz].
+        bandwidth: how many contexts are kept, and σ² (0: not known yet).
+        sample: float64[64, d]; zeros again when σ² is known.
+    """
+    row = sample[int(bandwidth[0])]
+    for a in range(indices.size):
+        row[indices[a]] = values[a]
+    bandwidth[0] += 1.0
+    if bandwidth[0] == sample.shape[0]:
+        bandwidth[1] = median_of_distances(sample)
+        sample[:] = 0.0

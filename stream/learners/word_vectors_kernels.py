@@ -1,0 +1,406 @@
+"""Word vectors that are learned from the stream: a running factorisation of which features come together.
+
+    e = Σ x_i V_i over the features that have a row; a feature gets one when its third x comes, while there is room
+    observe                  G_i += x_i e
+    after 125·2^j decisions  V' = G R⁻¹ with RᵀR = GᵀG;  G = 0;  T = [V'ᵀV, 0; 0, 1];  V = V'
+    new rows of V            a fixed hash in (−½, ½) before 500 decisions, 0 from then on
+
+What is kept is arranged so that no refresh passes over all rows, which would take 0.1 s at 32,768 of them:
+
+    V = U B, B = R⁻¹, and U is the G of before the refresh. So a row is two slots that change their parts with every
+    refresh; a row that was not touched since the refresh before the last is 0, which its stamp says.
+    GᵀG  += e hᵀ + h eᵀ,  h = Gᵀx + ‖x‖² e/2        over the rows of x, Gᵀx and C_kᵀx, too
+    GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
+    GᵀC_k += e C_kᵀx;  where x is added to C_a: GᵀC_a += Gᵀx     so that VᵀC_k = Bᵀ GᵀC_k
+
+Before 500 decisions, while there are few rows, V itself is written and B = I, since new rows are not 0.
+
+A column of G that depends on those before it to 1e-10 of its square gets the V' of 0.
+"""
+
+from math import sqrt
+
+import numpy as np
+
+from stream.learners.kernels import compiled, inlined
+from stream.wire.events import FloatArray, IndexArray
+
+ROWS_MAX = 32_768
+"""Features that get a vector; more of them bring nothing on texts, and each takes 1 kB."""
+
+FREQUENCY_MIN = 3
+"""A feature gets its row with so many x."""
+
+FIRST_REFRESH = 125
+ON_FROM = 500
+"""Decisions before the vectors count: the start is noise."""
+
+PIVOT_MIN = 1e-10
+
+RIDGE = 0.3
+CONSTANT = 0.3
+"""Of the regressions on (ê, .3)."""
+
+# Places at the beginning of the words' part of the model.
+USED, REFRESHES, IS_ON = range(3)
+WORDS = 3
+
+ROW, STAMP = 3, 4
+"""Places in a feature's row of Z: its row of the vectors, from 1 on (0: none), and the refresh that it is up to."""
+
+
+@inlined
+def words_size(K: int, m: int) -> int:
+    """How many numbers there are beside the vectors."""
+    return WORDS + 3 * m * m + 2 * K * m + K * (m + 1) * (m + 2) if m > 0 else 0
+
+
+@inlined
+def squares(words: FloatArray, m: int) -> FloatArray:
+    """B, GᵀG and GᵀV [3, m, m]."""
+    return words[WORDS : WORDS + 3 * m * m].reshape((3, m, m))
+
+
+@inlined
+def by_class(words: FloatArray, K: int, m: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """GᵀC_k and Ĉ_k, both [m, K], b_k [m + 1, K], and R_k [K, m + 1, m + 1]."""
+    sketch = WORDS + 3 * m * m
+    centroids = sketch + K * m
+    b = centroids + K * m
+    R = b + K * (m + 1)
+    return (
+        words[sketch:centroids].reshape((m, K)),
+        words[centroids:b].reshape((m, K)),
+        words[b:R].reshape((m + 1, K)),
+        words[R:].reshape((K, m + 1, m + 1)),
+    )
+
+
+@compiled
+def hashed(feature: int, column: int) -> float:
+    """A fixed number in (−½, ½): the last steps of splitmix64."""
+    h = np.uint64(feature) * np.uint64(64) + np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    h ^= h >> np.uint64(31)
+    return (np.float64(h >> np.uint64(11)) + 0.5) * 2.0**-53 - 0.5
+
+
+@inlined
+def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, total: FloatArray) -> None:
+    """Set the total to Σ x_i of the rows' slots that begin at `first`, four rows a pass."""
+    m = total.size
+    total[:] = 0.0
+    a = 0
+    while a + 3 < x.size:
+        r0, r1 = vectors[rows[a], first : first + m], vectors[rows[a + 1], first : first + m]
+        r2, r3 = vectors[rows[a + 2], first : first + m], vectors[rows[a + 3], first : first + m]
+        x0, x1, x2, x3 = x[a], x[a + 1], x[a + 2], x[a + 3]
+        for j in range(m):
+            total[j] += (x0 * r0[j] + x1 * r1[j]) + (x2 * r2[j] + x3 * r3[j])
+        a += 4
+    while a < x.size:
+        r0, x0 = vectors[rows[a], first : first + m], x[a]
+        for j in range(m):
+            total[j] += x0 * r0[j]
+        a += 1
+
+
+@inlined
+def rows_since(indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float) -> tuple[IndexArray, FloatArray]:
+    """The rows of the features of x that are up to a refresh, and their entries."""
+    rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
+    n = 0
+    for j in range(indices.size):
+        row = Z[indices[j]]
+        if row[ROW] > 0.0 and row[STAMP] >= stamp_min:
+            rows[n], entries[n] = int(row[ROW]) - 1, x[j]
+            n += 1
+    return rows[:n], entries[:n]
+
+
+@inlined
+def slots(words: FloatArray, m: int) -> tuple[int, int]:
+    """Where in a row of the vectors its U begins, and its G."""
+    odd = int(words[REFRESHES]) % 2
+    return m * (1 - odd), m * odd
+
+
+@compiled
+def embedded(
+    indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
+) -> FloatArray:
+    """Σ x_i V_i = Bᵀ Σ x_i U_i."""
+    rows, entries = rows_since(indices, x, Z, words[REFRESHES] - 1.0)
+    u = np.empty(m)
+    add_rows(vectors, rows, entries, slots(words, m)[0], u)
+    return from_basis(squares(words, m)[0], u)
+
+
+@inlined
+def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
+    """Bᵀu of an upper triangular B."""
+    e = np.zeros(u.size)
+    for j in range(u.size):
+        row = B[j]
+        for i in range(j, u.size):
+            e[i] += u[j] * row[i]
+    return e
+
+
+@compiled
+def pulled(
+    indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
+) -> FloatArray:
+    """Gᵀx."""
+    rows, entries = rows_since(indices, x, Z, words[REFRESHES])
+    g = np.empty(m)
+    add_rows(vectors, rows, entries, slots(words, m)[1], g)
+    return g
+
+
+@compiled
+def observe_words(
+    indices: IndexArray,
+    x: FloatArray,
+    Z: FloatArray,
+    vectors: FloatArray,
+    words: FloatArray,
+    K: int,
+    m: int,
+    classes: int,
+) -> None:
+    """G += x eᵀ over the rows of x, and what is kept of G's products; `classes` is the place of C in Z."""
+    refreshes = words[REFRESHES]
+    of_u, of_g = slots(words, m)
+    for j in range(indices.size):
+        feature = Z[indices[j]]
+        if feature[ROW] > 0.0 and feature[STAMP] < refreshes:
+            row = vectors[int(feature[ROW]) - 1]
+            row[of_g : of_g + m] = 0.0
+            if feature[STAMP] < refreshes - 1.0:
+                row[of_u : of_u + m] = 0.0
+            feature[STAMP] = refreshes
+    rows, entries = rows_since(indices, x, Z, refreshes)
+    if rows.size == 0:
+        return
+    u, h = np.empty(m), np.empty(m)
+    add_rows(vectors, rows, entries, of_u, u)
+    add_rows(vectors, rows, entries, of_g, h)
+    parts = squares(words, m)
+    e = from_basis(parts[0], u)
+    half = 0.0
+    for a in range(rows.size):
+        half += 0.5 * entries[a] * entries[a]
+        g = vectors[rows[a], of_g : of_g + m]
+        for i in range(m):
+            g[i] += entries[a] * e[i]
+    for i in range(m):
+        h[i] += half * e[i]
+    for j in range(m):
+        gram, overlap = parts[1, j], parts[2, j]
+        for i in range(m):
+            gram[i] += e[j] * h[i] + h[j] * e[i]
+            overlap[i] += e[j] * e[i]
+    dots = np.zeros(K)
+    for j in range(indices.size):
+        feature = Z[indices[j]]
+        if feature[ROW] > 0.0:
+            right = feature[classes : classes + K]
+            for k in range(K):
+                dots[k] += x[j] * right[k]
+    sketch = by_class(words, K, m)[0]
+    for j in range(m):
+        for k in range(K):
+            sketch[j, k] += e[j] * dots[k]
+
+
+@compiled
+def give_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
+    """A new row for a feature, if there is room."""
+    used = int(words[USED])
+    if used == vectors.shape[0]:
+        return
+    row, first = vectors[used], slots(words, m)[0]
+    row[:] = 0.0
+    if words[IS_ON] == 0.0:
+        for j in range(m):
+            row[first + j] = hashed(feature, j)
+    words[USED] += 1.0
+    Z[feature, ROW], Z[feature, STAMP] = words[USED], words[REFRESHES]
+
+
+@compiled
+def is_refreshed_at(decided: float) -> bool:
+    """Whether the decision of this number brings a refresh: 125, 250, 500, ..."""
+    at = FIRST_REFRESH
+    while at < decided:
+        at *= 2
+    return at == decided
+
+
+@compiled
+def inverse_factor(gram: FloatArray) -> FloatArray:
+    """R⁻¹ of an upper triangular R with RᵀR = GᵀG; columns that depend on those before them are 0."""
+    m = gram.shape[0]
+    R, B = np.zeros((m, m)), np.zeros((m, m))  # B by columns in its rows until the end
+    for j in range(m):
+        rest = gram[j].copy()
+        for i in range(j):
+            for c in range(j, m):
+                rest[c] -= R[i, j] * R[i, c]
+        if rest[j] <= PIVOT_MIN * gram[j, j]:
+            continue
+        root = sqrt(rest[j])
+        for c in range(j, m):
+            R[j, c] = rest[c] / root
+        B[j, j] = 1.0
+        for i in range(j):
+            for c in range(i + 1):
+                B[j, c] -= B[i, c] * R[i, j]
+        for c in range(j + 1):
+            B[j, c] /= R[j, j]
+    return np.ascontiguousarray(B.T)
+
+
+@compiled
+def refresh(Z: FloatArray, vectors: FloatArray, words: FloatArray, K: int, m: int, decided: float) -> None:
+    """New vectors, and what was learned of the old ones in their terms."""
+    parts = squares(words, m)
+    sketch, centroids, b, R = by_class(words, K, m)
+    trace = 0.0
+    for j in range(m):
+        trace += parts[1, j, j]
+    if trace == 0.0:  # no x has had a row since
+        return
+    B = inverse_factor(parts[1])
+    if words[IS_ON] != 0.0:
+        T = np.zeros((m + 1, m + 1))
+        T[m, m] = 1.0
+        for i in range(m):
+            for j in range(i, m):
+                for c in range(m):
+                    T[j, c] += B[i, j] * parts[2, i, c]
+        transform(T, b, R)
+    centroids[:] = 0.0
+    for i in range(m):
+        for j in range(i, m):
+            for k in range(K):
+                centroids[j, k] += B[i, j] * sketch[i, k]
+    sketch[:] = 0.0
+    parts[1:] = 0.0
+    if decided < ON_FROM:
+        write_out(Z, vectors, words, B)
+    else:
+        parts[0] = B
+        words[IS_ON] = 1.0
+    words[REFRESHES] += 1.0
+
+
+@compiled
+def write_out(Z: FloatArray, vectors: FloatArray, words: FloatArray, B: FloatArray) -> None:
+    """Write V' into the slots that are U after the refresh."""
+    m = B.shape[0]
+    of_u, of_g = slots(words, m)
+    for i in range(Z.shape[0]):
+        if Z[i, ROW] > 0.0:
+            row = vectors[int(Z[i, ROW]) - 1]
+            if Z[i, STAMP] == words[REFRESHES]:
+                row[of_g : of_g + m] = from_basis(B, row[of_g : of_g + m])
+            else:
+                row[of_g : of_g + m] = 0.0
+            row[of_u : of_u + m] = 0.0
+            Z[i, STAMP] = words[REFRESHES] + 1.0
+
+
+@compiled
+def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
+    """b_k = T b_k, R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is T (R_k − I/.3) Tᵀ + I/.3."""
+    size = T.shape[0]
+    moved = np.zeros(b.shape)
+    for j in range(size):
+        for i in range(size):
+            for k in range(b.shape[1]):
+                moved[j, k] += T[j, i] * b[i, k]
+    b[:] = moved
+    half = np.empty((size, size))
+    across = np.ascontiguousarray(T.T)
+    for k in range(R.shape[0]):
+        for j in range(size):
+            R[k, j, j] -= 1.0 / RIDGE
+        half[:] = 0.0
+        for j in range(size):
+            for i in range(size):
+                for c in range(size):
+                    half[j, c] += T[j, i] * R[k, i, c]
+        for j in range(size):
+            row = R[k, j]
+            row[:] = 0.0
+            for i in range(size):
+                for c in range(j, size):
+                    row[c] += half[j, i] * across[i, c]
+        for j in range(size):
+            R[k, j, j] += 1.0 / RIDGE
+            for c in range(j):
+                R[k, j, c] = R[k, c, j]
+
+
+@compiled
+def learn_words(e: FloatArray, action: int, reward: int, words: FloatArray, K: int) -> None:
+    """A step of the action's regression of the bit on (ê, .3)."""
+    m = e.size
+    _, _, b, R = by_class(words, K, m)
+    y = with_constant(e)
+    size = m + 1
+    P = R[action]
+    z = np.zeros(size)
+    for i in range(size):
+        row = P[i]
+        for j in range(size):
+            z[j] += y[i] * row[j]
+    c, score = 1.0, 0.0
+    for i in range(size):
+        c += y[i] * z[i]
+        score += y[i] * b[i, action]
+    step, root = (reward - score) / c, 1.0 / sqrt(c)
+    for i in range(size):
+        b[i, action] += step * z[i]
+    for i in range(size):
+        row, left = P[i], root * z[i]
+        for j in range(size):
+            row[j] -= left * (root * z[j])  # the same product for the mirror image
+
+
+@inlined
+def with_constant(e: FloatArray) -> FloatArray:
+    """(ê, .3), ê of unit norm or 0."""
+    m = e.size
+    total = 0.0
+    for j in range(m):
+        total += e[j] * e[j]
+    y = np.zeros(m + 1)
+    if total > 0.0:
+        norm = sqrt(total)
+        for j in range(m):
+            y[j] = np.divide(e[j], norm)
+    y[m] = CONSTANT
+    return y
+
+
+@compiled
+def word_signals(e: FloatArray, words: FloatArray, near: FloatArray, fit: FloatArray) -> None:
+    """c'_k = ê·Ĉ_k/‖Ĉ_k‖ and t_k = b_k·(ê, .3)."""
+    m, K = e.size, near.size
+    _, centroids, b, _ = by_class(words, K, m)
+    y = with_constant(e)
+    norm_sq = np.zeros(K)
+    near[:] = 0.0
+    for k in range(K):
+        fit[k] = CONSTANT * b[m, k]
+    for j in range(m):
+        for k in range(K):
+            near[k] += y[j] * centroids[j, k]
+            norm_sq[k] += centroids[j, k] * centroids[j, k]
+            fit[k] += y[j] * b[j, k]
+    for k in range(K):
+        near[k] = near[k] / sqrt(norm_sq[k]) if norm_sq[k] > 0.0 else 0.0
