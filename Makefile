@@ -76,7 +76,7 @@ $(VENV)/.python:
 $(VENV)/.run: $(VENV)/.python pyproject.toml $(PINS)
 	@echo "Installing Onebit into $(VENV), with the versions of $(PINS); this takes a minute:"
 	@echo "  numpy, scipy, numba (learners), kafka-python, crc32c, orjson (records), pydantic-settings, typer, rich (commands),"
-	@echo "  matplotlib (the report), pyarrow, xxhash (logs)"
+	@echo "  pyarrow, xxhash (logs)"
 	@$(INSTALL) -e .
 	@touch $@
 

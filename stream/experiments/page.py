@@ -31,8 +31,6 @@ class RanOn(NamedTuple):
 
 def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on: Sequence[RanOn]) -> str:
     """The page as text."""
-    from stream.reporting.figures import chart_figures
-
     charts = [chart for section in sections for chart in section.charts]
     return (
         environment()
@@ -41,7 +39,7 @@ def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on:
             title=experiment.title,
             about=experiment.about.strip().replace("`", ""),
             paper=experiment.paper,
-            sections=[(section, chart_figures(section.charts)) for section in sections],
+            sections=sections,
             ran_on=ran_on,
             command=["onebit", "experiment", "run", experiment.name],
             script=script(),

@@ -9,7 +9,7 @@ from stream.experiments.measure import Row
 from stream.experiments.page import RanOn, Section, charts_of, experiment_page
 from stream.experiments.results import EXAMPLES, Compared, compare, panels_of, sentence, table_of
 from stream.experiments.sets import Sets
-from stream.reporting.experiment_figures import Axis, save_figure
+from stream.reporting.experiment_figures import Axis, can_draw, save_figure
 from stream.reporting.tables import Table
 
 PAGE = "README.md"
@@ -27,7 +27,11 @@ _LABELS = {
 
 
 def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """Draw the figures and write the tables and the page; the paths of all that was written."""
+    """Draw the figures and write the tables and the pages; the paths of all that was written.
+
+    Without matplotlib there are no files of figures; the HTML page has them as charts.
+    """
+    draws = can_draw()
     page = [f"# {experiment.title}", "", experiment.about.strip(), ""]
     page += [f"The paper: {experiment.paper}.", ""] if experiment.paper else []
     written: list[Path] = []
@@ -36,10 +40,10 @@ def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence
         found = [row for sweep in figure.sweeps for row in rows[sweep]]
         if found:
             panels, axes = panels_of(figure, found, sets.title), _axes(figure)
-            written += save_figure(folder, figure.name, figure.title, panels, *axes)
+            written += save_figure(folder, figure.name, figure.title, panels, *axes) if draws else []
             charts = charts_of(f"figure-{len(sections)}", figure.y, panels, *axes)
             sections.append(Section(figure.title, _bands(found), charts))
-            page += [f"## {figure.title}", "", f"![{figure.title}]({figure.name}.svg)", ""]
+            page += [f"## {figure.title}", "", *([f"![{figure.title}]({figure.name}.svg)", ""] if draws else [])]
             page += [_bands(found), ""]
     for table in experiment.tables:
         found = [row for sweep in table.sweeps for row in rows[sweep]]

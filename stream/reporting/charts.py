@@ -1,4 +1,4 @@
-"""A chart as numbers: what is drawn into a page as SVG, and once more by its script, to be hovered over and zoomed.
+"""A chart as numbers, which the script of a page draws.
 
 A line has a number of its own, by which it has the same colour in all charts of a page.
 """
@@ -62,14 +62,11 @@ class Chart(NamedTuple):
     levels: Sequence[Level] = ()
     marks: Sequence[Mark] = ()
     is_half: bool = False  # two of them stand side by side where there is room
+    is_pointwise: bool = False  # values with their intervals, not joined by lines
     is_stepped: bool = False  # a value holds up to the next abscissa
     hides_start: bool = False  # on a linear abscissa, where the noise of the first points would be one high spike
     compares: bool = False  # lines may be shown less one of them
     y_limits: tuple[float, float] | None = None  # of a linear ordinate at first; None: from 0 to above all lines
-
-
-START_SHARE = 1 / 200
-"""Of a chart that hides its start on a linear abscissa."""
 
 
 def chart_json(charts: Sequence[Chart]) -> str:

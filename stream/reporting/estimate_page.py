@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 from stream.estimating.estimate import Estimates
 from stream.estimating.judge import Judged
+from stream.reporting.charts import chart_json
 from stream.reporting.page import environment
+from stream.reporting.scripts import script
 from stream.reporting.tables import Table
 from stream.reporting.words import between, listed, rate
 
@@ -19,15 +21,16 @@ class _Policy(NamedTuple):
 
 
 def estimate_page(found: Estimates, confidence: float, command: str) -> str:
-    """The page as text: one file, no script, nothing fetched.
+    """The page as text: one file, nothing fetched.
 
     Args:
         found: what was estimated.
         confidence: how often its intervals hold.
         command: the command line that did it.
     """
-    from stream.reporting.estimate_figures import estimate_figures
+    from stream.reporting.estimate_charts import estimate_charts
 
+    charts = estimate_charts(found.policies)
     names = [policy.policy for policy in found.policies]
     return (
         environment()
@@ -36,7 +39,10 @@ def estimate_page(found: Estimates, confidence: float, command: str) -> str:
             title=f"{listed(names)} on {found.data}",
             summary=f"{found.events:,} logged decisions, {found.judged:,} of them with an action and an outcome.",
             policies=[_told(policy, confidence) for policy in found.policies],
-            figures=estimate_figures(found.policies),
+            shown=charts,
+            charts=chart_json(charts),
+            script=script(),
+            runs_packed="",
             command=command.split(" "),
             glossary=_GLOSSARY,
         )

@@ -1,6 +1,10 @@
-"""The figures of an experiment as files of their own, SVG and PNG: panels with lines, and bands over seeds."""
+"""The figures of an experiment as files of their own, SVG and PNG: panels with lines, and bands over seeds.
+
+matplotlib draws them. It is an extra, and imported here alone, only to draw: the import takes half a second.
+"""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,6 +49,11 @@ class Axis(NamedTuple):
 
     label: str
     scale: Scale = "linear"
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
 
 
 def save_figure(folder: Path, name: str, title: str, panels: Sequence[Panel], x: Axis, y: Axis) -> list[Path]:

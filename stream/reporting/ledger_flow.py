@@ -7,8 +7,14 @@ nothing of axes and lines.
 from html import escape
 from typing import NamedTuple
 
-from stream.reporting.drawings import Drawing
 from stream.wire.ledger import Ledger
+
+
+class Drawing(NamedTuple):
+    """A picture drawn in one size."""
+
+    size: str  # the class in the style sheet: wide or narrow
+    svg: str  # an <svg> element; text from outside is escaped in it
 
 
 class _Node(NamedTuple):
@@ -27,12 +33,12 @@ class _Size(NamedTuple):
     width: int
     decided_at: int  # of the bars' left edges
     settled_at: int
-    raised: int  # the name of the feedback, above that of the matched, where they would meet
+    raised: int  # each name of the first row above the one before, where they would meet
 
 
 SIZES = (_Size("wide", 860, 250, 520, 0), _Size("narrow", 350, 112, 214, 16))
 
-_BAR, _GAP, _FULL, _TOP = 10, 26, 150, 38
+_BAR, _GAP, _FULL, _TOP = 10, 26, 150, 54
 _THIN = 2.0
 """The least height of a band that there is."""
 
@@ -65,7 +71,7 @@ def _settled(ledger: Ledger) -> list[_Node]:
         _Node("unmatched", ledger.unmatched, True, False),
         _Node("late", ledger.late, False, True),
         _Node("duplicate", ledger.feedback_duplicates, False, True),
-        _Node("of another action", ledger.mismatched, False, True),
+        _Node("mismatched", ledger.mismatched, False, True),
         _Node("orphans", ledger.orphans_waiting + ledger.orphans_dropped, False, True),
         _Node("unmatched feedback", ledger.feedback_unmatched, False, True),
         _Node("malformed", ledger.feedback_malformed, False, True),
@@ -80,6 +86,7 @@ def _drawn(ledger: Ledger, size: _Size, key: str) -> str:
         return max(_THIN, number * scale)
 
     parts: list[str] = []
+    labels: list[str] = []  # above all bands
     contexts = _Node("contexts", ledger.contexts, True, False)
     aside = [
         _Node("duplicate", ledger.context_duplicates, True, False),
@@ -93,7 +100,8 @@ def _drawn(ledger: Ledger, size: _Size, key: str) -> str:
     y = float(_TOP)
     for node in entries:
         parts.append(_band(_BAR, leaves_contexts, size.decided_at, y, height(node.number), "contexts", node))
-        parts.append(_bar(size.decided_at, y, height(node.number), node, "contexts", "start"))
+        parts.append(_bar(size.decided_at, y, height(node.number), "contexts"))
+        labels.append(_label(size.decided_at, y - (size.raised if y == _TOP else 0), node))
         leaves_contexts += height(node.number)
         y += height(node.number) + _GAP
     bottom = y
@@ -107,18 +115,21 @@ def _drawn(ledger: Ledger, size: _Size, key: str) -> str:
         if node.from_feedback:
             parts.append(_band(size.settled_at + _BAR, y, right, leaves_feedback, tall, "feedback", node))
             leaves_feedback += tall
-        parts.append(_bar(size.settled_at, y, tall, node, side, "start"))
+        parts.append(_bar(size.settled_at, y, tall, side))
+        labels.append(_label(size.settled_at, y, node))
         y += tall + _GAP
     feedback = _Node("feedback", ledger.feedback, False, True)
-    parts.append(_bar(0, _TOP, height(contexts.number), contexts, "contexts", "start"))
+    parts.append(_bar(0, _TOP, height(contexts.number), "contexts"))
+    labels.append(_label(0, _TOP, contexts))
     if feedback.number:
         tall = max(height(feedback.number), leaves_feedback - _TOP)
-        parts.append(_bar(right, _TOP, tall, feedback, "feedback", "end", size.raised))
+        parts.append(_bar(right, _TOP, tall, "feedback"))
+        labels.append(_label(size.width, _TOP - 2 * size.raised, feedback, "end"))
     bottom = max(bottom, y, _TOP + _FULL + _GAP) - _GAP + 4
     words = escape(flow_words(ledger))
     return (
         f'<svg viewBox="0 0 {size.width} {bottom:.0f}" role="img" aria-label="{words}" class="flow" id="{key}">'
-        + "".join(parts)
+        + "".join(parts + labels)
         + "</svg>"
     )
 
@@ -132,9 +143,10 @@ def _band(x0: float, y0: float, x1: float, y1: float, height: float, side: str, 
     )
 
 
-def _bar(x: float, y: float, height: float, node: _Node, side: str, anchor: str, raised: int = 0) -> str:
-    at = f'x="{x if anchor == "start" else x + _BAR:g}" y="{y - 6 - raised:.1f}" text-anchor="{anchor}"'
-    return (
-        f'<rect class="{side}" x="{x:g}" y="{y:.1f}" width="{_BAR}" height="{height:.1f}"/>'
-        f'<text {at}><tspan class="n">{node.number:,}</tspan> {escape(node.name)}</text>'
-    )
+def _bar(x: float, y: float, height: float, side: str) -> str:
+    return f'<rect class="{side}" x="{x:g}" y="{y:.1f}" width="{_BAR}" height="{height:.1f}"/>'
+
+
+def _label(x: float, y: float, node: _Node, anchor: str = "start") -> str:
+    at = f'x="{x:g}" y="{y - 6:.1f}" text-anchor="{anchor}"'
+    return f'<text {at}><tspan class="n">{node.number:,}</tspan> {escape(node.name)}</text>'

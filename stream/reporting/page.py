@@ -1,8 +1,8 @@
 """One HTML page about runs side by side: what was run, the error curves, the ledger, and how to do it again.
 
-The page is one file, and nothing is fetched. Figures are inline SVG, which a script draws again, to be hovered over and
-zoomed. It follows the reader's light or dark mode. The same reports give the same bytes. What is said stands here, how
-it looks in `templates/`.
+The page is one file, and nothing is fetched. A script draws its charts, to be hovered over and zoomed. It follows the
+reader's light or dark mode. The same reports give the same bytes. What is said stands here, how it looks in
+`templates/`.
 """
 
 import math
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stream.randomness.delays import parse_delay
 from stream.reporting.charts import Chart, chart_json
-from stream.reporting.drawings import Drawing
-from stream.reporting.ledger_flow import ledger_flow
+from stream.reporting.ledger_flow import Drawing, ledger_flow
 from stream.reporting.remedies import MISPLACED_REMEDY
 from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
@@ -40,8 +39,6 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
     """
     if not reports:
         raise ValueError("writing a report: expected at least one run; got none")
-    from stream.reporting.figures import chart_figures
-
     found = by_error(series_of(reports))
     names = labels([series.first for series in found])
     run_names, runs = zip(*_named_runs(names, found), strict=True)
@@ -62,10 +59,9 @@ def page(reports: Sequence[RunReport], entry: str = "") -> str:
             baseline=_baseline(names, found),
             differences=_differences(names, found),
             warnings=list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
-            error_figures=chart_figures(errors),
-            time_figures=chart_figures(times),
+            errors=errors,
+            times=times,
             earned=earned,
-            earned_figures=[] if earned is None else chart_figures(earned.charts),
             accounts=_accounts(run_names, runs),
             runs=_runs(run_names, runs),
             changed=changed,
@@ -305,7 +301,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
     asked = {name: report.estimate for name, report in zip(names, reports, strict=True) if report.estimate is not None}
     if not asked:
         return None
-    from stream.reporting.estimate_figures import live_charts
+    from stream.reporting.estimate_charts import live_charts
 
     columns = ("learner", "estimator", "n", "value", "95\N{NO-BREAK SPACE}% normal", "95\N{NO-BREAK SPACE}% anytime")
     rows = tuple(
@@ -314,7 +310,7 @@ def _earned(names: Sequence[str], reports: Sequence[RunReport]) -> _Earned | Non
         for one in found.estimates
     )
     return _Earned(
-        charts=live_charts(list(asked), list(asked.values())),
+        charts=live_charts({names.index(name): (name, found) for name, found in asked.items()}),
         table=Table(columns, rows),
         notes=[
             f"{name}: effective sample size {found.ess:,.0f}, largest weight {found.weight_max:,.4g}; what the log "
@@ -351,7 +347,6 @@ _WORDS = {
     "context_malformed": "malformed",
     "feedback_duplicates": "duplicate",
     "feedback_malformed": "malformed",
-    "mismatched": "of another action",
     "orphans_waiting": "orphan, waiting",
     "orphans_dropped": "orphan, dropped",
     "feedback_unmatched": "unmatched",

@@ -3,6 +3,8 @@
 import csv
 from pathlib import Path
 
+import pytest
+
 from stream.errors import ExitCode
 from stream.experiments.definition import shipped
 from tests.cli.conftest import Onebit
@@ -51,11 +53,22 @@ def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit
     assert "*one*, my rows: 4 runs of up to 60 events" in page
     assert "Left out, since its file was not there: Reuters4" in page
     html = (folder / "index.html").read_text()
-    assert '<figure data-chart="figure-0-0" class="half">' in html
+    assert '<figure data-chart="figure-0-0">' in html
     assert "<b>one</b>, my rows: 4 runs of up to 60 events" in html
     assert '"label":"banditron, gamma 0.' in html
     with (folder / "errors.csv").open() as file:
         assert [row["delay"] for row in csv.DictReader(file)] == ["0", "10"]
+
+
+def test_without_matplotlib_figures_are_in_the_html_page_alone(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stream.experiments.report.can_draw", lambda: False)
+    Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
+    Path("mine.toml").write_text(MINE)
+    assert onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1").code == ExitCode.OK
+    folder = Path("reports") / "experiments" / "mine"
+    assert {path.suffix for path in folder.iterdir()} == {".md", ".html", ".parquet", ".csv", ".json"}
+    assert "errors.svg" not in (folder / "README.md").read_text()
+    assert '<figure data-chart="figure-0-0">' in (folder / "index.html").read_text()
 
 
 def test_a_report_is_written_again_from_the_rows_alone(onebit: Onebit) -> None:

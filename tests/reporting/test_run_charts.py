@@ -4,13 +4,13 @@ import json
 import math
 import re
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
-from stream.reporting.charts import Axis, Chart, Level, Line, Mark, Scale, chart_json
+from stream.reporting.charts import Axis, Chart, Level, Line, Mark, chart_json
 from stream.reporting.errors import SharePoint
-from stream.reporting.figures import chart_figures
 from stream.reporting.histograms import Histogram
 from stream.reporting.latency import LatencyCounts
 from stream.reporting.ledger_flow import flow_words, ledger_flow
@@ -149,22 +149,6 @@ def test_every_chart_of_a_page_has_the_figure_that_the_script_looks_for() -> Non
     assert [chart["key"] for chart in json.loads(text)] == figures == ["progressive", "windowed", "regret", "delays"]
 
 
-@pytest.mark.parametrize("x", [Axis("γ", "number", "log2"), Axis("delay", "number", "symlog"), Axis("p", "number")])
-def test_charts_of_experiments_are_drawn_on_every_scale(x: Axis) -> None:
-    line = Line(0, "soba", [0.25, 0.5, 4.0], [0.5, 0.25, 0.0], [0.4, 0.2, 0.0], [0.6, 0.3, 0.1])
-    (figure,) = chart_figures([Chart("k", "t", "c", "a", x, Axis("y", "share"), [line], is_half=True)])
-    (drawing,) = figure.drawings
-    assert drawing.size == "any"
-    assert ("2⁻²" in drawing.svg) == (x.scale == "log2")
-
-
-def test_names_stand_at_their_places() -> None:
-    named = Axis("policy", "number", names=["drop", "negative"])
-    line = Line(0, "soba", [0, 1], [0.5, 0.25])
-    (figure,) = chart_figures([Chart("k", "t", "c", "a", named, Axis("y", "share"), [line], is_half=True)])
-    assert re.findall(r">(drop|negative)<", figure.drawings[0].svg) == ["drop", "negative"]
-
-
 def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None:
     ledger = Ledger(
         contexts=1_010, context_malformed=10, decided=1_000, matched=950, expired=50, feedback=955, late=5
@@ -180,21 +164,27 @@ def test_ledger_is_drawn_with_its_counts_and_nothing_that_is_not_there() -> None
             "contexts": "1,010", "decided": "1,000", "malformed": "10", "matched": "950", "expired": "50",
             "late": "5", "feedback": "955",
         }  # fmt: skip
-    heights = {number: float(px) for px, number in re.findall(_BAR, wide.svg)}
-    assert heights["950"] == pytest.approx(150 * 950 / 1_010, abs=0.1)
-    assert heights["5"] == 2.0, "too thin to be seen otherwise"
+    heights = [float(px) for px in re.findall(r'width="10" height="([\d.]+)"', wide.svg)]
+    assert 2.0 in heights, "too thin to be seen otherwise"
+    assert heights[0] == pytest.approx(150 * 1_000 / 1_010, abs=0.1)
     assert ledger_flow(Ledger(), "key") == []
 
 
-_BAR = r'height="([\d.]+)"/><text[^>]*><tspan class="n">([\d,]+)<'
+def test_labels_of_a_narrow_ledger_of_millions_do_not_collide() -> None:
+    ledger = Ledger(
+        contexts=9_234_567, decided=9_234_000, context_duplicates=500, context_malformed=67, feedback=9_220_300,
+        matched=9_210_000, expired=24_000, late=1_500, feedback_duplicates=8_000, mismatched=300, orphans_dropped=400,
+    )  # fmt: skip
+    narrow = ledger_flow(ledger, "key")[1].svg
+    boxes = []
+    for x, y, anchor, number, name in re.findall(_LABEL, narrow):
+        width = 7.5 * len(number) + 6.8 * (1 + len(name))
+        left = float(x) - (width if anchor == "end" else 0)
+        boxes.append((left, left + width, float(y)))
+    assert len(boxes) == 11
+    assert all(0 <= left < right <= 350 for left, right, _ in boxes)
+    for (left, right, y), (other_left, other_right, other_y) in combinations(boxes, 2):
+        assert abs(y - other_y) >= 13 or right <= other_left or other_right <= left
 
 
-@pytest.mark.parametrize("scale", ["linear", "log", "log2", "symlog"])
-def test_no_line_is_drawn_beyond_the_names_at_the_lines_ends(scale: Scale) -> None:
-    lines = [Line(number, f"line {number}", [1.0, 100_000.0], [0.1, 0.2 + number / 50]) for number in range(3)]
-    (figure,) = chart_figures(
-        [Chart("k", "t", "c", "a", Axis("delay", "number", scale), Axis("y", "share"), lines, is_half=True)]
-    )
-    (drawing,) = figure.drawings
-    named_at = min(float(x) for x in re.findall(r'<text [^>]*x="([\d.]+)"[^>]*>line', drawing.svg))
-    assert max(float(x) for x in re.findall(r"[ML] ([\d.]+) ", drawing.svg)) < named_at
+_LABEL = r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)"><tspan class="n">([\d,]+)</tspan> ([a-z ]+)</text>'

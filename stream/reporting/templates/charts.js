@@ -1,12 +1,12 @@
-// The charts of a page, drawn again by uPlot so that they can be hovered over, zoomed, toggled and saved. Without this
-// script the page shows its drawings as they are; on paper it always does.
+// The charts of a page, drawn by uPlot. Without this script the page describes them in words.
 "use strict";
 (() => {
-  const DASHES = [[], [12, 4], [4, 3], [14, 4, 3, 4]]; // those of the drawings
+  const DASHES = [[], [12, 4], [4, 3], [14, 4, 3, 4]];
   const COLOURS = 6;
   const START_SHARE = 1 / 200;
   const FEW_POINTS = 20;
   const HEIGHT_PX = { full: 340, half: 260 };
+  const PAPER_PX = { full: 660, half: 320 };
   const DISTRIBUTIONS = { linear: 1, log: 3, log2: 3, symlog: 4 };
   const LEVEL_FACTOR = 1.6; // a level that is higher than this above the lines is named at the top
 
@@ -97,20 +97,50 @@
     return found.filter((each) => each >= low && each <= high);
   };
 
-  class View {
-    constructor(figure, chart) {
-      this.chart = chart;
-      this.isLog = { x: chart.x.scale !== "linear", y: chart.y.scale !== "linear" };
+  // The legend of several charts: a click on a name hides its lines, and the chart under the pointer tells its values.
+  class Legend {
+    constructor(place) {
+      this.place = place;
+      this.views = [];
       this.off = new Set();
-      this.against = null;
       this.outputs = new Map();
+    }
+
+    add(view) {
+      this.views.push(view);
+      for (const { label, number } of view.chart.lines) {
+        if (this.outputs.has(label)) continue;
+        const output = element("output");
+        const made = button("", () => {
+          if (!this.off.delete(label)) this.off.add(label);
+          made.setAttribute("aria-pressed", !this.off.has(label));
+          this.views.forEach((each) => each.draw());
+        });
+        made.append(swatch(number), element("span", {}, label), output);
+        made.setAttribute("aria-pressed", "true");
+        this.outputs.set(label, output);
+        this.place.append(made);
+      }
+    }
+
+    tell(values) {
+      for (const [label, output] of this.outputs) output.textContent = values.get(label) ?? "";
+    }
+  }
+
+  class View {
+    constructor(figure, chart, legend) {
+      this.chart = chart;
+      this.all = legend;
+      this.isLog = { x: chart.x.scale !== "linear", y: chart.y.scale !== "linear" };
+      this.against = null;
       this.plot = element("div", { class: "plot", role: "img", "aria-label": chart.alt });
       this.where = element("span", { class: "where" });
       this.reset = button("whole range", () => this.draw());
-      const live = element("div", { class: "live" }, this.tools(), this.plot, this.legend());
-      figure.classList.add("has-live");
-      figure.append(live);
+      figure.classList.add("has-plot");
+      figure.append(this.tools(), this.plot);
       this.draw();
+      legend.add(this);
       new ResizeObserver(() => this.resize()).observe(this.plot);
     }
 
@@ -146,23 +176,6 @@
       return element("label", {}, "against ", made);
     }
 
-    legend() {
-      const legend = element("div", { class: "legend" });
-      for (const line of this.chart.lines) {
-        const output = element("output");
-        const made = button("", () => {
-          if (!this.off.delete(line.number)) this.off.add(line.number);
-          made.setAttribute("aria-pressed", !this.off.has(line.number));
-          this.draw();
-        });
-        made.append(swatch(line.number), element("span", {}, line.label), output);
-        made.setAttribute("aria-pressed", "true");
-        this.outputs.set(line.number, output);
-        legend.append(made);
-      }
-      return legend;
-    }
-
     // What is drawn of a line: abscissas, ordinates, and the ends of its band.
     shown(line) {
       const { chart, against } = this;
@@ -191,7 +204,7 @@
       this.drawn?.destroy();
       this.reset.hidden = true;
       const { chart } = this;
-      const lines = chart.lines.filter((line) => !this.off.has(line.number));
+      const lines = chart.lines.filter((line) => !this.all.off.has(line.label));
       this.lines = lines;
       this.where.textContent = "";
       this.data = uPlot.join(lines.length ? lines.map((line) => this.shown(line)) : [[[0, 1], [null, null]]]);
@@ -202,10 +215,11 @@
         const place = drawnSeries.length;
         const stroke = () => colour(series(line.number));
         const common = { spanGaps: true, paths: stepped, points: { show: false } };
-        const few = chart.xs[line.x].length < FEW_POINTS && !chart.is_stepped;
-        drawnSeries.push({ ...common, stroke, width: 2, dash: dash(line.number), points: { show: few, size: 5 } });
+        const few = chart.xs[line.x].length < FEW_POINTS && !chart.is_stepped && !chart.is_pointwise;
+        const width = chart.is_pointwise ? 0 : 2;
+        drawnSeries.push({ ...common, stroke, width, dash: dash(line.number), points: { show: few, size: 5 } });
         drawnSeries.push({ ...common, width: 0 }, { ...common, width: 0 });
-        if (line.high.length) bands.push({ series: [place + 2, place + 1], fill: () => `${stroke()}30` });
+        if (line.high.length && !chart.is_pointwise) bands.push({ series: [place + 2, place + 1], fill: () => `${stroke()}30` });
       }
       this.drawn = new uPlot(
         {
@@ -218,7 +232,7 @@
           cursor: { drag: { x: true, y: false }, points: { size: 7 }, y: false },
           padding: [chart.marks.length ? 20 : 8, 12, 0, 0],
           hooks: {
-            draw: [() => this.references()],
+            draw: [() => this.references(), () => this.points()],
             setCursor: [(u) => this.tell(u.cursor.idx)],
             setScale: [(u, key) => key === "x" && this.zoomed()],
           },
@@ -230,8 +244,9 @@
     }
 
     size() {
-      const height = HEIGHT_PX[this.chart.is_half ? "half" : "full"];
-      return { width: Math.max(this.plot.clientWidth, 200), height };
+      const kind = this.chart.is_half ? "half" : "full";
+      const width = root.classList.contains("print") ? PAPER_PX[kind] : Math.max(this.plot.clientWidth, 200);
+      return { width, height: HEIGHT_PX[kind] };
     }
 
     resize() {
@@ -288,6 +303,31 @@
       }
       if (label) Object.assign(made, { label, labelSize: 22, labelFont: "12px system-ui, sans-serif" });
       return made;
+    }
+
+    // Values with their intervals, beside each other at each place.
+    points() {
+      if (!this.chart.is_pointwise) return;
+      const { ctx } = this.drawn;
+      const px = window.devicePixelRatio;
+      const step = Math.min(8, 40 / this.lines.length) * px;
+      ctx.save();
+      this.lines.forEach((line, number) => {
+        ctx.strokeStyle = ctx.fillStyle = colour(series(line.number));
+        ctx.lineWidth = 2 * px;
+        this.chart.xs[line.x].forEach((at, i) => {
+          const x = this.drawn.valToPos(at, "x", true) + (number - (this.lines.length - 1) / 2) * step;
+          const [y, low, high] = [line.y, line.low, line.high].map(({ [i]: value }) => (value === null ? null : this.drawn.valToPos(value, "y", true)));
+          if (y === null) return;
+          ctx.beginPath();
+          if (low !== null && high !== null) [low, high].forEach((end, first) => (first ? ctx.lineTo(x, end) : ctx.moveTo(x, end)));
+          ctx.stroke();
+          ctx.beginPath();
+          ctx.arc(x, y, 3.5 * px, 0, 2 * Math.PI);
+          ctx.fill();
+        });
+      });
+      ctx.restore();
     }
 
     // Levels and marks, in the colour of small print.
@@ -353,25 +393,25 @@
       ctx.restore();
     }
 
-    // The values under the pointer; without one those at the end.
+    // The values under the pointer.
     tell(place) {
       const { chart } = this;
-      const shownAt = place ?? this.data[0].length - 1;
+      const found = new Map();
       this.where.textContent = place === null ? "" : `${this.place(this.data[0][place])} ${chart.x.label}`;
-      for (const output of this.outputs.values()) output.textContent = "";
-      if (place === null && chart.is_stepped) return;
       this.lines.forEach((line, number) => {
+        if (place === null) return;
         const value = (column) => {
           const values = this.data[1 + 3 * number + column];
-          for (let i = shownAt; i >= 0; i -= 1) if (values[i] !== null && values[i] !== undefined) return values[i];
+          for (let i = place; i >= 0; i -= 1) if (values[i] !== null && values[i] !== undefined) return values[i];
           return null;
         };
         const [mean, low, high] = [0, 1, 2].map(value);
         if (mean === null) return;
         const text = exact[chart.y.form](mean);
         const spread = low !== null && high !== null ? exact[chart.y.form]((high - low) / 2) : "";
-        this.outputs.get(line.number).textContent = spread ? `${text.replace(" %", "")} ± ${spread}` : text;
+        found.set(line.label, spread ? `${text.replace(" %", "")} ± ${spread}` : text);
       });
+      this.all.tell(found);
     }
 
     place(x) {
@@ -400,12 +440,22 @@
   }
 
   const views = [];
+  const legends = new Map([...document.querySelectorAll(".charts")].map((each) => [each, new Legend(each.querySelector(".legend"))]));
   const figures = new Map([...document.querySelectorAll("[data-chart]")].map((each) => [each.dataset.chart, each]));
   for (const chart of JSON.parse(document.getElementById("charts").textContent)) {
-    views.push(new View(figures.get(chart.key), chart));
+    const figure = figures.get(chart.key);
+    views.push(new View(figure, chart, legends.get(figure.closest(".charts"))));
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => views.forEach((view) => view.draw()));
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => (each.open = true)));
+  const onPaper = (isPaper) => {
+    root.classList.toggle("print", isPaper);
+    views.forEach((view) => view.draw());
+  };
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach((each) => (each.open = true));
+    onPaper(true);
+  });
+  addEventListener("afterprint", () => onPaper(false));
 
   // The runs themselves.
 

@@ -1,0 +1,151 @@
+"""The charts of estimates: intervals by policy, their path over the decisions, and the weights."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stream.estimating.intervals import Interval
+from stream.estimating.judge import WEIGHT_EDGES, Judged
+from stream.estimating.live import LiveEstimates
+from stream.reporting.charts import Axis, Chart, Line
+from stream.reporting.tables import percent
+
+
+class _Path(NamedTuple):
+    """An estimate after each of some numbers of decisions."""
+
+    number: int  # of its line
+    name: str
+    n: list[int]
+    values: list[float]
+    intervals: list[Interval]  # as many, or none
+
+
+def estimate_charts(policies: Sequence[Judged]) -> list[Chart]:
+    """The charts of policies that were judged on one log."""
+    said = "; ".join(
+        f"{policy.policy} {percent(one.value)}"
+        for policy in policies
+        for one in policy.estimates
+        if one.estimator == "dr" and one.value is not None
+    )
+    charts = [_intervals(policies, f"Estimates by policy. Doubly robust: {said}.")]
+    paths = [
+        _Path(number, policy.policy, [at.n for at in policy.path], [at.dr for at in policy.path],
+              [at.dr_interval for at in policy.path])
+        for number, policy in enumerate(policies)
+    ]  # fmt: skip
+    if any(path.n for path in paths):
+        charts.append(
+            _chart(
+                "path",
+                "The estimate over the log",
+                "The doubly robust estimate with the running reward model after each number of decisions, and the "
+                "interval that holds at every moment at once.",
+                f"Line chart of the doubly robust estimate over the log. At the end: {said}.",
+                paths,
+                _far(policies),
+            )
+        )
+        charts.append(_weights(policies))
+    return charts
+
+
+def _intervals(policies: Sequence[Judged], alt: str) -> Chart:
+    names = list(dict.fromkeys(one.estimator for policy in policies for one in policy.estimates))
+    lines = []
+    for number, policy in enumerate(policies):
+        known = [one for one in policy.estimates if one.value is not None]
+        ends = [one.bootstrap or Interval(math.nan, math.nan) for one in known]
+        at = [names.index(one.estimator) for one in known]
+        values = [float(one.value or 0.0) for one in known]
+        lines.append(Line(number, policy.policy, at, values, [end.low for end in ends], [end.high for end in ends]))
+    return Chart(
+        "intervals",
+        "Estimates",
+        "Each policy's value by each estimator, with its bootstrap interval. That of dm leaves out its model's error.",
+        alt,
+        Axis("estimator", "number", names=names),
+        Axis("mean reward", "share"),
+        lines,
+        is_pointwise=True,
+        y_limits=_far(policies),
+    )
+
+
+def _weights(policies: Sequence[Judged]) -> Chart:
+    last = max(int(np.flatnonzero(policy.weight_counts).max(initial=7)) for policy in policies)
+    lines = [
+        Line(number, policy.policy, range(last + 1), (counts[: last + 1] / max(counts.sum(), 1)).tolist())
+        for number, policy in enumerate(policies)
+        if (counts := policy.weight_counts) is not None
+    ]
+    return Chart(
+        "weights",
+        "Weights",
+        "Share of decisions by their importance weight: how often the policy would have played the same, over how "
+        "often the log did. Far right means that few decisions speak for many.",
+        "Line chart of the distribution of importance weights by policy.",
+        Axis("weight", "number", names=["0", *(f"≤ {edge:.3g}" for edge in WEIGHT_EDGES[1 : last + 1])]),
+        Axis("share of the decisions", "share"),
+        lines,
+    )
+
+
+def live_charts(found: Mapping[int, tuple[str, LiveEstimates]]) -> list[Chart]:
+    """The chart of what learners would have earned while they played a log; none where nothing was settled.
+
+    Args:
+        found: names and estimates, by the number of the learner's lines.
+    """
+    paths = [
+        _Path(number, name, [at.n for at in one.path], [at.ips for at in one.path], [at.anytime for at in one.path])
+        for number, (name, one) in found.items()
+    ]
+    longest = max((one.path for _, one in found.values()), key=len)
+    if not longest:
+        return []
+    # What the log played is the same for each.
+    paths.append(_Path(max(found) + 1, "logged", [at.n for at in longest], [at.logged for at in longest], []))
+    said = "; ".join(f"{path.name} {percent(path.values[-1])}" for path in paths if path.n)
+    late = [value for path in paths for n, value in zip(path.n, path.values, strict=True) if n >= longest[-1].n / 20]
+    ends = [path.intervals[-1].high for path in paths if path.intervals]
+    return [
+        _chart(
+            "live",
+            "The estimate over the decisions",
+            "The mean reward that each learner's own policy would have had after each number of settled decisions, and "
+            "the interval that holds at every moment at once; and that of what the log played.",
+            f"Line chart of the estimate over the settled decisions. At the end: {said}.",
+            paths,
+            _room([*late, *ends]),
+        )
+    ]
+
+
+def _chart(key: str, title: str, caption: str, alt: str, paths: Sequence[_Path], limits: tuple[float, float]) -> Chart:
+    lines = [
+        Line(path.number, path.name, path.n, path.values, *zip(*path.intervals, strict=True))
+        for path in paths
+        if path.n
+    ]
+    x, y = Axis("decisions", "count"), Axis("mean reward", "share")
+    return Chart(key, title, caption, alt, x, y, lines, y_limits=limits)
+
+
+def _far(policies: Sequence[Judged]) -> tuple[float, float]:
+    """What is shown of the rates: all values and bootstrap intervals, and some room for the wider ones."""
+    ends = [0.0]
+    for policy in policies:
+        for one in policy.estimates:
+            ends += [one.value] if one.value is not None else []
+            ends += [one.bootstrap.low, one.bootstrap.high] if one.bootstrap is not None else []
+    return _room(ends)
+
+
+def _room(ends: Sequence[float]) -> tuple[float, float]:
+    """An axis of rates, from 0 or the least of these values, to somewhat above the greatest."""
+    greatest = max(ends)
+    return min(0.0, *ends), min(max(1.25 * greatest, 1e-3), max(1.0, greatest))
