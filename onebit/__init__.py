@@ -1,55 +1,105 @@
-"""Where Onebit begins: the program `onebit`, and the plugin of pytest.
+"""Onebit: online multiclass learning from one late bit of feedback.
 
-Onebit's own packages have common names. Where another package of such a name comes first, nothing of Onebit can be
-imported. So this package, whose name is Onebit's alone, looks before that, and says what is in the way. It imports
-nothing of Onebit by itself.
+>>> import onebit
+>>> report = onebit.run("optdigits", learners=["banditron"], events=300, delay="fixed:1s", seed=1)
+>>> report["banditron"].ledger.decided, report.ok
+(300, True)
+
+A name is loaded when it is first used, so that `import onebit` is cheap. Notices go to the logger `onebit`.
 """
 
 import sys
-from importlib.metadata import packages_distributions
-from importlib.util import find_spec
-from pathlib import Path
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
-"""The packages of Onebit with common names, and what is in them."""
+from onebit.collisions import CollisionError, check_packages
 
-DISTRIBUTION = "onebit"
+if TYPE_CHECKING:
+    from onebit.estimates import EstimateReport, estimate
+    from onebit.pipelines import Pipeline, embedded
+    from onebit.runs import LearnerRun, RunReport, run
+    from onebit.verification import VerifyReport, verify
+    from stream import offline
+    from stream.app.progress import Progress
+    from stream.errors import ExitCode, OnebitError
+    from stream.learners import Learner, create
+    from stream.learners import registered as learners
+    from stream.reporting.errors import evaluate
+    from stream.wire.events import Decision, Features
+
+__all__ = [
+    "CollisionError",
+    "Decision",
+    "EstimateReport",
+    "ExitCode",
+    "Features",
+    "Learner",
+    "LearnerRun",
+    "OnebitError",
+    "Pipeline",
+    "Progress",
+    "RunReport",
+    "VerifyReport",
+    "__version__",
+    "check_packages",
+    "create",
+    "embedded",
+    "estimate",
+    "evaluate",
+    "learners",
+    "offline",
+    "run",
+    "verify",
+]
+
+_HOMES = {
+    "Decision": ("stream.wire.events", "Decision"),
+    "EstimateReport": ("onebit.estimates", "EstimateReport"),
+    "ExitCode": ("stream.errors", "ExitCode"),
+    "Features": ("stream.wire.events", "Features"),
+    "Learner": ("stream.learners", "Learner"),
+    "LearnerRun": ("onebit.runs", "LearnerRun"),
+    "OnebitError": ("stream.errors", "OnebitError"),
+    "Pipeline": ("onebit.pipelines", "Pipeline"),
+    "Progress": ("stream.app.progress", "Progress"),
+    "RunReport": ("onebit.runs", "RunReport"),
+    "VerifyReport": ("onebit.verification", "VerifyReport"),
+    "create": ("stream.learners", "create"),
+    "embedded": ("onebit.pipelines", "embedded"),
+    "estimate": ("onebit.estimates", "estimate"),
+    "evaluate": ("stream.reporting.errors", "evaluate"),
+    "learners": ("stream.learners", "registered"),
+    "run": ("onebit.runs", "run"),
+    "verify": ("onebit.verification", "verify"),
+}
+"""The module of each public name, and the name there."""
 
 
-class CollisionError(ImportError):
-    """Another package has the name of one of Onebit's; the message says which, and what to do."""
+def __getattr__(name: str) -> Any:
+    """Load a public name; see PEP 562."""
+    if name == "__version__":
+        value: Any = version("onebit")
+    elif name in _HOMES or name == "offline":
+        check_packages()
+        import_module("stream.app")  # one BLAS thread, unless numpy is loaded already
+        if name == "offline":
+            value = import_module("stream.offline")
+        else:
+            module, attribute = _HOMES[name]
+            value = getattr(import_module(module), attribute)
+    else:
+        raise AttributeError(f"module 'onebit' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
-def check_packages() -> None:
-    """See that Onebit's packages are the ones that Python finds under their names.
-
-    Raises:
-        CollisionError: another one is found, or none.
-    """
-    home = Path(__file__).resolve().parent.parent
-    for name in FILES:
-        spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
-        if spec is None:
-            raise CollisionError(f"expected Onebit's package {name} in {home}; there is none: install Onebit anew")
-        places = spec.submodule_search_locations or [spec.origin or "a module"]
-        if Path(places[0]).resolve() != home / name:
-            raise CollisionError(
-                f"{places[0]} is in the way of Onebit's package {name} in {home}: both have this name, and Python "
-                "finds it first. Rename it, put it into a package of yours, or take its folder off PYTHONPATH; or "
-                "install Onebit into an environment of its own"
-            )
-        missing = [file for file in FILES[name] if not (home / name / file).exists()]
-        others = sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION}) if missing else []
-        if missing:
-            raise CollisionError(
-                f"{home / name} is not as Onebit's package {name} should be: it lacks {missing[0]}. "
-                + (f"{', '.join(others)} also installs a package of this name; " if others else "")
-                + "install Onebit anew, into an environment of its own"
-            )
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def main() -> None:
-    """`onebit`, as a shell starts it."""
+    """Run the command `onebit`."""
     try:
         check_packages()
     except CollisionError as error:

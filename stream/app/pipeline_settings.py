@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     given: frozenset[str]  # the names, as the journal has them, of those that all tasks must have
 
 
-def given_settings(settings: Settings) -> frozenset[str]:
+def given_names(settings: Settings) -> frozenset[str]:
     """The names, as the journal has them, of the settings that a flag, a variable or the file gave.
 
     A data set gives the numbers of classes and features, and what the classes are called.
@@ -74,7 +74,7 @@ def wanted_settings(
         SettingsError: a parameter cannot be read.
         ParameterError: the learner does not have it.
     """
-    given = given_settings(settings)
+    given = given_names(settings)
     if settings.model == AUTO:
         settings = settings.model_copy(update={"model": model})
     n_classes, n_features, mean_nnz, class_names = _sizes(settings, begun)

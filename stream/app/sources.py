@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from stream.app.access import with_address_of_file
 from stream.app.described import described
@@ -47,6 +48,35 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         raise SettingsError(f"{_origin(name, flags, path)}: {message}{got}") from error
     except ValueError as error:  # the TOML file, or a list in a variable, cannot be parsed
         raise SettingsError(f"settings from {path or 'variables'} cannot be read: {error}") from error
+    return with_address_of_file(settings)
+
+
+class _GivenSettings(Settings):
+    """Settings without variables and the file."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use the arguments alone."""
+        return (init_settings,)
+
+
+def given_settings(given: Mapping[str, Any]) -> Settings:
+    """Settings by name, with nothing from variables or a file: for tests and for the Python API.
+
+    Raises:
+        SettingsError: an unknown name, or a value that is not accepted.
+    """
+    try:
+        settings = _GivenSettings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "settings"
+        if first["type"] == "extra_forbidden":
+            known = [one.name for one in described()]
+            raise SettingsError(f"{name}: no setting has this name{close_matches(name, known)}") from error
+        raise SettingsError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from error
     return with_address_of_file(settings)
 
 

@@ -145,7 +145,7 @@ class Learner(ABC):
     from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what it needs to learn from a log's decisions
     one_right_class: ClassVar[bool] = True  # whether it takes a right action to say that all others are wrong
     instead: ClassVar[str] = ""  # what to use where the state would be too large
-    observed: ClassVar[Mapping[str, Extent]] = {}  # the parts of the state that `observe` may change, and how much
+    observed: Mapping[str, Extent] = {}  # the parts of the state that `observe` may change, and how much
 
     _parameters: Mapping[str, Any]  # what the constructor was called with beside the sizes
 

@@ -115,7 +115,7 @@ class Confidit(KernelLearner):
     randomised_update: ClassVar[bool] = True
     retractable: ClassVar[bool] = True
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
-    observed: ClassVar[Mapping[str, Extent]] = {"memory": Extent.WHOLE}
+    observed: Mapping[str, Extent] = {"memory": Extent.WHOLE}
     _retract: Kernel
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
@@ -207,7 +207,7 @@ class ConfiditProjected(Confidit):
 
     one_right_class: ClassVar[bool] = True
     retractable: ClassVar[bool] = False
-    observed: ClassVar[Mapping[str, Extent]] = {"memory": Extent.WHOLE, "W": Extent.WHOLE}
+    observed: Mapping[str, Extent] = {"memory": Extent.WHOLE, "W": Extent.WHOLE}
 
 
 def _options(parameters: Mapping[str, Any]) -> tuple[int, str, str]:

@@ -197,7 +197,7 @@ class IgwLogistic(WatchingLearner):
     parameters: ClassVar[tuple[Parameter, ...]] = (*INVERSE_GAP, DRIFT)
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
-    observed: ClassVar[Mapping[str, Extent]] = {"rounds": Extent.WHOLE}
+    observed: Mapping[str, Extent] = {"rounds": Extent.WHOLE}
     instead: ClassVar[str] = "banditron, whose state is half of it, or fewer features"
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)

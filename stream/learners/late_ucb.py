@@ -281,7 +281,7 @@ class LateUcb(WatchingLearner):
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
     retractable: ClassVar[bool] = True
-    observed: ClassVar[Mapping[str, Extent]] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
+    observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
         "sample": Extent.WHOLE,
         "bandwidth": Extent.WHOLE,
     }  # W when the model has moved since the decision

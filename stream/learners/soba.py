@@ -256,7 +256,7 @@ class SobaAdaptive(KernelLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
-    observed: ClassVar[Mapping[str, Extent]] = {"sums": Extent.WHOLE}
+    observed: Mapping[str, Extent] = {"sums": Extent.WHOLE}
     instead: ClassVar[str] = "covariance=diag, whose state is diagonal"
 
     def __init__(self, n_classes: int, n_features: int, a: float, covariance: str, margin: str) -> None:

@@ -305,7 +305,7 @@ class StackIgw(WatchingLearner):
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
-    observed: ClassVar[Mapping[str, Extent]] = {
+    observed: Mapping[str, Extent] = {
         **dict.fromkeys(("M", "df", "df_log"), Extent.FEATURES),
         "waiting": Extent.ACTION,
         "totals": Extent.WHOLE,

@@ -5,11 +5,12 @@ from typing import Any
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from stream.app.pipeline_settings import wanted_settings
+from stream.app.sources import given_settings
 from stream.app.topics import model_of
 from stream.durations import parse_duration
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
-from stream.testing.pipeline import GivenSettings, PipelineUnderTest
+from stream.testing.pipeline import PipelineUnderTest
 from stream.wire.topics import Topics
 
 BEGINS_MS = 1_000
@@ -24,7 +25,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         Args:
             settings: those of the learner, by their names: `n_classes=3, window="5s"`.
         """
-        given = GivenSettings(**settings)
+        given = given_settings(settings)
         topics = Topics.with_prefix(given.topic_prefix)
         self.clock = VirtualClock(BEGINS_MS)
         broker = EmbeddedBroker(self.clock)

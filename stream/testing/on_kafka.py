@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from stream.app.access import client_config_of
+from stream.app.sources import given_settings
 from stream.app.topics import model_of
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connecting import connect
 from stream.kafka.port import BrokerError
-from stream.testing.pipeline import GivenSettings, PipelineUnderTest
+from stream.testing.pipeline import PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
 from stream.wire.topics import Topics
 
@@ -47,7 +48,7 @@ class KafkaPipeline(PipelineUnderTest):
         }
         access = {} if kafka.client_config is None else {"client_config": kafka.client_config}
         self._ready_file = directory / "ready"
-        given = GivenSettings(**{**own, **access, "ready_file": str(self._ready_file), **settings})
+        given = given_settings({**own, **access, "ready_file": str(self._ready_file), **settings})
         self._is_local = kafka.local is not None
         self.bootstrap = given.bootstrap
         topics = Topics.with_prefix(given.topic_prefix)

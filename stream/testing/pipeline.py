@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from stream.app.settings import Settings
 from stream.journal.reading import JournalFollower
 from stream.kafka.browsing import read_in_order
 from stream.kafka.partitioner import partition_for
@@ -29,17 +27,6 @@ LIVES_MAX = 5
 
 Event = dict[str, Any]
 """The value of a record, as JSON has it: see docs/topics.md."""
-
-
-class GivenSettings(Settings):
-    """Settings that are given here, and nothing from variables or a file: a test depends on none."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is given alone."""
-        return (init_settings,)
 
 
 class PipelineUnderTest(ABC):

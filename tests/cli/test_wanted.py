@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.app.pipeline_settings import STORED_NAMES, given_settings, wanted_settings, with_hint
+from stream.app.pipeline_settings import STORED_NAMES, given_names, wanted_settings, with_hint
 from stream.app.settings import Settings
 from stream.app.sources import load_settings
 from stream.app.tasks import parameters_of
@@ -101,14 +101,14 @@ def test_setting_is_given_by_flag_variable_or_file(
         (tmp_path / "own.toml").write_text('window = "5s"\n')
         monkeypatch.setenv("ONEBIT_CONFIG", str(tmp_path / "own.toml"))
     settings = load_settings({"window": "5s"} if source == "flag" else {})
-    assert given_settings(settings) == {"window_ms"}
+    assert given_names(settings) == {"window_ms"}
     with pytest.raises(SettingsDifferError, match=r"^own.journal has window_ms = 1000; got 5000: start"):
         wanted_settings(settings, stored_settings(BEGUN), PLACE)
-    assert given_settings(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
+    assert given_names(load_settings({})) == (frozenset() if source == "flag" else {"window_ms"})
 
 
 def test_data_set_gives_the_sizes() -> None:
-    assert given_settings(load_settings({"data": "synsep"})) == {"n_classes", "n_features", "class_names"}
+    assert given_names(load_settings({"data": "synsep"})) == {"n_classes", "n_features", "class_names"}
     with pytest.raises(SettingsDifferError, match="n_classes = 3; got 9, n_features = 4; got 400"):
         wanted(BEGUN, data="synsep")
 

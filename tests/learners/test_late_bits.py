@@ -320,9 +320,11 @@ def test_ten_thousand_bits_taken_back_leave_the_model_of_the_real_bits(expand: s
         late.update(x, decision, 0)
         played.append((x, decision, int(decision.action == label)))
     for t in np.random.default_rng(4).permutation(size):
-        assert late.retract(*played[t][:2], 0, 1)
+        x, decision, _ = played[t]
+        assert late.retract(x, decision, 0, 1)
     for t in np.random.default_rng(5).permutation(size):
-        late.retract(*played[t][:2], 1, played[t][2])
+        x, decision, reward = played[t]
+        late.retract(x, decision, 1, reward)
     assert_ridge(late, played, within=1e-8)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import onebit
-from onebit import CollisionError, check_packages
+from onebit import CollisionError, check_packages, collisions
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,8 +27,8 @@ def test_package_that_is_found_first_is_named(tmp_path: Path, monkeypatch: pytes
 
 
 def test_package_that_another_distribution_has_written_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onebit, "FILES", {"producers": ("gone.py",)})
-    monkeypatch.setattr(onebit, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
+    monkeypatch.setattr(collisions, "FILES", {"producers": ("gone.py",)})
+    monkeypatch.setattr(collisions, "packages_distributions", lambda: {"producers": ["onebit", "kafka-producers"]})
     with pytest.raises(CollisionError) as refused:
         check_packages()
     assert "it lacks gone.py. kafka-producers also installs a package of this name; " in str(refused.value)

@@ -1,0 +1,47 @@
+"""The check that Onebit's packages are the ones that Python finds.
+
+Onebit's own packages have common names. Where another package of such a name comes first, nothing of Onebit can be
+imported. This module imports nothing of Onebit, so that it can report what is in the way.
+"""
+
+import sys
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+FILES = {"stream": ("py.typed", "wire"), "producers": ("replay.py",), "consumers": ("learner.py",)}
+"""The packages of Onebit with common names, and what is in them."""
+
+DISTRIBUTION = "onebit"
+
+
+class CollisionError(ImportError):
+    """Another package has the name of one of Onebit's; the message names it and the remedy."""
+
+
+def check_packages() -> None:
+    """Check that Python finds Onebit's packages under their names.
+
+    Raises:
+        CollisionError: it finds another one, or none.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for name in FILES:
+        spec = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
+        if spec is None:
+            raise CollisionError(f"expected Onebit's package {name} in {home}; there is none: install Onebit anew")
+        places = spec.submodule_search_locations or [spec.origin or "a module"]
+        if Path(places[0]).resolve() != home / name:
+            raise CollisionError(
+                f"{places[0]} is in the way of Onebit's package {name} in {home}: both have this name, and Python "
+                "finds it first. Rename it, put it into a package of yours, or take its folder off PYTHONPATH; or "
+                "install Onebit into an environment of its own"
+            )
+        missing = [file for file in FILES[name] if not (home / name / file).exists()]
+        others = sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION}) if missing else []
+        if missing:
+            raise CollisionError(
+                f"{home / name} is not as Onebit's package {name} should be: it lacks {missing[0]}. "
+                + (f"{', '.join(others)} also installs a package of this name; " if others else "")
+                + "install Onebit anew, into an environment of its own"
+            )

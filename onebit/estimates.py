@@ -1,0 +1,120 @@
+"""`onebit.estimate`: what other policies would have earned, from a log of decisions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from onebit.notebook_tables import html_table, text_table
+from stream.app.estimate import IntervalKind, Learning, Log, estimate_policies, fields_of
+from stream.estimating.estimate import Estimates
+from stream.estimating.judge import Judged, Options
+from stream.reporting.estimate_page import estimate_page
+from stream.reporting.pages import write_whole
+
+COLUMNS = ("policy", "estimator", "value", "low", "high")
+Kind = Literal["bootstrap", "bernstein"]
+
+
+@dataclass(frozen=True)
+class EstimateReport:
+    """Estimates by policy: `report["late-ucb"]`."""
+
+    found: Estimates
+    confidence: float
+    interval: Kind  # of low and high
+
+    def __getitem__(self, policy: str) -> Judged:
+        for judged in self.found.policies:
+            if judged.policy == policy:
+                return judged
+        raise KeyError(f"{policy!r}: there are {', '.join(repr(judged.policy) for judged in self.found.policies)}")
+
+    def __iter__(self) -> Iterator[Judged]:
+        return iter(self.found.policies)
+
+    def __len__(self) -> int:
+        return len(self.found.policies)
+
+    @property
+    def events(self) -> int:
+        """Decisions of the log."""
+        return self.found.events
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the JSON of `onebit estimate`."""
+        return fields_of(self.found, IntervalKind(self.interval))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each policy and estimator."""
+        return [
+            {"policy": policy["policy"], "ess": policy["ess"], **one}
+            for policy in self.to_dict()["policies"]
+            for one in policy["estimates"]
+        ]
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page with figures.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        write_whole(Path(path), estimate_page(self.found, self.confidence, "onebit.estimate(...)"))
+        return Path(path)
+
+    def _rows(self) -> list[list[object]]:
+        return [["-" if row[name] is None else _short(row[name]) for name in COLUMNS] for row in self.to_dicts()]
+
+    def __repr__(self) -> str:
+        return text_table(COLUMNS, self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(COLUMNS, self._rows(), caption=f"{self.found.data}, {self.events:,} events")
+
+
+def estimate(
+    data: str | Path,
+    *,
+    policies: Sequence[str],
+    mapping: str | Path | None = None,
+    reward_above: float | None = None,
+    on_bad_row: Literal["stop", "skip"] = "stop",
+    delay: str | None = None,
+    reward: Literal["exclusive", "any"] = "exclusive",
+    propensity_min: float | None = None,
+    clip: float | None = None,
+    interval: Kind = "bootstrap",
+    confidence: float = 0.95,
+    resamples: int = 500,
+    seed: int = 0,
+) -> EstimateReport:
+    """Estimate the mean reward of other policies from a log of decisions.
+
+    Args:
+        data: the log: CSV, JSON lines, Parquet, or a format of Vowpal Wabbit.
+        policies: `logged`, `uniform`, `constant:ACTION`, `model:FILE`, or a learner, `NAME:PARAMETER=VALUE,...`.
+        mapping: of a table: a TOML file, or `action=item,reward=click,...`.
+        reward_above: a reward above this is 1, any other 0.
+        on_bad_row: whether to stop at a row that cannot be used.
+        delay: the delay of bits whose delay is not logged, such as `exponential:5s`; by default none.
+        reward: how many classes may be right for one context: exactly one, or any number.
+        propensity_min: the least probability that the logging policy gives any class; by default the least in the log.
+        clip: where clipped-ips cuts weights; by default √n.
+        interval: the kind of low and high.
+        confidence: the confidence level of the intervals.
+        resamples: of the bootstrap.
+        seed: of resampling, folds, acceptance and delays.
+
+    Raises:
+        OnebitError: the log cannot be read, or a policy is unknown.
+    """
+    if interval not in get_args(Kind):
+        raise ValueError(f"interval: expected one of {', '.join(get_args(Kind))}; got {interval!r}")
+    options = Options(seed=seed, confidence=confidence, resamples=resamples, clip=clip, propensity_min=propensity_min)
+    log = Log(Path(data), None if mapping is None else str(mapping), reward_above, on_bad_row)
+    found, _ = estimate_policies(log, policies, options, Learning(delay, reward))
+    return EstimateReport(found, confidence, interval)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

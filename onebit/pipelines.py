@@ -1,0 +1,143 @@
+"""`onebit.embedded`: a pipeline in this process and in virtual time, for services and their tests."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import count
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream.durations import format_duration, parse_duration
+from stream.testing.embedded import EmbeddedPipeline
+from stream.wire.ledger import Ledger
+
+
+class Decided(NamedTuple):
+    """A decision as the predictions topic has it."""
+
+    id: str
+    action: int
+    greedy: int  # the class with the highest score
+    propensity: float  # of the action
+    scores: NDArray[np.float64]  # [K]
+    model_version: int  # updates that the model had seen
+
+
+class Pipeline:
+    """A learner over an embedded broker. Time passes only by `advance`, `settle`, and late feedback."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Make the topics and the learner, see `embedded`."""
+        self.test = EmbeddedPipeline(**settings)
+        self._due: list[tuple[int, int, str, Mapping[str, Any]]] = []  # a heap, by time
+        self._numbers = count()
+
+    @property
+    def now_ms(self) -> int:
+        """The virtual time."""
+        return self.test.clock.now_ms
+
+    def decide(self, event_id: str, x: Sequence[float] | Mapping[str, Any]) -> Decided:
+        """Write a context, and return its decision.
+
+        Args:
+            event_id: of the event; each id is decided once.
+            x: the features: a list, `{"i": indices, "v": values}`, or values by name.
+        """
+        self.test.context(event_id, x)
+        found = self.test.prediction(event_id)
+        return Decided(
+            found["id"],
+            found["action"],
+            found["greedy"],
+            found["propensity"],
+            np.array(found["scores"], np.float64),
+            found["model_version"],
+        )
+
+    def feedback(self, event_id: str, reward: int, *, after: str = "0ms", **fields: int) -> None:
+        """Write feedback now, or after some virtual time, which `advance` lets pass.
+
+        Args:
+            event_id: of the decision.
+            reward: 1 if its action was right, else 0.
+            after: when, as a duration: 30s.
+            fields: `action` or `label`, see docs/topics.md.
+        """
+        if delay_ms := parse_duration(after):
+            entry = (self.now_ms + delay_ms, next(self._numbers), event_id, {"reward": reward, **fields})
+            heappush(self._due, entry)
+        else:
+            self.test.feedback(event_id, reward, **fields)
+            self.test.work()
+
+    def advance(self, duration: str) -> None:
+        """Let virtual time pass: late feedback comes, and decisions expire, at their moments."""
+        until_ms = self.now_ms + parse_duration(duration)
+        while self._due and self._due[0][0] <= until_ms:
+            at_ms, _, event_id, fields = heappop(self._due)
+            self._pass(at_ms - self.now_ms)
+            self.test.feedback(event_id, **fields)
+            self.test.work()
+        self._pass(until_ms - self.now_ms)
+
+    def settle(self) -> None:
+        """Let time pass until all late feedback has come."""
+        if self._due:
+            self.advance(format_duration(max(at_ms for at_ms, *_ in self._due) - self.now_ms))
+
+    def _pass(self, duration_ms: int) -> None:
+        self.test.advance(format_duration(duration_ms))
+
+    def example(self, event_id: str) -> Mapping[str, Any]:
+        """The settled decision, as the examples topic has it."""
+        return MappingProxyType(self.test.example(event_id))
+
+    @property
+    def ledger(self) -> Ledger:
+        """The counts of contexts, decisions and feedback so far."""
+        self.test.work()
+        return self.test.ledger()
+
+    def restart(self) -> None:
+        """Kill the learner, and recover another one from the topics."""
+        self.test.restart_learner()
+
+
+@contextmanager
+def embedded(
+    *, n_classes: int, n_features: int, learner: str = "auto", window: str = "5m", **settings: Any
+) -> Iterator[Pipeline]:
+    """A pipeline in this process, in virtual time: no Kafka, no waiting, and the same result each time.
+
+    At the end late feedback comes, and the ledger is verified.
+
+    Args:
+        n_classes: K.
+        n_features: d.
+        learner: its name; auto chooses by the sizes.
+        window: how long a decision waits for its feedback.
+        settings: others of docs/settings.md by name.
+
+    Raises:
+        OnebitError: a setting is invalid.
+        AssertionError: the ledger is wrong.
+
+    >>> import onebit
+    >>> with onebit.embedded(n_classes=3, n_features=4, learner="late-ucb", window="5m") as pipeline:
+    ...     decision = pipeline.decide("visit-1", [0.3, 1.2, 0.1, 1.0])
+    ...     pipeline.feedback("visit-1", 1, after="30s")
+    ...     pipeline.advance("1m")
+    ...     pipeline.example("visit-1")["delay_ms"], pipeline.ledger.matched
+    (30000, 1)
+    """
+    pipeline = Pipeline(n_classes=n_classes, n_features=n_features, learner=[learner], window=window, **settings)
+    try:
+        yield pipeline
+        pipeline.settle()
+        pipeline.test.finish()
+    finally:
+        pipeline.test.close()

@@ -1,0 +1,212 @@
+"""`onebit.run`: the whole pipeline to its end, for each learner and seed."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit.notebook_tables import html_table, text_table
+from stream.app.progress import Progress, ignore
+from stream.app.run import run_all_embedded, run_all_on_kafka
+from stream.app.sources import given_settings
+from stream.reporting.pages import write_page
+from stream.reporting.run_report import RunReport as Report
+from stream.reporting.saved_runs import runs_json
+from stream.reporting.tables import comparison
+from stream.wire.ledger import Ledger, total_ledger
+
+Learners = str | Sequence[str] | Mapping[str, Mapping[str, object]]
+"""The name of a learner, several names, or names with parameters: `{"late-ucb": {"alpha": 0.5}}`."""
+
+
+class Curve(NamedTuple):
+    """The progressive error of a run, at up to 400 points."""
+
+    events: NDArray[np.int64]  # [n] decisions so far
+    error: NDArray[np.float64]  # [n] the share of wrong actions among them
+    window_error: NDArray[np.float64]  # [n] the same of the last twentieth of the run; nan before there are enough
+
+
+@dataclass(frozen=True)
+class LearnerRun:
+    """One learner on one stream of events."""
+
+    report: Report
+
+    @property
+    def learner(self) -> str:
+        """Its name."""
+        return self.report.learner
+
+    @property
+    def seed(self) -> int:
+        """The seed of its draws."""
+        return self.report.seed
+
+    @property
+    def parameters(self) -> dict[str, float | int | str]:
+        """The parameters of the learner, defaults included."""
+        return dict(self.report.params)
+
+    @property
+    def error(self) -> float:
+        """The share of wrong actions, each judged before any feedback; nan if no outcome is known."""
+        return self.report.errors.error_rate
+
+    @property
+    def error_last_fifth(self) -> float:
+        """The same over the last fifth of the events."""
+        return self.report.errors.error_rate_last_fifth
+
+    @property
+    def greedy_error(self) -> float:
+        """The error of the class with the highest score, without exploration."""
+        return self.report.errors.greedy_error_rate
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The progressive error."""
+        points = np.array(self.report.errors.points, dtype=np.float64).reshape(-1, 3)
+        return Curve(points[:, 0].astype(np.int64), points[:, 1], points[:, 2])
+
+    @property
+    def ledger(self) -> Ledger:
+        """The counts of contexts, decisions and feedback."""
+        return self.report.ledger
+
+    @property
+    def ok(self) -> bool:
+        """Whether the ledger balances, and equals the one that is recomputed from the topics."""
+        return self.report.ledger_ok
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Reasons to distrust the figures."""
+        return self.report.warnings
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that the run took."""
+        return self.report.wall_s
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values: the JSON of `onebit run`."""
+        return self.report.as_json()
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The runs of `onebit.run`, by learner: `report["late-ucb"]`, or `report["late-ucb", seed]`."""
+
+    runs: tuple[LearnerRun, ...]
+
+    def __getitem__(self, key: str | tuple[str, int]) -> LearnerRun:
+        learner, seed = key if isinstance(key, tuple) else (key, None)
+        found = [run for run in self.runs if run.learner == learner and seed in (None, run.seed)]
+        if not found:
+            raise KeyError(f"{key!r}: there are {', '.join(map(repr, self.keys()))}")
+        if len(found) > 1:
+            raise KeyError(f"{key!r}: it has {len(found)} runs; name the seed: [{learner!r}, {found[0].seed}]")
+        return found[0]
+
+    def __iter__(self) -> Iterator[LearnerRun]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def keys(self) -> list[str]:
+        """The names of the learners."""
+        return list(dict.fromkeys(run.learner for run in self.runs))
+
+    @property
+    def ledger(self) -> Ledger:
+        """The sum of the ledgers of all runs."""
+        return total_ledger(run.ledger for run in self.runs)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the ledger of every run is right."""
+        return all(run.ok for run in self.runs)
+
+    def to_dicts(self) -> list[dict[str, object]]:
+        """Each run as plain values."""
+        return [run.to_dict() for run in self.runs]
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page (.html), or the runs as JSON (.json), which `onebit report` reads both.
+
+        Raises:
+            ValueError: the name ends otherwise.
+            OSError: the file cannot be written.
+        """
+        target, reports = Path(path), [run.report for run in self.runs]
+        match target.suffix:
+            case ".html":
+                return write_page(target, reports, datetime.now(UTC))
+            case ".json":
+                target.write_bytes(runs_json(reports))
+                return target
+        raise ValueError(f"{target}: expected a name that ends with .html or .json")
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        table = comparison([run.report for run in self.runs])
+        return table.columns, table.rows
+
+    def __repr__(self) -> str:
+        return text_table(*self._table())
+
+    def _repr_html_(self) -> str:
+        first = self.runs[0].report
+        return html_table(*self._table(), caption=f"{first.data}, {first.events:,} events")
+
+
+def run(
+    data: str | Path = "optdigits",
+    *,
+    learners: Learners = "auto",
+    seed: int = 0,
+    seeds: int = 1,
+    jobs: int | None = 1,
+    kafka: bool = False,
+    progress: Callable[[Progress], None] = ignore,
+    **settings: Any,
+) -> RunReport:
+    """Run the whole pipeline to its end: replay, learner, feedback.
+
+    By default embedded, in virtual time: the same seed gives the same run, bit for bit.
+
+    Args:
+        data: a data set of `onebit data list`, an svmlight file, or a log of decisions.
+        learners: one, several, or several with parameters; auto chooses by the data.
+        seed: of all draws.
+        seeds: runs of each learner, with consecutive seeds.
+        jobs: runs at once, each in a process; None: one for each core, where that is faster.
+        kafka: whether to run on the Kafka at `bootstrap`, with every program in a process of its own.
+        progress: is called with the progress of each run, up to ten times a second.
+        settings: any others of docs/settings.md by name: `delay="lognormal:10s,1.0"`, `loss=0.02`, `window="30s"`.
+            Variables and onebit.toml do not count.
+
+    Raises:
+        OnebitError: a setting is invalid, or the data cannot be read.
+    """
+    given = given_settings({"data": str(data), "seed": seed, **_named(learners, settings), **settings})
+    if kafka:
+        reports = run_all_on_kafka(given, show=progress)
+    else:
+        reports = run_all_embedded(given, seeds=seeds, jobs=jobs, show=progress)
+    return RunReport(tuple(map(LearnerRun, reports)))
+
+
+def _named(learners: Learners, settings: dict[str, Any]) -> dict[str, Any]:
+    """The learners and their parameters as settings."""
+    if isinstance(learners, str):
+        return {"learner": [learners]}
+    parameters = learners if isinstance(learners, Mapping) else {}
+    own = [f"{name}.{key}={value}" for name, given in parameters.items() for key, value in given.items()]
+    return {"learner": list(learners), "param": [*own, *settings.pop("param", ())]}

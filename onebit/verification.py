@@ -1,0 +1,89 @@
+"""`onebit.verify`: the ledger of a pipeline, recomputed from its topics."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from onebit.notebook_tables import html_table, text_table
+from stream.app.sources import given_settings
+from stream.app.verify import Verified
+from stream.app.verify import verify as use_case
+from stream.durations import parse_duration
+from stream.wire.ledger import Ledger, total_ledger
+
+COLUMNS = ("partition", "decided", "matched", "expired", "pending", "ok")
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What the topics say of a pipeline."""
+
+    found: Verified
+
+    @property
+    def ok(self) -> bool:
+        """Whether the recomputed ledgers, and all else that was compared, equal the learner's."""
+        return self.found.ok
+
+    @property
+    def error(self) -> float:
+        """The share of reward 0 among the decisions with feedback in time; nan if there are none."""
+        return self.found.error.error_rate
+
+    @property
+    def ledger(self) -> Ledger:
+        """The sum of the recomputed ledgers of all partitions."""
+        return total_ledger(finding.audited for finding in self.found.findings)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Each difference, with its record."""
+        log = () if self.found.log is None else self.found.log.faults
+        return tuple(fault for finding in self.found.findings for fault in finding.faults) + tuple(log)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the JSON of `onebit verify`."""
+        return self.found.to_dict()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The findings of each partition as plain values."""
+        return [finding.as_json() for finding in self.found.findings]
+
+    def _rows(self) -> list[list[object]]:
+        names = COLUMNS[1:-1]
+        return [
+            [finding.partition, *(f"{getattr(finding.audited, name):,}" for name in names), finding.ok]
+            for finding in self.found.findings
+        ]
+
+    def __repr__(self) -> str:
+        return text_table(COLUMNS, self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(COLUMNS, self._rows())
+
+
+def verify(
+    *,
+    bootstrap: str = "localhost:9092",
+    topic_prefix: str = "onebit.",
+    wait_events: int | None = None,
+    timeout: str = "10m",
+    replay: bool = False,
+    **settings: Any,
+) -> VerifyReport:
+    """Recompute the ledger of a pipeline from its topics, and compare it with the learner's.
+
+    Args:
+        bootstrap: the address of Kafka, HOST:PORT.
+        topic_prefix: the beginning of the topics' names.
+        wait_events: wait first until N events are decided and none is pending.
+        timeout: of that.
+        replay: whether to apply the whole journal again, and to compare the state with a recovery's.
+        settings: others of docs/settings.md by name, such as `client_config="client.properties"`.
+
+    Raises:
+        OnebitError: no broker answers, the topics are missing, or the events are not settled in time.
+    """
+    given = given_settings({"bootstrap": bootstrap, "topic_prefix": topic_prefix, **settings})
+    found = use_case(given, wait_events=wait_events, timeout_ms=parse_duration(timeout), replay=replay)
+    return VerifyReport(found)

@@ -1,0 +1,184 @@
+"""`import onebit`: one test for each claim of docs/python.md."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+import onebit
+from stream.reporting.saved_runs import read_runs
+
+OFFERS = Path(__file__).parents[1] / "producers" / "datasets" / "files"
+HEAVY = {"numpy", "numba", "scipy", "pyarrow", "matplotlib", "pydantic", "rich", "typer", "stream", "stream.app"}
+
+
+@pytest.fixture(scope="module")
+def report() -> onebit.RunReport:
+    return onebit.run("optdigits", learners=["banditron", "perceptron"], events=300, delay="fixed:1s", loss=0.1, seed=1)
+
+
+def test_import_loads_nothing_else() -> None:
+    code = f"import onebit, sys; print(sorted({HEAVY} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    assert [name for name in onebit.__all__ if getattr(onebit, name) is None] == []
+    assert set(onebit.__all__) <= set(dir(onebit))
+    with pytest.raises(AttributeError):
+        onebit.nothing  # noqa: B018
+
+
+def test_package_is_typed() -> None:
+    assert (Path(onebit.__file__).parent / "py.typed").exists()
+
+
+def test_report_has_the_runs_by_learner_with_arrays(report: onebit.RunReport) -> None:
+    run = report["banditron"]
+    assert report.keys() == ["banditron", "perceptron"]
+    assert run.curve.events.dtype == np.int64
+    assert (run.curve.events[-1], run.curve.error[-1]) == (300, run.error)
+    assert np.isnan(run.curve.window_error[0])
+    with pytest.raises(KeyError, match="'banditron', 'perceptron'"):
+        report["late-ucb"]
+
+
+def test_ledgers_are_those_of_the_runs_and_their_sum(report: onebit.RunReport) -> None:
+    own = [run.ledger for run in report]
+    assert report.ok
+    assert [ledger.decided for ledger in own] == [300, 300]
+    assert report.ledger == own[0] + own[1]
+
+
+def test_run_is_that_of_the_command_line_and_the_same_each_time(report: onebit.RunReport) -> None:
+    again = onebit.run("optdigits", learners="banditron", events=300, delay="fixed:1s", loss=0.1, seed=1)
+    flags = [
+        "--learner",
+        "banditron",
+        "--events",
+        "300",
+        "--delay",
+        "fixed:1s",
+        "--loss",
+        "0.1",
+        "--seed",
+        "1",
+        "--no-report",
+        "--json",
+    ]
+    done = subprocess.run([sys.executable, "-m", "stream", "run", *flags], capture_output=True, text=True, check=True)
+    digests = {run.to_dict()["state_sha256"] for run in (report["banditron"], again["banditron"])}
+    assert digests == {orjson.loads(done.stdout)["state_sha256"]}
+
+
+def test_report_is_plain_values_a_page_and_a_table(report: onebit.RunReport, tmp_path: Path) -> None:
+    assert [orjson.loads(orjson.dumps(run))["learner"] for run in report.to_dicts()] == ["banditron", "perceptron"]
+    for name in ("run.html", "run.json"):
+        assert [run.learner for run in read_runs(report.save(tmp_path / name))] == ["banditron", "perceptron"]
+    with pytest.raises(ValueError, match=r"expected a name that ends with \.html or \.json"):
+        report.save(tmp_path / "run.txt")
+    assert report._repr_html_().count("<tr>") == len(repr(report).splitlines()) == 3
+
+
+def test_parameters_are_given_by_learner() -> None:
+    found = onebit.run("optdigits", learners={"banditron": {"gamma": 0.25}, "perceptron": {}}, events=20)
+    assert found["banditron"].parameters["gamma"] == 0.25
+
+
+def test_with_several_seeds_a_run_is_named_by_its_seed() -> None:
+    found = onebit.run("optdigits", learners="banditron", events=20, seed=5, seeds=2)
+    assert [run.seed for run in found] == [5, 6]
+    assert found["banditron", 6].seed == 6
+    with pytest.raises(KeyError, match="name the seed"):
+        found["banditron"]
+
+
+def test_progress_is_a_callback() -> None:
+    seen: list[onebit.Progress] = []
+    onebit.run("optdigits", learners="banditron", events=50, progress=seen.append)
+    assert (seen[-1].name, seen[-1].decided, seen[-1].pending, seen[-1].done) == ("banditron", 50, 0, 1.0)
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    onebit.run("optdigits", learners="auto", events=20)
+    out, err = capfd.readouterr()
+    lines = [line for line in err.splitlines() if "the learner is" not in line]  # if the command line was loaded here
+    assert (out, lines) == ("", [])
+
+
+def test_variables_and_the_file_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ONEBIT_EVENTS", "7")
+    monkeypatch.chdir(tmp_path)
+    Path("onebit.toml").write_text("window = '1s'\n")
+    found = onebit.run("optdigits", learners="banditron", events=20)
+    assert (found.ledger.decided, found["banditron"].report.changed) == (20, ("events", "learner"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"widow": "5s"}, "widow"), ({"window": "5 parsecs"}, "window"), ({"delay": "soon"}, "delay")],
+)
+def test_wrong_setting_is_an_error_with_its_name_and_an_exit_code(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(onebit.OnebitError, match=f"^{says}: ") as refused:
+        onebit.run("optdigits", **settings)
+    assert refused.value.exit_code is onebit.ExitCode.USAGE
+
+
+def test_estimate_has_a_row_for_each_policy_and_estimator(tmp_path: Path) -> None:
+    given = {"mapping": OFFERS / "offers.toml", "policies": ["logged", "uniform"], "resamples": 50}
+    found = onebit.estimate(OFFERS / "offers.csv.gz", reward="any", **given)  # type: ignore[arg-type]
+    rows = found.to_dicts()
+    assert [policy.policy for policy in found] == ["logged", "uniform"]
+    assert {row["policy"] for row in rows} == {"logged", "uniform"}
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows if row["low"] is not None)
+    assert found["uniform"].ess > 0
+    assert found._repr_html_().count("<tr>") == len(rows) + 1
+    assert found.save(tmp_path / "page.html").read_text().startswith("<!")
+
+
+def test_embedded_pipeline_decides_and_learns_in_virtual_time() -> None:
+    with onebit.embedded(n_classes=3, n_features=4, learner="late-ucb", window="5m") as pipeline:
+        decision = pipeline.decide("visit-1", [0.3, 1.2, 0.1, 1.0])
+        pipeline.feedback("visit-1", 1, after="30s")
+        before = pipeline.ledger
+        pipeline.advance("1m")
+        assert (decision.scores.shape, 0 < decision.propensity <= 1) == ((3,), True)
+        assert (before.pending, pipeline.ledger.matched, pipeline.now_ms) == (1, 1, 61_000)
+        assert pipeline.example("visit-1")["delay_ms"] == 30_000
+
+
+def test_late_feedback_of_an_embedded_pipeline_comes_in_the_order_of_its_times() -> None:
+    with onebit.embedded(n_classes=2, n_features=1, learner="banditron", window="20s") as pipeline:
+        for name, after in (("a", "30s"), ("b", "10s")):
+            pipeline.decide(name, [1.0])
+            pipeline.feedback(name, 1, after=after)
+        pipeline.settle()
+        assert (pipeline.ledger.matched, pipeline.ledger.late) == (1, 1)
+
+
+def test_embedded_pipeline_recovers_after_a_restart() -> None:
+    with onebit.embedded(n_classes=2, n_features=1, learner="banditron") as pipeline:
+        pipeline.decide("a", [1.0])
+        pipeline.restart()
+        pipeline.feedback("a", 1)
+        assert pipeline.ledger.matched == 1
+
+
+def test_verify_reports_a_broker_that_does_not_answer() -> None:
+    with pytest.raises(onebit.OnebitError) as refused:
+        onebit.verify(bootstrap="127.0.0.1:1", connect_timeout="0ms")
+    assert refused.value.exit_code is onebit.ExitCode.UNAVAILABLE
+
+
+def test_a_learner_is_used_without_a_pipeline() -> None:
+    assert "late-ucb" in onebit.learners()
+    learner = onebit.create("late-ucb", n_classes=3, n_features=4)
+    x = np.array([1.0, 0.0, 0.5, 0.0])
+    decision = learner.predict(x, u=0.5)
+    learner.observe(x, decision)
+    assert learner.update(x, decision, reward=1)
