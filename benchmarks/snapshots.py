@@ -101,12 +101,12 @@ def work(broker: Broker, topics: Topics, task: TaskSettings, events: int, record
     due_every = 2 * events // (SNAPSHOTS + 1)
     count, done = 0, 0
     while done < 2 * events:
-        due = done >= due_every * (count + 1) and not snapshots.is_writing and count < SNAPSHOTS
+        due = done >= due_every * (count + 1) and snapshots._writing is None and count < SNAPSHOTS
         snapshots.interval_ms = interval_ms if due else 0
         if due:
             running.snapshots.taken_ms = 0
             count += 1
-        carries = due or snapshots.is_writing
+        carries = due or snapshots._writing is not None
         making.seconds = committing.seconds = 0.0
         before, started_s = done, time.perf_counter()
         program.step(100)

@@ -5,20 +5,14 @@ It moves records. What is decided, learned or expired follows from the records a
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from consumers.partition import Partition
 from consumers.recovery import Parked, Recoveries
 from consumers.shared_model import Hold, SharedModel
 from stream.journal.commit import Commit, CrashPoint, commit
 from stream.journal.resolve import Given
-from stream.kafka.port import (
-    AccessError,
-    Broker,
-    BrokerError,
-    Consumer,
-    StaleMemberError,
-    TransactionalProducer,
-)
+from stream.kafka.port import AccessError, Broker, BrokerError, Consumer, StaleMemberError, TransactionalProducer
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.snapshots.chunks import CHUNK_BYTES
@@ -129,10 +123,18 @@ class LearnerProgram:
         parked = parked or Parked()
         if parked.shared is not None:
             parked.shared.reconnect(broker)
+
+        def announce_now(message: str) -> None:
+            self._announce(message)
+
+        make_shared = partial(
+            SharedModel, broker, topics, host_ms=host_ms, announce=announce_now, instance=options.instance,
+            lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
+        )  # fmt: skip
         self._recoveries = Recoveries(
             broker=broker, topics=topics, settings=settings, given=given, change_settings=change_settings,
-            host_ms=host_ms, announce=lambda message: self._announce(message), stop=stop, poll=lambda: self._poll(0),
-            make_shared=self._make_shared, parked=parked.partitions, shared=parked.shared, polled_ms=host_ms(),
+            host_ms=host_ms, announce=announce_now, stop=stop, poll=lambda: self._poll(0), make_shared=make_shared,
+            parked=parked, polled_ms=host_ms(), reported_ms=host_ms(),
         )  # fmt: skip
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
         self._consumer: Consumer = broker.group_consumer(
@@ -182,7 +184,7 @@ class LearnerProgram:
     @property
     def shared(self) -> SharedModel | None:
         """The shared model of this process; None: tasks have models of their own."""
-        return self._recoveries.shared
+        return self._recoveries.parked.shared
 
     @property
     def replica(self) -> Replica | None:
@@ -203,7 +205,7 @@ class LearnerProgram:
     def report_replica(self) -> None:
         """Have the journal of one task report the shared model, read as far as possible: before the program ends."""
         for partition, running in [] if self.shared is None else [*self._running.items()][:1]:
-            running.reported.at_ms = -1
+            running.reported_ms = -1
             if commits := self._apply_to({partition: running}):
                 self._commit(commits)
 
@@ -222,18 +224,17 @@ class LearnerProgram:
         """
         try:
             return self._step(timeout_ms)
-        except AccessError:
-            raise
-        except BrokerError:
+        except BrokerError as error:
             # A process that was paused may find, when it wakes up, that nothing was answered in time or that its
             # transaction was ended. Its group knows better why, and whether it may go on.
-            self._consumer.check_place()
+            if not isinstance(error, AccessError):
+                self._consumer.check_place()
             raise
 
     def park(self) -> Parked:
         """What the next program of this process may go on with, after this one was closed."""
         self._park(set(self._running))
-        return Parked(self._recoveries.parked, self._recoveries.shared)
+        return self._recoveries.parked
 
     def close(self) -> None:
         """Leave the group and release the connections."""
@@ -309,9 +310,7 @@ class LearnerProgram:
         shared = self.shared if running.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
-            records_max = min(
-                records_max, 0 if shared.stops_decisions else shared.room(running.partition, running.task.model)
-            )
+            records_max = min(records_max, shared.room(running.partition, running.task.model))
         records = running.next_records(self._consumer, records_max)
         silent_ms = self._host_ms() - running.applied_at_ms
         ticks = running.needs_tick(records, self._host_ms(), self._idle_ms)
@@ -329,11 +328,11 @@ class LearnerProgram:
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
         """Whether a task's journal should report the replica: first in each process, and then in every interval."""
-        reported, interval_ms = running.reported, self._options.snapshot_interval_ms
-        if shared.replica.version == reported.version:
+        interval_ms = self._options.snapshot_interval_ms
+        if shared.replica.version == running.reported_version:
             return False
-        passed_ms = running.task.join.stream_ms - reported.at_ms
-        return reported.at_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
+        passed_ms = running.task.join.stream_ms - running.reported_ms
+        return running.reported_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
         """Publish a step; or abort it, and have its tasks started anew."""
@@ -364,13 +363,6 @@ class LearnerProgram:
             running = self._running.pop(partition, None)
             if running is not None:
                 self._recoveries.park(running)
-
-    def _make_shared(self, settings: TaskSettings, pulse: Callable[[], None]) -> SharedModel:
-        options = self._options
-        return SharedModel(
-            self._broker, self._topics, settings, self._host_ms, lambda message: self._announce(message), pulse,
-            instance=options.instance, lag_max_ms=options.model_lag_max_ms, ahead_max=options.ahead_max,
-        )  # fmt: skip
 
     def _announce_standby(self) -> None:
         """Announce who holds the partitions, when this member has been without one for a while."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from consumers.shared_model import Reported, SharedModel
+from consumers.shared_model import SharedModel
 from stream.journal.commit import Commit, predictions_digest
 from stream.journal.format import JournalStep, LogStep
 from stream.kafka.port import Consumer
@@ -62,10 +62,11 @@ class Partition:
     snapshots: Stored
     imported: str | None  # the model that it began with
     settings: TaskSettings  # of its next step
-    reported: Reported = field(default_factory=Reported)  # of the shared model
     applied_at_ms: int  # by the host's clock, when it last made a step
     moved_at_ms: int  # likewise, when it last wrote a tick or applied a record of the feedback partition
     uncommitted: Commit | None = None  # its last step, if the commit failed or its outcome is unknown
+    reported_ms: int = -1  # stream time when it last reported the shared model; -1: it has not in this process
+    reported_version: int = -1  # of the model then
 
     @property
     def partition(self) -> int:
@@ -171,10 +172,12 @@ class Partition:
             self.partitions,
             task.alarms,
             self._log_step(effects, before),
-            shared.report(self.reported, task.join.stream_ms) if shared is not None and reports else None,
+            shared.digest() if shared is not None and reports else None,
             task.settings if changes or number == 1 else None,
             self.imported if number == 1 else None,
         )
+        if step.replica is not None:
+            self.reported_ms, self.reported_version = task.join.stream_ms, task.updates
         self.uncommitted = Commit(
             self.partition, step, effects, (), contexts_ms, ticks or bool(effects.predictions),
             task.join.records - applied,

@@ -7,7 +7,7 @@ from consumers.partition import Input, Partition
 from consumers.shared_model import SharedModel
 from stream.journal.format import UnrecoverableError
 from stream.journal.reading import last_step
-from stream.journal.recover import Recovered, recovery
+from stream.journal.recover import Progress, Recovered, recovery
 from stream.journal.resolve import Given
 from stream.journal.stored_settings import stored_settings
 from stream.kafka.port import Broker
@@ -53,10 +53,10 @@ class Recoveries:
     announce: Callable[[str], None]
     stop: Callable[[], bool]
     poll: Callable[[], None]  # polls once, because a rebalance throws out members that do not
-    make_shared: Callable[[TaskSettings, Callable[[], None]], SharedModel]
-    parked: dict[int, Partition]
-    shared: SharedModel | None
+    make_shared: Callable[..., SharedModel]  # of `settings`, with a `pulse`
+    parked: Parked
     polled_ms: int
+    reported_ms: int  # when the progress of a recovery was last announced
     _running: dict[int, _Steps] = field(default_factory=dict)
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:
@@ -86,25 +86,24 @@ class Recoveries:
         """Keep a task that was revoked: it may come back."""
         running.contexts.buffer.clear()
         running.feedback.buffer.clear()
-        self.parked[running.partition] = running
+        self.parked.partitions[running.partition] = running
 
     def forget(self, partition: int) -> None:
         """Stop the recovery of a partition that was revoked."""
         self._running.pop(partition, None)
-        if self.shared is not None:
-            self.shared.forget(partition)
+        if self.parked.shared is not None:
+            self.parked.shared.forget(partition)
 
     def drop_parked(self, assigned: Iterable[int]) -> None:
         """Drop the parked tasks that were not assigned to this process again."""
-        for partition in self.parked.keys() - set(assigned):
-            del self.parked[partition]
+        for partition in self.parked.partitions.keys() - set(assigned):
+            del self.parked.partitions[partition]
 
     def drop_shared(self) -> None:
         """Drop the shared model, which begins anew, and all tasks that use it."""
-        self.parked.clear()
-        if self.shared is not None:
-            self.shared.close()
-            self.shared = None
+        if self.parked.shared is not None:
+            self.parked.shared.close()
+        self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
         """Whether a model was imported since a task that has made no step was recovered."""
@@ -117,7 +116,7 @@ class Recoveries:
         others = ", or of another program in its predictions" if self.settings.model == "shared" else ""
         waits = f"partition {partition} waits for a transaction of the learner that had it before{others}"
         yield from self._wait(lambda: not self._is_held_up(partition), lambda: waits)
-        parked = self.parked.pop(partition, None)
+        parked = self.parked.partitions.pop(partition, None)
         journal = TopicPartition(self.topics.journal, partition)
         if parked is not None and parked.resume(last_step(self.broker, journal)):
             return parked
@@ -137,38 +136,33 @@ class Recoveries:
 
     def _recover(self, partition: int) -> Generator[bool, None, Recovered]:
         """Recover a task from its topics, and announce the progress at the beginning, now and then, and at the end."""
-        steps = recovery(
-            self.broker, self.topics, partition, self.settings,
+        began_ms = self.reported_ms = self.host_ms()
+
+        def report(progress: Progress) -> None:
+            took_ms = self.host_ms() - began_ms
+            rate = f", {1_000 * progress.records / took_ms:,.0f} records/s" if took_ms > 0 else ""
+            self._report(
+                f"recovering partition {partition}: step {progress.number:,} of {progress.first:,} to "
+                f"{progress.last:,}{rate}",
+                at_once=not progress.first <= progress.number < progress.last,
+            )
+
+        recovered = yield from recovery(
+            self.broker, self.topics, partition, self.settings, report,
             given=self.given, change_settings=self.change_settings, pulse=self._pulse,
         )  # fmt: skip
-        began_ms = announced_ms = self.host_ms()
-        while True:
-            try:
-                progress = next(steps)
-            except StopIteration as end:
-                recovered: Recovered = end.value
-                return recovered
-            now_ms = self.host_ms()
-            if not progress.first <= progress.number < progress.last or now_ms - announced_ms >= REPORT_INTERVAL_MS:
-                announced_ms, took_ms = now_ms, now_ms - began_ms
-                rate = f", {1_000 * progress.records / took_ms:,.0f} records/s" if took_ms > 0 else ""
-                self.announce(
-                    f"recovering partition {partition}: step {progress.number:,} of {progress.first:,} to "
-                    f"{progress.last:,}{rate}"
-                )
-            yield True
+        return recovered
 
     def _read_log(self, partition: int, recovered: Recovered) -> Generator[bool, None, None]:
         """Read the log of a shared model until it has all that the task wrote and decided on."""
-        shared = self.shared = self.shared or self.make_shared(recovered.settings, self._pulse)
-        announced_ms, wrote = self.host_ms(), recovered.step.wrote
+        shared = self.parked.shared = self.parked.shared or self.make_shared(
+            settings=recovered.settings, pulse=self._pulse
+        )
+        self.reported_ms, wrote = self.host_ms(), recovered.step.wrote
 
         def reads_on(offset: int, end: int) -> bool:
-            nonlocal announced_ms
             self._pulse()
-            if self.host_ms() - announced_ms >= REPORT_INTERVAL_MS:
-                announced_ms = self.host_ms()
-                self.announce(f"recovering partition {partition}: offset {offset:,} of {end:,} of the model's log")
+            self._report(f"recovering partition {partition}: offset {offset:,} of {end:,} of the model's log")
             return True
 
         def has_all() -> bool:
@@ -198,8 +192,8 @@ class Recoveries:
                 f"step and is {partitions} now, so that an event's feedback would belong to another task than its "
                 "context: begin anew with topics of another prefix"
             )
-        if partition == MODEL_PARTITION and self.shared is not None:
-            self.shared.write_snapshots(read_model_snapshots(self.broker, topics, self._pulse))
+        if partition == MODEL_PARTITION and self.parked.shared is not None:
+            self.parked.shared.write_snapshots(read_model_snapshots(self.broker, topics, self._pulse))
         running = Partition(
             task=recovered.task,
             last_step=step,
@@ -219,6 +213,12 @@ class Recoveries:
         if recovered.foreign.records:
             self.announce(f"partition {partition}: {recovered.foreign.told('its predictions')}")
         return running
+
+    def _report(self, message: str, *, at_once: bool = False) -> None:
+        """Announce the progress of a recovery now and then."""
+        if at_once or self.host_ms() - self.reported_ms >= REPORT_INTERVAL_MS:
+            self.reported_ms = self.host_ms()
+            self.announce(message)
 
     def _is_held_up(self, partition: int) -> bool:
         """Whether a transaction is open in the task's journal or snapshots.

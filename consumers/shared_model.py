@@ -1,7 +1,6 @@
 """A learner process's copy of a shared model: it follows the model's log and says how far tasks may decide on it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -45,14 +44,6 @@ class Hold(NamedTuple):
     waiting: int  # offsets from there to the end of the log
 
 
-@dataclass(slots=True)
-class Reported:
-    """What a task's journal has last reported of the replica, so that replicas can be compared."""
-
-    at_ms: int = -1  # stream time of the task; -1: nothing was reported in this process
-    version: int = -1
-
-
 class SharedModel:
     """The replica of one process, for all of its tasks."""
 
@@ -88,7 +79,6 @@ class SharedModel:
         """
         self.settings = settings
         self.replica = Replica(settings.make_shareable_learner())
-        self._broker = broker
         self._tp = tp = TopicPartition(topics.updates, 0)
         self._place = f"{tp.topic}/{tp.partition}"
         self._host_ms = host_ms
@@ -114,8 +104,7 @@ class SharedModel:
                 f"kept is {beginning}: set retention.ms to -1"
             )
         self.ends: Ends = broker.ends([tp])[tp]  # of the log, when it was last asked for
-        self._reader = broker.reader([tp])
-        self._reader.seek(tp, self.replica.offset)
+        self.reconnect(broker)
 
     def write_snapshots(self, stored: Stored) -> None:
         """Write the model's snapshots from now on; `stored` has the earlier ones."""
@@ -147,9 +136,8 @@ class SharedModel:
             UnrecoverableError: the log was cut or made anew.
             BrokerError: the broker is away.
         """
-        blocked_at = self._blocked_at
-        self.ends = self._broker.ends([self._tp])[self._tp]
-        if self._blocked_at is None or self._blocked_at != blocked_at:
+        before, self.ends = self.hold, self._broker.ends([self._tp])[self._tp]
+        if before is None or self.hold is None or before.offset != self.hold.offset:
             self._blocked_since_ms = self._host_ms()
         if self._is_gone(None, is_missed=self._is_short):
             raise UnrecoverableError(
@@ -166,18 +154,10 @@ class SharedModel:
             self._announce(self.replica.foreign.told(self._place))
 
     @property
-    def _blocked_at(self) -> int | None:
-        """The offset of the open transaction that blocks reading; None: there is none."""
-        return self.ends.stable if self.ends.stable < self.ends.high_watermark else None
-
-    @property
     def hold(self) -> Hold | None:
         """The open transaction that blocks reading; None: there is none."""
-        if self._blocked_at is None:
-            return None
-        return Hold(
-            self.ends.stable, self._host_ms() - self._blocked_since_ms, self.ends.high_watermark - self.ends.stable
-        )
+        stable, end = self.ends.stable, self.ends.high_watermark
+        return Hold(stable, self._host_ms() - self._blocked_since_ms, end - stable) if stable < end else None
 
     @property
     def stops_decisions(self) -> bool:
@@ -188,12 +168,14 @@ class SharedModel:
     @property
     def waits_for(self) -> str:
         """Why the log cannot be read further, for messages."""
-        if self._blocked_at is not None:
-            return f"{held_up(self._place, self._blocked_at)}; {ENDED_BY}"
+        if self.hold is not None:
+            return f"{held_up(self._place, self.hold.offset)}; {ENDED_BY}"
         return f"{self._place} ends at offset {self.ends.high_watermark}"
 
     def room(self, partition: int, view: View) -> int:
         """How many more decisions a task may make before the model must have observed its earlier ones."""
+        if self.stops_decisions:
+            return 0
         room = max(0, self._ahead_max - view.ahead)
         if room and partition in self._too_far_ahead:
             self._too_far_ahead.remove(partition)
@@ -227,11 +209,10 @@ class SharedModel:
         self._missed_since_ms.pop(partition, None)
         self._too_far_ahead.discard(partition)
 
-    def report(self, reported: Reported, stream_ms: int) -> ReplicaDigest:
-        """What a step's journal record says of the replica."""
+    def digest(self) -> ReplicaDigest:
+        """The digest of the replica for a step's journal record."""
         if self._digest[0] != self.replica.version:
             self._digest = self.replica.version, state_digest([self.replica.learner.state()])
-        reported.at_ms, reported.version = stream_ms, self.replica.version
         return ReplicaDigest(self._instance, self._digest[1])
 
     @property

@@ -74,10 +74,7 @@ COMMIT_STEPS = range(1, 7)
 
 def predictions_digest(values: Iterable[bytes]) -> str:
     """SHA-256 of the predictions of a step, by which they are known again."""
-    digest = sha256()
-    for value in values:
-        digest.update(value)
-    return digest.hexdigest()
+    return sha256(b"".join(values)).hexdigest()
 
 
 def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
@@ -92,8 +89,7 @@ def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -
 def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
     """Send what the log of a shared model gets: last, so that what is read of it was written a short time before."""
     if part.effects.updates:
-        if part.step.log is None:
-            raise ValueError(f"step {part.step.number} has updates for the log; expected its LogStep; got none")
+        assert part.step.log is not None
         for value in encode_updates(part.partition, part.step.number, part.step.log.follows, part.effects.updates):
             producer.send(topics.updates, 0, None, value, updates.HEADERS)
 

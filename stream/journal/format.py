@@ -10,6 +10,7 @@ The first step has the task's settings, and so has the first step after each cha
 contains the format, 1.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -43,10 +44,6 @@ class LogStep(NamedTuple):
     predictions: int  # that it published
     sha256: str  # of their values, one after the other
 
-    def wrote(self, number: int) -> int:
-        """The last step that wrote to the log, after the step of this number."""
-        return number if self.entries else self.follows
-
 
 class ReplicaDigest(NamedTuple):
     """The model of a process at the version that a step was decided on."""
@@ -74,18 +71,24 @@ class JournalStep(NamedTuple):
     @property
     def wrote(self) -> int:
         """The last step up to this one that wrote to the log of a shared model; 0: none did."""
-        return 0 if self.log is None else self.log.wrote(self.number)
+        return 0 if self.log is None else self.number if self.log.entries else self.log.follows
+
+
+_PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "contexts": (list, lambda pair: (pair[0], pair[1])),
+    "feedback": (list, lambda pair: (pair[0], pair[1])),
+    "ledger": (lambda ledger: {name: n for name, n in ledger._asdict().items() if n}, lambda counts: Ledger(**counts)),
+    "log": (LogStep._asdict, lambda log: LogStep(**log)),
+    "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
+    "settings": (stored_settings, task_settings),
+}
+"""Fields of `JournalStep` that JSON does not have: to plain values, and back."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
     """A step as plain values."""
-    fields = step._asdict() | {
-        "ledger": {name: count for name, count in step.ledger._asdict().items() if count},
-        "log": step.log and step.log._asdict(),
-        "replica": step.replica and step.replica._asdict(),
-        "settings": step.settings and stored_settings(step.settings),
-    }
-    return {name: value for name, value in fields.items() if value}
+    fields = {name: value for name, value in step._asdict().items() if value}
+    return {name: _PLAIN[name][0](value) if name in _PLAIN else value for name, value in fields.items()}
 
 
 def step_of_plain(fields: dict[str, Any]) -> JournalStep:
@@ -94,21 +97,9 @@ def step_of_plain(fields: dict[str, Any]) -> JournalStep:
     Raises:
         KeyError, TypeError, ValueError, IndexError, AttributeError: the values are no step.
     """
-    log, replica, settings = fields.get("log"), fields.get("replica"), fields.get("settings")
-    return JournalStep(
-        fields.get("number", 0),
-        (fields["contexts"][0], fields["contexts"][1]),
-        (fields["feedback"][0], fields["feedback"][1]),
-        fields.get("updates", 0),
-        Ledger(**fields.get("ledger", {})),
-        fields["settings_from"],
-        fields["partitions"],
-        fields.get("alarms", 0),
-        log and LogStep(**log),
-        replica and ReplicaDigest(**replica),
-        settings and task_settings(settings),
-        fields.get("imported"),
-    )
+    known = {name: value for name, value in fields.items() if name in JournalStep._fields}
+    values = {name: _PLAIN[name][1](value) if name in _PLAIN else value for name, value in known.items()}
+    return JournalStep(**{"number": 0, "updates": 0, **values})
 
 
 def encode_step(step: JournalStep) -> bytes:

@@ -4,7 +4,7 @@ from collections import deque
 
 from stream.journal.format import JournalStep, UnrecoverableError
 from stream.kafka.port import Broker
-from stream.kafka.reading import read_towards
+from stream.kafka.reading import read_partition
 from stream.task.task import merge
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -53,20 +53,16 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
 class _Input:
     def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
         check_kept(broker, tp, offset, end)
-        self._tp = tp
-        self._consumer = broker.reader([tp])
-        self._consumer.seek(tp, offset)
-        self._buffer: deque[Record] = deque()
+        self._records = read_partition(broker, tp, start=offset)
+        self._next = next(self._records, None)
 
     def up_to(self, end: int) -> deque[Record]:
-        """The records before an offset that have not been taken yet."""
-        taken: deque[Record] = deque()
-        while True:
-            while self._buffer and self._buffer[0].offset < end:
-                taken.append(self._buffer.popleft())
-            if self._buffer or self._consumer.position(self._tp) >= end:
-                return taken
-            self._buffer.extend(read_towards(self._consumer, self._tp, end))
+        """The records before an offset that were not returned yet."""
+        found: deque[Record] = deque()
+        while self._next is not None and self._next.offset < end:
+            found.append(self._next)
+            self._next = next(self._records, None)
+        return found
 
     def close(self) -> None:
-        self._consumer.close()
+        self._records.close()

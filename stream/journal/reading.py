@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from stream.journal.format import JournalError, JournalStep, decode_step
-from stream.journal.stored_settings import check_settings, stored_settings
+from stream.journal.format import JournalStep, decode_step
+from stream.journal.stored_settings import stored_settings
 from stream.kafka.port import Broker
 from stream.kafka.reading import offset_of_number, read_partition
-from stream.snapshots.chunks import MODEL_PARTITION, Pulse, read_model_snapshots, read_snapshots
-from stream.snapshots.state import ModelSnapshot, Snapshot, decode, decode_model
+from stream.snapshots.chunks import Pulse, read_model_snapshots, read_snapshots
+from stream.snapshots.state import decode, decode_model
 from stream.wire.ledger import Ledger, total_ledger
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
@@ -72,21 +72,8 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
     if generation is None:
         return {}
     snapshot = decode(generation, pulse)
-    if last is not None and snapshot.step.settings_from != last.settings_from:
-        return {}
-    return settings_of(snapshot, f"{topics.snapshots}/{partition}, generation {generation.number},")
-
-
-def settings_of(snapshot: Snapshot | ModelSnapshot, place: str) -> dict[str, Any]:
-    """The settings in a snapshot, by name; an imported model is a task's own unless it is shared.
-
-    Raises:
-        JournalError: they cannot be read.
-    """
-    try:
-        return {"model": "own", **check_settings(snapshot.settings)}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise JournalError(f"{place} has settings that cannot be read: {error!r}") from error
+    is_older = last is not None and snapshot.step.settings_from != last.settings_from
+    return {} if is_older else {"model": "own", **snapshot.settings}
 
 
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
@@ -100,10 +87,7 @@ def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pu
             if end.high_watermark and (found := settings_in_force(broker, topics, tp.partition, pulse)):
                 return found
     imported = read_model_snapshots(broker, topics, pulse).imported
-    if imported is None:
-        return {}
-    place = f"the model imported into {topics.snapshots}/{MODEL_PARTITION} for all partitions"
-    return {**settings_of(decode_model(imported), place), "model": "shared"}
+    return {} if imported is None else {**decode_model(imported).settings, "model": "shared"}
 
 
 class JournalFollower:

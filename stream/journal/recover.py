@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
 
 from stream.journal.format import JournalError, JournalStep, UnrecoverableError
 from stream.journal.inputs import Inputs, check_kept
 from stream.journal.published import Published
-from stream.journal.reading import last_step, read_from_step, read_journal, settings_in_force, settings_of
+from stream.journal.reading import last_step, read_from_step, read_journal, settings_in_force
 from stream.journal.resolve import Given, resolve
 from stream.journal.stored_settings import stored_settings, task_settings
 from stream.kafka.port import Broker
@@ -42,32 +42,31 @@ class Progress(NamedTuple):
 
 
 Report = Callable[[Progress], None]
-Recovery = Generator[Progress, None, Recovered]
-"""A recovery that applies one step of the journal for each progress that it yields."""
+Recovery = Generator[bool, None, Recovered]
+"""A recovery that yields True after each step that it has applied again."""
+
+Observer = Callable[[int, Effects], None]
+"""Receives the number of a step and its output."""
+
+Decides = Callable[[Task, JournalStep], None]
+"""Gives a task the shared model on which a step was decided."""
+
+P = ParamSpec("P")
 
 
-def recover(
-    broker: Broker,
-    topics: Topics,
-    partition: int,
-    settings: TaskSettings,
-    progress: Report = lambda progress: None,
-    *,
-    given: Given = None,
-    change_settings: bool = False,
-) -> Recovered:
-    """Recover a task without interruption; see `recovery`."""
-    steps = recovery(broker, topics, partition, settings, given=given, change_settings=change_settings)
-    return _finish(steps, progress)
+def at_once(recovery: Callable[P, Recovery]) -> Callable[P, Recovered]:
+    """The same recovery without interruption."""
 
+    def recover(*args: P.args, **kwargs: P.kwargs) -> Recovered:
+        steps = recovery(*args, **kwargs)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                recovered: Recovered = end.value
+                return recovered
 
-def _finish(steps: Recovery, progress: Report) -> Recovered:
-    while True:
-        try:
-            progress(next(steps))
-        except StopIteration as end:
-            recovered: Recovered = end.value
-            return recovered
+    return recover
 
 
 def recovery(
@@ -75,6 +74,7 @@ def recovery(
     topics: Topics,
     partition: int,
     settings: TaskSettings,
+    progress: Report = lambda progress: None,
     *,
     given: Given = None,
     change_settings: bool = False,
@@ -87,6 +87,7 @@ def recovery(
         topics: the topics.
         partition: the task.
         settings: the user's; see `resolve`.
+        progress: receives the progress before the first step and after each.
         given: which of the settings the user gave; None: all. The others are the task's own, if it has started.
         change_settings: whether given settings that differ apply from the next step on.
         pulse: called while snapshots are read, before the first step.
@@ -101,98 +102,75 @@ def recovery(
         place = f"the model imported into {topics.snapshots}/{partition}"
     # Before the recovery, which may take long: settings that are refused are refused at once.
     settings = resolve(begun, settings, given, change=change_settings, place=place)
-    recovered = yield from _rebuild(broker, topics, partition, settings, pulse=pulse)
-    if recovered.step.number > 0:
+    recovered = yield from rebuilding(broker, topics, partition, settings, progress, pulse=pulse)
+    step = recovered.step
+    if step.number > 0:
         now = stored_settings(recovered.task.settings)
         settings = resolve(now, settings, given, change=change_settings, place=place)
-        for topic, (_, offset) in (
-            (topics.contexts, recovered.step.contexts),
-            (topics.feedback, recovered.step.feedback),
-        ):
+        for topic, (_, offset) in ((topics.contexts, step.contexts), (topics.feedback, step.feedback)):
             check_kept(broker, TopicPartition(topic, partition), offset, offset)
     settings.check_policies(recovered.task.learner)
     return recovered._replace(settings=settings)
 
 
-Observer = Callable[[int, Effects], None]
-"""Receives the number of a step and its output."""
-
-Decides = Callable[[Task, JournalStep], None]
-"""Gives a task the shared model on which a step was decided."""
-
-
-def rebuild(
+def rebuilding(
     broker: Broker,
     topics: Topics,
     partition: int,
-    settings: TaskSettings | None,
+    settings: TaskSettings | None = None,
     progress: Report = lambda progress: None,
     *,
     until: int | None = None,
     snapshots: bool = True,
     observe: Observer = lambda number, effects: None,
     decides: Decides | None = None,
-) -> Recovered:
-    """The state of a task after its last step or an earlier one, without a shared model; write nothing.
+    pulse: Pulse = lambda: None,
+) -> Recovery:
+    """Bring a task to its last step or an earlier one, without a shared model; write nothing.
 
     Args:
         broker: where the topics are.
         topics: the topics.
         partition: the task.
-        settings: settings that it must have after that step; None: any.
-        progress: receives the progress after each step.
+        settings: of a task that has made no step; None: it must have made one.
+        progress: receives the progress before the first step and after each.
         until: number of the last step to apply; None: all.
         snapshots: False to begin with the journal's first step.
         observe: receives the output of each step that is applied again.
         decides: called before each step of a task on a shared model, which then decides again; None: its decisions
             are those that were published.
+        pulse: called while snapshots are read, before the first step.
 
     Raises:
-        JournalError: it has other settings, has made no step, or records that are needed are gone.
+        JournalError: it has made no step, or records that are needed are gone.
     """
-    steps = _rebuild(broker, topics, partition, settings, until, snapshots=snapshots, observe=observe, decides=decides)
-    recovered = _finish(steps, progress)
-    if settings is not None:
-        resolve(stored_settings(recovered.task.settings), settings, place=f"{topics.journal}/{partition}")
-    return recovered
-
-
-def _rebuild(
-    broker: Broker,
-    topics: Topics,
-    partition: int,
-    settings: TaskSettings | None,  # of a task that has made no step
-    until: int | None = None,
-    *,
-    snapshots: bool = True,
-    observe: Observer = lambda number, effects: None,
-    decides: Decides | None = None,
-    pulse: Pulse = lambda: None,
-) -> Recovery:
     journal = TopicPartition(topics.journal, partition)
     stored = read_snapshots(broker, topics, partition, until if snapshots else 0, pulse)
     last = last_step(broker, journal)
-    if stored.newest is not None:
-        recovered = _from_snapshot(broker, topics, stored, last, journal, pulse)
+    if stored.newest is None:
+        recovered = _from_beginning(broker, journal, topics, stored, settings, pulse)
     else:
-        recovered = _from_beginning(broker, topics, stored, settings, journal, pulse)
+        recovered = _from_snapshot(topics, stored, pulse)
     stored.release()
-    if last is None:
+    if last is None or last.number < recovered.step.number:
+        if recovered.step.number > 0:
+            raise _lost(broker, journal, recovered.step.number + 1, last)
         return recovered
-    task, number = recovered.task, recovered.step.number
-    final = last.number if until is None else min(until, last.number)
-    first, records = number + 1, 0
+    task, first = recovered.task, recovered.step.number + 1
+    final, records = last.number if until is None else min(until, last.number), 0
     inputs: Inputs | None = None
     published: Published | None = None
     with ExitStack() as stack:
-        for step in _steps_after(broker, journal, number, until):
+        for step in _steps(broker, journal, first, final):
             if inputs is None:
                 inputs = stack.enter_context(closing(Inputs(broker, topics, partition, step, last)))
                 if decides is None and isinstance(task.model, Recall):
                     published = stack.enter_context(closing(Published(broker, topics, partition, first)))
-                yield Progress(number, first, final, 0)
-            if step.settings not in (None, task.settings):
-                _change_settings(task, step, journal)
+                progress(Progress(first - 1, first, final, 0))
+            if step.settings is not None and step.settings != task.settings:
+                before = f"{journal.topic}/{partition}, before step {step.number},"
+                known = stored_settings(task.settings)
+                task.change_settings(resolve(known, step.settings, change=True, place=before))
             if decides is not None:
                 decides(task, step)
             elif published is not None and isinstance(task.model, Recall):
@@ -205,40 +183,33 @@ def _rebuild(
             _check_same(task, step, journal)
             records += len(batch)
             recovered = recovered._replace(step=step)
-            yield Progress(step.number, first, final, records)
+            progress(Progress(step.number, first, final, records))
+            yield True
     foreign = Foreign() if published is None else published.foreign
     return recovered._replace(settings=task.settings, foreign=foreign)
 
 
-def _from_snapshot(
-    broker: Broker, topics: Topics, stored: Stored, last: JournalStep | None, journal: TopicPartition, pulse: Pulse
-) -> Recovered:
+recover = at_once(recovery)
+rebuild = at_once(rebuilding)
+
+
+def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
+    """The task as its newest snapshot has it."""
     assert stored.newest is not None
-    place = f"the snapshot in {topics.snapshots}/{journal.partition}, generation {stored.newest.number},"
     found = decode(stored.newest, pulse)
-    settings, step = task_settings(settings_of(found, place)), found.step
-    if last is None or last.number < step.number:
-        beginning = broker.beginnings([journal])[journal]
-        if last is None and beginning > 0:
-            raise _kept_from(journal, step.number + 1, beginning)
-        raise UnrecoverableError(
-            f"{place} was taken after step {step.number} of {journal.topic}/{journal.partition}, which holds "
-            f"{'no step' if last is None else f'steps up to {last.number}'}: the topic was made anew since"
-        )
-    task = restore(found, settings, topics.contexts, stored.newest.place)
-    stored.taken_ms, stored.taken_of = found.stream_ms, step.ledger
-    return Recovered(task, step, settings, stored)
+    settings = task_settings(found.settings)
+    stored.taken_ms, stored.taken_of = found.stream_ms, found.step.ledger
+    return Recovered(restore(found, settings, topics.contexts, stored.newest.place), found.step, settings, stored)
 
 
 def _from_beginning(
-    broker: Broker, topics: Topics, stored: Stored, wanted: TaskSettings | None, journal: TopicPartition, pulse: Pulse
+    broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
     """The task before its first step: with the settings of the journal, or else the wanted ones."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
-    beginning = broker.beginnings([journal])[journal]
-    if beginning > 0 if first is None else first.number != 1:
-        raise _kept_from(journal, 1, beginning)
+    if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
+        raise _lost(broker, journal, 1, first)
     settings = wanted if first is None else first.settings
     if settings is None:
         raise JournalError(f"{place} is empty: no step has been made")
@@ -262,7 +233,7 @@ def _from_beginning(
         return Recovered(Task(settings, topics.contexts), step, settings, stored, imported)
     found = decode(stored.imported, pulse)
     where = f"the model imported into {where}"
-    resolve(settings_of(found, where), settings, place=where)
+    resolve({"model": "own", **found.settings}, settings, place=where)
     return Recovered(restore(found, settings, topics.contexts, stored.imported.place), step, settings, stored, imported)
 
 
@@ -270,39 +241,32 @@ def _named(imported: str | None) -> str:
     return "no imported model" if imported is None else f"the imported model {imported[:16]}"
 
 
-def _kept_from(journal: TopicPartition, number: int, beginning: int) -> UnrecoverableError:
-    """The journal has lost steps that are needed."""
+def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> UnrecoverableError:
+    """Steps that are needed are not in the journal."""
+    place, beginning = f"{journal.topic}/{journal.partition}", broker.beginnings([journal])[journal]
+    if beginning > 0:
+        return UnrecoverableError(
+            f"recovery needs {place} from step {number} on; it is kept from offset {beginning} on: what came before it "
+            "is gone; set its retention.ms to -1"
+        )
     return UnrecoverableError(
-        f"recovery needs {journal.topic}/{journal.partition} from step {number} on; it is kept from offset "
-        f"{beginning} on: what came before it is gone; set its retention.ms to -1"
+        f"{place}: expected step {number}; got {'no step' if found is None else found.number}: another program has "
+        "written to it, or the topic was made anew since its last step or snapshot"
     )
 
 
-def _steps_after(broker: Broker, journal: TopicPartition, number: int, until: int | None) -> Iterator[JournalStep]:
-    """The steps of a journal after a number.
+def _steps(broker: Broker, journal: TopicPartition, first: int, last: int) -> Iterator[JournalStep]:
+    """The steps of a journal from one number to another.
 
     Raises:
         JournalError: they are not consecutive, or some are gone.
     """
-    for expected, (_, step) in enumerate(read_from_step(broker, journal, number + 1), number + 1):
+    for expected, (_, step) in enumerate(read_from_step(broker, journal, first), first):
         if step.number != expected:
-            beginning = broker.beginnings([journal])[journal]
-            if expected == number + 1 and beginning > 0:
-                raise _kept_from(journal, expected, beginning)
-            raise UnrecoverableError(
-                f"{journal.topic}/{journal.partition}: expected step {expected}; got {step.number}: another program "
-                "has written to it"
-            )
-        if until is not None and step.number > until:
+            raise _lost(broker, journal, expected, step)
+        if step.number > last:
             return
         yield step
-
-
-def _change_settings(task: Task, step: JournalStep, journal: TopicPartition) -> None:
-    """Change to the settings of a step; those that cannot change must be the same."""
-    assert step.settings is not None
-    before = f"{journal.topic}/{journal.partition}, before step {step.number},"
-    task.change_settings(resolve(stored_settings(task.settings), step.settings, change=True, place=before))
 
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:

@@ -1,7 +1,7 @@
 """Reading a partition up to where it ends at the moment of asking, or some of its records again."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 
 from stream.kafka.port import Broker, BrokerUnavailableError, Consumer
@@ -21,7 +21,7 @@ def read_partition(
     timeout_ms: int = READ_TIMEOUT_MS,
     start: int | None = None,
     open_ms: int = 0,
-) -> Iterator[Record]:
+) -> Generator[Record, None, None]:
     """All that can be read of a partition at the moment of asking, from its beginning or from an offset on.
 
     Args:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
 from stream.learners.loops import loop_of
-from stream.wire.events import Decision, Features, FloatArray, IndexArray
+from stream.wire.events import Decision, Features
 from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
@@ -161,23 +161,7 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
     ends = np.cumsum(entries.sizes, dtype=np.int64)
     done = updates = 0
     while True:
-        done, changed = loop(
-            done,
-            entries.kinds,
-            entries.actions,
-            entries.greedy,
-            entries.propensities,
-            entries.scores,
-            entries.rewards,
-            entries.v,
-            entries.labels,
-            ends,
-            entries.sizes,
-            entries.indices,
-            entries.values,
-            learner.needs_label,
-            learner.model,
-        )
+        done, changed = loop(done, entries, ends, learner.needs_label, learner.model)
         updates += changed
         if done == entries.kinds.size:
             return updates
@@ -197,53 +181,26 @@ def _correct(learner: KernelLearner, entries: Entries, place: int, end: int) -> 
 
 
 def _loop(
-    done: int,
-    kinds: NDArray[np.int8],
-    actions: NDArray[np.int32],
-    greedy: NDArray[np.int32],
-    propensities: FloatArray,
-    scores: FloatArray,
-    rewards: NDArray[np.int8],
-    v: FloatArray,
-    labels: NDArray[np.int32],
-    ends: NDArray[np.int64],
-    sizes: NDArray[np.int32],
-    indices: IndexArray,
-    values: FloatArray,
-    needs_label: bool,
-    model: tuple[Any, ...],
+    done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, model: tuple[Any, ...]
 ) -> tuple[int, int]:
-    """Take in entries from `done` on; the learner's kernels are globals, see `loop_of`.
+    """Apply entries from `done` on; the learner's kernels are globals, see `loop_of`.
 
-    Returns how many are taken in, all or those before a correction, which is for the caller, and how many of them
-    changed the model.
+    Returns the number of entries applied, all or those before a correction, which the caller applies, and how many of
+    them changed the model.
     """
-    updates = 0
+    kinds, updates = entries.kinds, 0
     while done < kinds.size and kinds[done] != CORRECTED:
-        stop = ends[done]
-        start = stop - sizes[done]
+        x = slice(ends[done] - entries.sizes[done], ends[done])
+        indices, values = entries.indices[x], entries.values[x]
+        action, greedy = np.int64(entries.actions[done]), np.int64(entries.greedy[done])
+        propensity, scores = entries.propensities[done], entries.scores[done]
         if kinds[done] == DECIDED:
-            observe(  # type: ignore[name-defined] # noqa: F821
-                indices[start:stop],
-                values[start:stop],
-                np.int64(actions[done]),
-                np.int64(greedy[done]),
-                propensities[done],
-                scores[done],
-                *model,
-            )
+            observe(indices, values, action, greedy, propensity, scores, *model)  # type: ignore[name-defined] # noqa: F821
         else:
+            reward, v = np.int64(entries.rewards[done]), entries.v[done]
+            label = np.int64(entries.labels[done]) if needs_label else NO_LABEL
             changed = update(  # type: ignore[name-defined] # noqa: F821
-                indices[start:stop],
-                values[start:stop],
-                np.int64(actions[done]),
-                np.int64(greedy[done]),
-                propensities[done],
-                scores[done],
-                np.int64(rewards[done]),
-                v[done],
-                np.int64(labels[done]) if needs_label else NO_LABEL,
-                *model,
+                indices, values, action, greedy, propensity, scores, reward, v, label, *model
             )
             updates += 1 if changed else 0
         done += 1

@@ -16,7 +16,7 @@ chunk that is missing or does not have its checksum is *torn*, and is ignored.
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from itertools import count
+from itertools import chain, count, pairwise
 from typing import NamedTuple
 
 import orjson
@@ -115,16 +115,13 @@ class ChunkWriter:
 def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
     """The chunks of a generation, each made when it is asked for."""
     digests: list[bytes] = []
-    payloads = _cut(state, chunk_bytes)
-    payload: bytes | None = next(payloads)
-    while payload is not None:
-        following = next(payloads, None)
+    for payload, following in pairwise(chain(_cut(state, chunk_bytes), (None,))):
+        assert payload is not None
         digests.append(sha256(payload).digest())
         head = ChunkHead(FORMAT, number, len(digests) - 1, digests[-1].hex())
         if following is None:
             head.count, head.whole = len(digests), sha256(b"".join(digests)).hexdigest()
         yield headed(to_builtins(head)) + payload
-        payload = following
 
 
 def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:

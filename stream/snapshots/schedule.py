@@ -40,11 +40,6 @@ class SnapshotSchedule:
         self._chunk_bytes = chunk_bytes
         self._writing: tuple[Source, ChunkWriter] | None = None
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a snapshot is being written."""
-        return self._writing is not None
-
     def needs_step(self, partition: int, sources: Iterable[Source], stream_ms: int, silent_ms: int) -> bool:
         """Whether a partition needs a step although it has nothing to apply; for the arguments see `portion`."""
         if self._writing is not None:

@@ -20,11 +20,10 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from stream.journal.format import JournalError, JournalStep, plain_step, step_of_plain
-from stream.journal.stored_settings import model_settings, stored_settings
+from stream.journal.stored_settings import check_settings, model_settings, stored_settings
 from stream.learners import State
 from stream.shared.replica import Place, Replica
 from stream.snapshots.chunks import Generation, Pulse, SnapshotError
@@ -96,14 +95,12 @@ def _copy(learner: Any, spare: State | None) -> State:
     return state
 
 
-def _entries(kept: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
+def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
     """Keys and values of one of the join's maps, oldest first.
 
     The methods of dict are four times as fast as those of OrderedDict; the order is the same, because the join moves no
     entry.
     """
-    if not isinstance(kept, dict):
-        raise TypeError(f"expected a dict; got {type(kept).__name__}")
     return list(dict.keys(kept)), list(dict.values(kept))
 
 
@@ -216,7 +213,7 @@ def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
             retained = [one._replace(pending=kept.get(event_id)) for event_id, one in zip(ids, retained, strict=True)]
         pending, orphans = ((blocks[name][0], blocks[name][1]) for name in ("pending", "orphans"))
         return Snapshot(
-            values["settings"], step_of_plain(values["step"]), values["dated_ms"], values["undated"],
+            check_settings(values["settings"]), step_of_plain(values["step"]), values["dated_ms"], values["undated"],
             values["stream_ms"], Overflows(**values["overflows"]), learner, pending, orphans,
             (ids, retained, settled_ms),
         )  # fmt: skip
@@ -228,7 +225,7 @@ def decode_model(generation: Generation) -> ModelSnapshot:
         values, learner, _ = _read(generation, lambda: None)
         places = {partition: Place(*place) for partition, *place in values["places"]}
         return ModelSnapshot(
-            values["settings"], values["version"], values["updates"], values["offset"], places, learner
+            check_settings(values["settings"]), values["version"], values["updates"], values["offset"], places, learner
         )
 
 
@@ -317,11 +314,8 @@ def _decode_blobs(lengths: NDArray[Any], items: NDArray[Any]) -> list[bytes | No
 
 
 def _headers_json(headers: Any) -> bytes:
-    plain = [(name, value.hex()) for name, value in headers]
-    try:
-        return orjson.dumps(plain)
-    except TypeError:  # a name that is not UTF-8 has lone surrogates, which the library escapes and orjson refuses
-        return json.dumps(plain).encode()
+    # Not orjson, which refuses the lone surrogates of a name that is not UTF-8.
+    return json.dumps([(name, value.hex()) for name, value in headers]).encode()
 
 
 def _headers_of(stored: bytes) -> tuple[tuple[str, bytes], ...]:

@@ -136,7 +136,7 @@ class _LogAudit:
                 continue
             if steps.first == 1 and entry.log.follows != wrote:
                 self._fault(f"{place} wrote to the log after step {entry.log.follows}; step {wrote} had done so last")
-            wrote = entry.log.wrote(entry.number)
+            wrote = entry.wrote
             if entry.replica is not None:
                 self._told.append(Told(partition, entry.number, entry.updates, record.append_ms, entry.replica))
 

@@ -291,7 +291,7 @@ DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
         r"before step \d+, has seed = 0; got 77",
         "has seed = 0; got 77",
     ),
-    "the first step is missing": (lambda records: records[1:], "what came before it is gone", "gone"),
+    "the first step is missing": (lambda records: records[1:], "expected step 1; got 2", "gone"),
 }
 
 
