@@ -76,7 +76,7 @@ $(VENV)/.python:
 $(VENV)/.run: $(VENV)/.python pyproject.toml $(PINS)
 	@echo "Installing Onebit into $(VENV), with the versions of $(PINS); this takes a minute:"
 	@echo "  numpy, scipy, numba (learners), kafka-python, crc32c, orjson (records), pydantic-settings, typer, rich (commands),"
-	@echo "  pyarrow, xxhash (logs)"
+	@echo "  xxhash (logs)"
 	@$(INSTALL) -e .
 	@touch $@
 

@@ -13,7 +13,7 @@ from producers.datasets.log import MISSING, LogBatch
 from producers.datasets.logs.guess import Guess, guess
 from producers.datasets.logs.looks import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
-from producers.datasets.logs.reading import TABLES, LogFile, open_log
+from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
 from producers.datasets.logs.streams import STDIN, Source
 from stream.durations import format_duration
 from stream.wire.named_features import FeatureEncoder, Kind, to_plain
@@ -59,7 +59,7 @@ def summarise_log(path: str, mapping_given: str | None, reward_above: float | No
     columns: list[str] = []
     guessed = None
     if kind in TABLES:
-        columns = TABLES[kind].column_names(source)
+        columns = table_reader(kind).column_names(source)
         if mapping is None:
             guessed = _guess(source, kind)
             try:
@@ -77,7 +77,7 @@ def summarise_log(path: str, mapping_given: str | None, reward_above: float | No
 
 
 def _guess(source: Source, kind: Format) -> Guess:
-    table = next(TABLES[kind].tables(source, None), None)
+    table = next(table_reader(kind).tables(source, None), None)
     if table is None:
         raise DatasetError(f"{source.name} is {kind}, and holds no rows")
     return guess(table)

@@ -2,127 +2,160 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
-import pyarrow as pa
-from pyarrow import csv as arrow_csv
-
+from producers.datasets.logs.columns import Column
 from producers.datasets.logs.looks import delimiter_of
 from producers.datasets.logs.parsed import Problem
-from producers.datasets.logs.streams import LINE_BYTES_MAX, LineBlock, Source, line_blocks
+from producers.datasets.logs.streams import LINE_BYTES_MAX, Fault, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
 
-# The module's limit is one for the whole process, and 131,072 by itself; a line is bounded where it is cut.
-csv.field_size_limit(2 * LINE_BYTES_MAX)
+# A limit of the whole process, and 131,072 by default. A field is within a block and the open row before it.
+csv.field_size_limit(4 * LINE_BYTES_MAX)
 
 _BOM = b"\xef\xbb\xbf"
+_NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 
 
 def column_names(source: Source) -> list[str]:
-    """The columns that the header names."""
-    head = source.head().removeprefix(_BOM)
-    return next(csv.reader(io.StringIO(head.decode("utf-8", "replace"), newline=""), delimiter=delimiter_of(head)))
+    """Return the columns that the header names."""
+    head = source.head().removeprefix(_BOM).decode("utf-8", "replace")
+    return next(filter(None, csv.reader(io.StringIO(head, newline=""), delimiter=delimiter_of(source.head()))))
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """The rows, with the columns asked for; None: all.
+    """Return the rows, with the given columns; None: all.
 
     Raises:
-        DatasetError: a column is not there, or the file cannot be read.
+        DatasetError: the file cannot be read.
     """
     header = column_names(source)
+    n = len(header)
     wanted = {name: header.index(name) for name in (header if columns is None else columns) if name in header}
-    reader = _Reader(delimiter_of(source.head()), len(header), wanted)
     first_row = 0
-    is_first = True
-    for block in line_blocks(source.chunks(), quoted=True):
-        if is_first:
-            block = _behind_header(block, reader.delimiter)
-            is_first = False
-        for table in reader.read(block, first_row):
-            first_row += table.n
-            yield table
+    for rows in _Reader(delimiter_of(source.head()), n).rows(line_blocks(source.chunks())):
+        found: dict[str, Column] = {name: rows.cells[place::n] for name, place in wanted.items()}
+        if rows.n:
+            yield Table(rows.n, first_row, found, tuple(rows.problems), rows.where)
+        first_row += rows.n
 
 
-def _behind_header(block: LineBlock, delimiter: str) -> LineBlock:
-    data = block.data.removeprefix(_BOM)
-    rows = csv.reader(io.StringIO(data.decode("utf-8", "surrogateescape"), newline=""), delimiter=delimiter)
-    next(rows, None)
-    end = 0
-    for _ in range(rows.line_num):
-        end = data.find(b"\n", end) + 1 or len(data)
-    return LineBlock(data[end:], block.first_line + rows.line_num)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Whole rows. The cells of a row with a problem are empty."""
+
+    n: int
+    cells: list[str]  # row by row
+    problems: list[Problem]
+    where: partial[str]
 
 
 class _Reader:
-    """Blocks of lines, read by Arrow; a block in which something is wrong row by row."""
+    """Cuts lines into rows: a line end between quotation marks does not end a row."""
 
-    def __init__(self, delimiter: str, n_columns: int, wanted: dict[str, int]) -> None:
-        self.delimiter = delimiter
+    def __init__(self, delimiter: str, n_columns: int) -> None:
+        self._delimiter = delimiter
         self._n_columns = n_columns
-        self._wanted = wanted
-        numbered = {str(place): pa.string() for place in wanted.values()}  # names may be there twice
-        self._names = [str(place) for place in range(n_columns)]
-        self._convert = arrow_csv.ConvertOptions(
-            include_columns=list(numbered), column_types=numbered, null_values=[""], strings_can_be_null=True,
-            quoted_strings_can_be_null=True,
-        )  # fmt: skip
+        self._is_whole = True  # the last row that was read
 
-    def read(self, block: LineBlock, first_row: int) -> Iterator[Table]:
-        if block.fault is not None:
-            nothing = {name: pa.nulls(1, pa.string()) for name in self._wanted}
-            problems = (Problem(0, *block.fault),)
-            yield Table(1, first_row, nothing, problems, lambda _: f"line {block.first_line}")
-        elif block.data.strip():
-            yield self._at_once(block, first_row) or self._row_by_row(block, first_row)
+    def rows(self, blocks: Iterable[LineBlock]) -> Iterator[_Rows]:
+        """Return the rows behind the header.
 
-    def _at_once(self, block: LineBlock, first_row: int) -> Table | None:
-        try:
-            read = arrow_csv.read_csv(
-                io.BytesIO(block.data),
-                arrow_csv.ReadOptions(use_threads=False, block_size=len(block.data) + 1, column_names=self._names),
-                arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=b'"' in block.data),
-                self._convert,
-            )
-        except pa.ArrowInvalid:
-            return None
-        columns = {name: read.column(str(place)).combine_chunks() for name, place in self._wanted.items()}
-        return Table(read.num_rows, first_row, columns, (), self._where(block))
-
-    def _row_by_row(self, block: LineBlock, first_row: int) -> Table:
-        rows: list[list[str]] = []
-        problems: list[Problem] = []
-        nothing = [""] * self._n_columns
-        for row in self._rows(block):
-            wrong = None
-            if len(row) != self._n_columns:
-                wrong = Problem(len(rows), f"row: expected {self._n_columns} columns, as the header has", str(len(row)))
-            elif not "".join(row).isprintable() and any("\udc80" <= one <= "\udcff" for one in "".join(row)):
-                wrong = Problem(len(rows), "row: expected UTF-8 text", repr(row)[:60])
-            if wrong is not None:
-                problems.append(wrong)
-            rows.append(row if wrong is None else nothing)
-        columns = {
-            name: pa.array([row[place] or None for row in rows], pa.string()) for name, place in self._wanted.items()
-        }
-        return Table(len(rows), first_row, columns, tuple(problems), self._where(block))
-
-    def _rows(self, block: LineBlock) -> Iterator[list[str]]:
-        text = io.StringIO(block.data.decode("utf-8", "surrogateescape"), newline="")
-        self._line_num = 0
-        rows = csv.reader(text, delimiter=self.delimiter)
-        for row in rows:
-            self._line_num = rows.line_num
-            if row:
-                yield row
-
-    def _where(self, block: LineBlock) -> Callable[[int], str]:
-        def where(row: int) -> str:
-            before = 0
-            for place, _ in enumerate(self._rows(block)):
-                if place == row:
+        A line with a quotation mark that is not closed within the limit of a line is a problem of its own. The lines
+        behind it are read.
+        """
+        open_row: list[str] = []
+        number = 1
+        for block in chain(blocks, (None,)):
+            if block is not None and not open_row:
+                number = block.first_line
+            lines = open_row + _lines_of(block)
+            if number == 1:
+                number += (behind := self._header_lines(lines))
+                lines = lines[behind:]
+            while lines:
+                rows, n_lines = self._whole(lines, number)
+                yield rows
+                number += n_lines
+                lines = lines[n_lines:]
+                if block is not None and block.fault is None and sum(map(len, lines)) <= LINE_BYTES_MAX:
                     break
-                before = self._line_num
-            return f"line {block.first_line + before}"
+                if lines:
+                    yield self._fault(Fault("row: expected a closing quotation mark", repr(lines[0][:60])), number)
+                    number += 1
+                    lines = lines[1:]
+            open_row = lines
+            if block is not None and block.fault is not None:
+                yield self._fault(block.fault, block.first_line)
 
-        return where
+    def _header_lines(self, lines: list[str]) -> int:
+        reader = csv.reader(lines, delimiter=self._delimiter)
+        next(filter(None, reader), None)
+        return reader.line_num
+
+    def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
+        """Return the whole rows at the beginning of some lines, and how many lines they have."""
+        n = self._n_columns
+        sizes: dict[int, int] = {}  # of rows with another number of columns
+        # This line becomes a row, or the end of one that is not whole. Either is then removed.
+        end = self._delimiter * n
+        cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))
+        del cells[-n:]
+        n_rows = len(cells) // n
+        sizes.pop(n_rows, None)
+        n_lines = len(lines) if self._is_whole else self._begin_of_last(lines)
+        problems = [Problem(row, f"row: expected {n} columns, as the header has", str(k)) for row, k in sizes.items()]
+        if not _is_utf_8(lines[:n_lines]):
+            for row in range(n_rows):
+                one = cells[row * n : row * n + n]
+                if _NOT_UTF_8.search("".join(one)):
+                    problems.append(Problem(row, "row: expected UTF-8 text", repr(one)[:60]))
+                    cells[row * n : row * n + n] = [""] * n
+        return _Rows(n_rows, cells, problems, partial(self._where, lines, first_line)), n_lines
+
+    def _sized(self, lines: Iterable[str], sizes: dict[int, int]) -> Iterator[list[str]]:
+        """Return rows of as many columns as the header; one with another number is noted, and empty."""
+        nothing = [""] * self._n_columns
+        for place, row in enumerate(filter(None, csv.reader(lines, delimiter=self._delimiter))):
+            if len(row) == self._n_columns:
+                yield row
+            else:
+                sizes[place] = len(row)
+                yield nothing
+        self._is_whole = row == [""] * (self._n_columns + 1)
+
+    def _begin_of_last(self, lines: list[str]) -> int:
+        reader = csv.reader(lines, delimiter=self._delimiter)
+        return [0, *(reader.line_num for _ in reader)][-2]
+
+    def _where(self, lines: list[str], first_line: int, row: int) -> str:
+        begins = 0
+        reader = csv.reader(lines, delimiter=self._delimiter)
+        for found in reader:
+            if found and row == 0:
+                break
+            row -= bool(found)
+            begins = reader.line_num
+        return f"line {first_line + begins}"
+
+    def _fault(self, fault: Fault, line: int) -> _Rows:
+        return _Rows(1, [""] * self._n_columns, [Problem(0, *fault)], partial(self._where, [], line))
+
+
+def _lines_of(block: LineBlock | None) -> list[str]:
+    if block is None:
+        return []
+    data = block.data.removeprefix(_BOM) if block.first_line == 1 else block.data
+    return list(io.StringIO(data.decode("utf-8", "surrogateescape"), newline=""))
+
+
+def _is_utf_8(lines: list[str]) -> bool:
+    try:
+        "".join(lines).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

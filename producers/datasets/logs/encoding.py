@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from producers.datasets.base import OffsetArray
 from producers.datasets.logs.parsed import FeatureEntries
+from producers.datasets.logs.texts import Texts
 from stream.wire.events import FloatArray, IndexArray
 from stream.wire.named_features import NO_INDEX, FeatureEncoder, Kind, text_of, words_of
 
@@ -75,9 +75,9 @@ def _entries(
         assert feature.numbers is not None
         if known is None or known.kind is Kind.NUMERIC:
             return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), feature.numbers
-        texts = pa.array(map(text_of, feature.numbers.tolist()), pa.string())  # elsewhere this name has texts
+        texts = Texts.of([text_of(number) for number in feature.numbers.tolist()])  # elsewhere this name has texts
         feature = feature._replace(numbers=None)
-    distinct, codes = distinct_texts(texts)
+    distinct, codes = texts.distinct, texts.codes
     if feature.kind is not Kind.TEXT:
         indices = encoder.indices_of(feature.name, distinct).astype(np.int64)[codes]
         return feature.rows, indices, np.ones(codes.size) if feature.numbers is None else feature.numbers
@@ -85,13 +85,3 @@ def _entries(
     sizes = np.fromiter(map(len, by_text), np.int64, len(by_text))[codes]
     indices = np.concatenate([by_text[code] for code in codes.tolist()] or [np.zeros(0, np.int32)])
     return np.repeat(feature.rows, sizes), indices.astype(np.int64), np.ones(indices.size)
-
-
-def distinct_texts(texts: pa.StringArray) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct texts in the order in which they first come, and of each entry its place among them.
-
-    Null is at place -1.
-    """
-    encoded = texts.dictionary_encode()
-    codes: NDArray[np.int64] = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return encoded.dictionary.to_pylist(), codes

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from producers.datasets.log import MISSING
 from producers.datasets.logs.columns import Column, delays_ms, numbers, texts, times_ms
-from producers.datasets.logs.encoding import distinct_texts
 from producers.datasets.logs.mapping import unit_of_name, words_of_name
 from producers.datasets.logs.parsed import Problem
 from producers.datasets.logs.tables import Table
+from producers.datasets.logs.texts import Texts
 from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind, words_of
 
@@ -152,7 +151,7 @@ def _are_ids(column: Column) -> bool:
     """Whether all values are short texts, each different from all others, and no times."""
     problems: list[Problem] = []
     found = texts(column, "", problems)
-    distinct = distinct_texts(found.drop_null())[0]
+    distinct = found.distinct
     if problems or not CATEGORIES_MAX < len(distinct) == len(found) or _are_times(found):
         return False
     return all(len(words_of(text)) <= WORDS_MIN for text in distinct)
@@ -171,7 +170,7 @@ def _on_how_it_is_written(columns: Mapping[str, Column]) -> list[str]:
 
 def _have_decimal_commas(column: Column) -> bool:
     """Whether all values of a column are numbers, some of them with a comma for the point."""
-    listed = distinct_texts(texts(column, "", []).drop_null())[0]
+    listed = texts(column, "", []).distinct
     return all(map(_NUMBER.fullmatch, listed)) and any("," in text for text in listed)
 
 
@@ -213,7 +212,7 @@ def _kind_of(name: str, column: Column) -> Kind | str:
     found = texts(column, name, problems)
     if problems:
         return f"its values are no texts or numbers, as in {problems[0].got}"
-    listed = distinct_texts(found.drop_null())[0]
+    listed = found.distinct
     if listed and sum(len(words_of(text)) for text in listed) / len(listed) >= WORDS_MIN and not _are_times(found):
         return Kind.TEXT
     if len(listed) > CATEGORIES_MAX and len(listed) == len(found):
@@ -221,7 +220,7 @@ def _kind_of(name: str, column: Column) -> Kind | str:
     return Kind.CATEGORICAL
 
 
-def _are_times(column: pa.StringArray) -> bool:
+def _are_times(column: Texts) -> bool:
     problems: list[Problem] = []
     times_ms(column, "", None, problems)
     return not problems

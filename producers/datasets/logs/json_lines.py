@@ -5,7 +5,6 @@ from typing import Any
 
 import orjson
 
-from producers.datasets.logs.columns import column_of
 from producers.datasets.logs.parsed import Problem, problem
 from producers.datasets.logs.streams import HEAD_BYTES, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
@@ -33,7 +32,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):
-        found = {name: column_of(values_of(objects.rows, name)) for name in names}
+        found = {name: values_of(objects.rows, name) for name in names}
         yield Table(len(objects.rows), first_row, found, objects.problems, objects.where)
         first_row += len(objects.rows)
 

@@ -1,8 +1,9 @@
-"""Parquet files, as tables. A column within a struct has a dotted name."""
+"""Parquet files, as tables. A column within a struct has a dotted name. pyarrow is an extra, and imported here only."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -11,18 +12,19 @@ from producers.datasets.base import DatasetError
 from producers.datasets.logs.columns import Column
 from producers.datasets.logs.streams import Source
 from producers.datasets.logs.tables import Table
+from producers.datasets.logs.texts import Texts
 
 BATCH_ROWS = 16_384
 """Of wide rows, too, a batch takes some megabytes."""
 
 
 def column_names(source: Source) -> list[str]:
-    """The columns, those within structs too."""
+    """Return the columns, with those within structs."""
     return [name for field in _open(source).schema_arrow for name in _names(field)]
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """The rows, with the columns asked for; None: all.
+    """Return the rows, with the given columns; None: all.
 
     Raises:
         DatasetError: the file is damaged.
@@ -34,19 +36,13 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
     try:
         wanted = list(dict.fromkeys(name if name in present else name.split(".")[0] for name in names))
         for batch in file.iter_batches(BATCH_ROWS, columns=wanted, use_threads=False):
-            found = {name: _column(batch, name) for name in names}
+            found = {name: _column(_array(batch, name)) for name in names}
             yield Table(batch.num_rows, first_row, found, (), partial(_where, first_row))
             first_row += batch.num_rows
         source.check_unchanged()
     except (pa.ArrowException, OSError) as error:
         source.check_unchanged()
         raise DatasetError(f"{source.name}, after row {first_row}, is damaged Parquet: {error}") from error
-
-
-def n_rows(source: Source) -> int:
-    """How many rows the file says that it has."""
-    rows: int = _open(source).metadata.num_rows
-    return rows
 
 
 def _open(source: Source) -> parquet.ParquetFile:
@@ -68,8 +64,28 @@ def _names(field: pa.Field) -> list[str]:
     return [f"{field.name}.{name}" for inner in field.type for name in _names(inner)]
 
 
-def _column(batch: pa.RecordBatch, name: str) -> Column:
+def _array(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name in batch.schema.names:
         return batch.column(name)
     first, *rest = name.split(".")
     return pc.struct_field(batch.column(first), rest)
+
+
+def _column(array: pa.Array) -> Column:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.cast(kind.value_type)
+    elif pa.types.is_decimal(kind):
+        array = array.cast(pa.float64())
+    elif pa.types.is_date(kind):
+        array = array.cast(pa.timestamp("ms"))
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        encoded = array.cast(pa.large_string()).dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return Texts.by_code(encoded.dictionary.to_pylist(), codes)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if pa.types.is_timestamp(kind) or (is_number and array.null_count == 0):
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    values: list[object] = array.to_pylist()
+    return values

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from producers.datasets.logs.texts import Texts
 from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
 from stream.wire.shown import repr_of
@@ -27,7 +27,7 @@ class FeatureEntries(NamedTuple):
     kind: Kind
     rows: NDArray[np.int64]  # [m], places in the batch
     numbers: FloatArray | None  # [m], the values; None: ones
-    texts: pa.StringArray | None  # [m], what is not numeric: categories, or texts of words
+    texts: Texts | None  # [m], none missing: categories, or texts of words
 
 
 class ParsedBatch(NamedTuple):
@@ -35,10 +35,10 @@ class ParsedBatch(NamedTuple):
 
     n: int
     first_row: int  # the number of its first row in the file, from 0
-    ids: pa.StringArray | None  # None: they have none of their own
+    ids: Texts | None  # None: they have none of their own
     decided_at_ms: NDArray[np.int64] | None
-    labels: pa.StringArray | None
-    actions: pa.StringArray | None
+    labels: Texts | None
+    actions: Texts | None
     propensities: FloatArray | None
     rewards: FloatArray | None  # as they stand there, perhaps not one bit; NaN: no outcome
     delays_ms: NDArray[np.int64] | None

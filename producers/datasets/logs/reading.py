@@ -4,18 +4,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from producers.datasets import svmlight
 from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING, LogBatch, OnBadRow
-from producers.datasets.logs import csv_tables, json_lines, parquet_tables, vw_dsjson, vw_text
+from producers.datasets.logs import csv_tables, json_lines, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
-from producers.datasets.logs.encoding import distinct_texts, encode_rows, endless_rows
+from producers.datasets.logs.encoding import encode_rows, endless_rows
 from producers.datasets.logs.looks import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.parsed import ParsedBatch, Problem, problem
@@ -23,6 +22,7 @@ from producers.datasets.logs.seen_ids import SeenIds
 from producers.datasets.logs.streams import CutOffError, Source
 from producers.datasets.logs.survey import Survey, survey
 from producers.datasets.logs.tables import Table, parse_names, parse_table
+from producers.datasets.logs.texts import Texts
 from stream.wire.events import FloatArray
 from stream.wire.named_features import FeatureEncoder, Kind, build, sharing
 
@@ -39,18 +39,38 @@ _ENDLESS = ("features: expected a finite sum of the numbers that share an index"
 _SUFFIX = re.compile(r"\.(gz|zst|zstd|csv|tsv|jsonl|ndjson|json|parquet|dsjson|vw)$", re.IGNORECASE)
 
 
-class TableReader(NamedTuple):
+class TableReader(Protocol):
     """How a format of tables is read."""
 
-    column_names: Callable[[Source], list[str]]
-    tables: Callable[[Source, Sequence[str] | None], Iterator[Table]]
+    def column_names(self, source: Source) -> list[str]:
+        """Return the names of the columns."""
+        ...
+
+    def tables(self, source: Source, columns: Sequence[str] | None) -> Iterator[Table]:
+        """Return the rows, with the given columns; None: all."""
+        ...
 
 
-TABLES = {
-    Format.CSV: TableReader(csv_tables.column_names, csv_tables.tables),
-    Format.JSONL: TableReader(json_lines.column_names, json_lines.tables),
-    Format.PARQUET: TableReader(parquet_tables.column_names, parquet_tables.tables),
-}
+TABLES = (Format.CSV, Format.JSONL, Format.PARQUET)
+
+
+def table_reader(kind: Format) -> TableReader:
+    """Return the reader of a format of tables.
+
+    Raises:
+        DatasetError: it needs a package that is not installed.
+    """
+    if kind is Format.CSV:
+        return csv_tables
+    if kind is Format.JSONL:
+        return json_lines
+    try:
+        from producers.datasets.logs import parquet_tables
+    except ImportError as error:
+        raise DatasetError(
+            f"Parquet needs {error.name}, which is not installed. Run: pip install 'onebit[parquet]'"
+        ) from error
+    return parquet_tables
 
 
 class _LineFormat(NamedTuple):
@@ -167,15 +187,14 @@ class LogFile:
     def _count(self, reason: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
-    def _classes(self, names: pa.StringArray | None, n: int, role: str, problems: list[Problem]) -> NDArray[np.int64]:
+    def _classes(self, names: Texts | None, n: int, role: str, problems: list[Problem]) -> NDArray[np.int64]:
         if names is None:
             return np.full(n, MISSING, np.int64)
-        distinct, codes = distinct_texts(names)
         unknown = -2
-        found = np.array([self._class_of.get(name, unknown) for name in distinct] + [MISSING], np.int64)[codes]
+        found = np.array([*(self._class_of.get(name, unknown) for name in names.distinct), MISSING])[names.codes]
         expected = f"one of the {len(self.class_names)} classes"
         odd = np.flatnonzero(found == unknown).tolist()
-        problems.extend(problem(row, role, expected, distinct[codes[row]]) for row in odd)
+        problems.extend(problem(row, role, expected, names[row]) for row in odd)
         return found
 
     def _bits(self, rewards: FloatArray | None, n: int, problems: list[Problem]) -> NDArray[np.int64]:
@@ -208,7 +227,7 @@ class _Checked:
             first = batch.first_row
             self.ids = [f"{log.name}-{row:06}" for row in range(first, first + batch.n)]
         else:
-            self.ids = batch.ids.fill_null("").to_pylist()
+            self.ids = [one or "" for one in batch.ids.to_list()]
             self._check_ids(seen, "EventId" if log.mapping is None else str(log.mapping.id))
 
     def _good(self) -> NDArray[np.int64]:
@@ -317,8 +336,8 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> 
             f"{source.name} is {kind}: a mapping must say which column is what; `onebit data show {shown}"
         )
     known = mapping  # for the functions below, it is there
-    names_of, tables = TABLES[kind]
-    check_columns(mapping, names_of(source), source.name)
+    tables = table_reader(kind).tables
+    check_columns(mapping, table_reader(kind).column_names(source), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if one is not Kind.NUMERIC]
     surveyed += [name for name in (mapping.label, mapping.action) if name is not None and name not in surveyed]
 

@@ -17,8 +17,8 @@ from producers.datasets.base import DatasetError
 STDIN = "-"
 """How standard input is called where a path is asked for."""
 
-BLOCK_BYTES = 1 << 21
-"""A block of lines has about this size: large enough that a batch pays, small enough for constant memory."""
+BLOCK_BYTES = 1 << 19
+"""The size of a block of lines: large enough for arrays, and small enough for the caches of a processor."""
 
 LINE_BYTES_MAX = 8 << 20
 """A longer line is a bad row: no decision's context is that large, and it must not fill the memory."""
@@ -210,68 +210,33 @@ def _zstd() -> _Unpacker:
     return cast(_Unpacker, zstandard.ZstdDecompressor().decompressobj())
 
 
-def line_blocks(chunks: Iterator[bytes], *, quoted: bool = False) -> Iterator[LineBlock]:
-    """Cut a stream into blocks of whole lines.
-
-    Args:
-        chunks: the stream.
-        quoted: A line end between quotation marks is no line end, as in CSV. A line with a mark that is never closed is
-            a fault of its own, and the lines behind it are read.
-    """
-    held: list[bytes] = []  # without a place to cut
-    size = quotes = 0  # of what is held
+def line_blocks(chunks: Iterator[bytes]) -> Iterator[LineBlock]:
+    """Cut a stream into blocks of whole lines; a line that is too long is a fault of its own."""
+    held = b""  # the beginning of a line
     number = 1
     lost = 0  # bytes of a line that is too long, so far
     for chunk in _gathered(chunks):
-        rest = chunk
+        begin = 0
         if lost:
-            end = rest.find(b"\n") + 1
-            lost += end or len(rest)
-            if not end:
+            begin = chunk.find(b"\n") + 1
+            lost += begin or len(chunk)
+            if not begin:
                 continue
             yield LineBlock(b"", number, _too_long(lost))
-            number, lost, rest = number + 1, 0, rest[end:]
-        cut = _last_line_end(rest, quotes) if quoted else rest.rfind(b"\n") + 1
-        if cut:
-            block = b"".join([*held, rest[:cut]])
+            number, lost = number + 1, 0
+        end = chunk.rfind(b"\n") + 1
+        if end > begin:
+            block = held + chunk[begin:end]
             yield LineBlock(block, number)
             number += block.count(b"\n")
-            held, size, quotes = [], 0, 0
-            rest = rest[cut:]
-        held.append(rest)
-        size += len(rest)
-        quotes += rest.count(b'"') if quoted else 0
-        if size > LINE_BYTES_MAX:
-            rest = b"".join(held)
-            if b"\n" in rest:
-                blocks, rest = _behind_open_quotes(rest, number)
-                yield from blocks
-                number = blocks[-1].first_line + max(1, blocks[-1].data.count(b"\n"))
-            held, size, quotes = [rest], len(rest), rest.count(b'"') if quoted else 0
-            if size > LINE_BYTES_MAX:
-                lost, held, size, quotes = size, [], 0, 0
+            held, begin = b"", end
+        held += chunk[begin:]
+        if len(held) > LINE_BYTES_MAX:
+            held, lost = b"", len(held)
     if lost:
         yield LineBlock(b"", number, _too_long(lost))
-    elif rest := b"".join(held):
-        if quoted and quotes % 2:
-            blocks, rest = _behind_open_quotes(rest, number)
-            yield from blocks
-            number = blocks[-1].first_line + max(1, blocks[-1].data.count(b"\n"))
-        if rest:
-            yield LineBlock(rest, number)
-
-
-def _behind_open_quotes(data: bytes, number: int) -> tuple[list[LineBlock], bytes]:
-    """Lines of which the first has a quotation mark that is never closed; and what is left, a line without its end."""
-    blocks: list[LineBlock] = []
-    while data and not _last_line_end(data, 0) and (b"\n" in data or data.count(b'"') % 2):
-        line, end, data = data.partition(b"\n")
-        fault = Fault("row: expected a closing quotation mark", repr(line[:60].decode("utf-8", "replace")))
-        blocks.append(LineBlock(b"", number, fault))
-        number += len(end)
-    if cut := _last_line_end(data, 0):
-        blocks.append(LineBlock(data[:cut], number))
-    return blocks, data[cut:]
+    elif held:
+        yield LineBlock(held, number)
 
 
 def _too_long(size: int) -> Fault:
@@ -296,19 +261,3 @@ def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
         raise
     if held:
         yield b"".join(held)
-
-
-def _last_line_end(chunk: bytes, quotes_before: int) -> int:
-    """Behind the last line end that does not stand between quotation marks; 0 when there is none.
-
-    In a row as RFC 4180 has it, an even number of quotation marks stands before its end, since one within a field is
-    written twice.
-    """
-    end = len(chunk)
-    quotes = quotes_before + chunk.count(b'"')
-    while (cut := chunk.rfind(b"\n", 0, end) + 1) > 0:
-        quotes -= chunk.count(b'"', cut, end)
-        if quotes % 2 == 0:
-            return cut
-        end = cut - 1
-    return 0

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from producers.datasets.logs.encoding import distinct_texts
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind, hash_of, words_of
@@ -39,7 +38,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
         rows += batch.n
         for named in (batch.labels, batch.actions):
             if named is not None:
-                classes.update(dict.fromkeys(distinct_texts(named.drop_null())[0]))
+                classes.update(dict.fromkeys(named.distinct))
         classes.update(dict.fromkeys(sorted(batch.other_classes)))
         for feature in batch.features:
             vocabularies.add(feature)
@@ -77,7 +76,7 @@ class _Vocabularies:
             self._kinds.setdefault(name, Kind.NUMERIC)  # texts elsewhere make it a category
             return
         self._kinds[name] = feature.kind
-        texts = distinct_texts(feature.texts)[0]
+        texts = feature.texts.distinct
         values = texts if feature.kind is not Kind.TEXT else [word for text in texts for word in words_of(text)]
         known = self._values.setdefault(name, {})
         if known is None:

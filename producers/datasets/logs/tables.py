@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from producers.datasets.log import MISSING
-from producers.datasets.logs.columns import Column, Int64Array, delays_ms, is_null, numbers, texts, times_ms
+from producers.datasets.logs.columns import Column, Int64Array, delays_ms, numbers, texts, times_ms
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
+from producers.datasets.logs.texts import Texts
 from stream.wire.codec import ID_BYTES_MAX
 from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
@@ -68,13 +67,13 @@ class _TableParser:
             where=self._table.where,
         )
 
-    def texts(self, role: str, *, needed: bool = False) -> pa.StringArray | None:
+    def texts(self, role: str, *, needed: bool = False) -> Texts | None:
         column = self._column(role)
         if column is None:
             return None
         found = texts(column[1], column[0], self._problems)
         if needed:
-            self._need(is_null(found), column[0], f"the {role}")
+            self._need(found.missing(), column[0], f"the {role}")
         return found
 
     def feature(self, name: str, kind: Kind) -> FeatureEntries:
@@ -84,16 +83,15 @@ class _TableParser:
             rows = np.flatnonzero(np.isfinite(found) & (found != 0.0))
             return FeatureEntries(name, kind, rows, found[rows], None)
         words = texts(column, name, self._problems)
-        rows = np.flatnonzero(~is_null(words))
-        return FeatureEntries(name, kind, rows, None, words.drop_null())
+        return FeatureEntries(name, kind, np.flatnonzero(~words.missing()), None, words.present())
 
-    def _ids(self) -> pa.StringArray | None:
+    def _ids(self) -> Texts | None:
         ids = self.texts("id", needed=True)
         if ids is not None:
-            sizes = pc.binary_length(ids.cast(pa.binary())).fill_null(0).to_numpy(zero_copy_only=False)
-            for row in np.flatnonzero(sizes > ID_BYTES_MAX).tolist():
+            too_long = [code for code, one in enumerate(ids.distinct) if len(one.encode()) > ID_BYTES_MAX]
+            for row in np.flatnonzero(np.isin(ids.codes, too_long)).tolist():
                 expected = f"an id of at most {ID_BYTES_MAX} bytes"
-                self._problems.append(problem(row, str(self._mapping.id), expected, ids[row].as_py()))
+                self._problems.append(problem(row, str(self._mapping.id), expected, ids[row]))
         return ids
 
     def _propensities(self) -> FloatArray | None:

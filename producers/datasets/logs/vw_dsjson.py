@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from producers.datasets.logs.columns import Int64Array, column_of, numbers, texts, times_ms
+from producers.datasets.logs.columns import Int64Array, numbers, texts, times_ms
 from producers.datasets.logs.json_lines import Objects, objects_of
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
 from producers.datasets.logs.streams import Source
+from producers.datasets.logs.texts import Texts
 from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
 
@@ -55,7 +55,7 @@ class _Lines:
             if "c" not in fields and ("RewardValue" in fields or "Observations" in fields)
         )
         ids = texts(self._column("EventId"), "EventId", self._problems)
-        self._need("EventId", "the decision's id", ids.is_null().to_numpy(zero_copy_only=False))
+        self._need("EventId", "the decision's id", ids.missing())
         times = times_ms(self._column("Timestamp"), "Timestamp", None, self._problems)
         actions, propensities = self._played()
         return ParsedBatch(
@@ -75,7 +75,7 @@ class _Lines:
             other_classes=self._classes(),
         )
 
-    def _played(self) -> tuple[pa.StringArray, FloatArray]:
+    def _played(self) -> tuple[Texts, FloatArray]:
         actions: list[str | None] = []
         propensities = np.full(len(self._rows), np.nan)
         for row, fields in enumerate(self._rows):
@@ -89,7 +89,7 @@ class _Lines:
             else:
                 propensities[row] = propensity
             actions.append(None if action is None else str(action))
-        return pa.array(actions, pa.string()), propensities
+        return Texts.of(actions), propensities
 
     def _rewards(self) -> FloatArray:
         costs = numbers(self._column("_label_cost"), "_label_cost", "a number", self._problems)
@@ -115,8 +115,8 @@ class _Lines:
                 self._problems.append(Problem(row, "c: expected objects that are not nested by the hundred", "more"))
         return found.columns()
 
-    def _column(self, name: str) -> pa.Array | list[Any]:
-        return column_of([fields.get(name) for fields in self._rows])
+    def _column(self, name: str) -> list[Any]:
+        return [fields.get(name) for fields in self._rows]
 
     def _need(self, field: str, expected: str, nulls: "np.ndarray[Any, np.dtype[np.bool_]]") -> None:
         self._problems.extend(problem(row, field, expected, "nothing") for row in np.flatnonzero(nulls).tolist())
@@ -159,7 +159,7 @@ class _Entries:
             for name, (rows, values) in self._numbers.items()
         ]
         others = [
-            FeatureEntries(name, kind, _rows(rows), None, pa.array(values, pa.string()))
+            FeatureEntries(name, kind, _rows(rows), None, Texts.of(values))
             for (name, kind), (rows, values) in self._texts.items()
         ]
         return (*numeric, *others)

@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow as pa
 
 from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch, Problem, problem
 from producers.datasets.logs.streams import LineBlock, Source, line_blocks
+from producers.datasets.logs.texts import Texts
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind
 
@@ -75,7 +75,7 @@ class _Lines:
             ids=None,
             decided_at_ms=None,
             labels=None,
-            actions=pa.array(self._actions, pa.string()),
+            actions=Texts.of(self._actions),
             propensities=np.array(self._propensities),
             rewards=0.0 - np.array(self._rewards),
             delays_ms=None,
@@ -126,11 +126,13 @@ class _Lines:
         rows, values, texts = self._entries.setdefault(name, ([], [], []))
         for token in tokens:
             feature, colon, given = token.partition(":")
+            if not feature:
+                continue  # a name that is empty
             number = parse_number(given) if colon else 1.0
             rows.append(row)
             values.append(weight * (1.0 if number is None else number))
             texts.append(f"{feature}={given}" if number is None else feature)
 
 
-def _texts(texts: list[str]) -> pa.StringArray:
-    return pa.array([text.encode("utf-8", "replace").decode() for text in texts], pa.string())
+def _texts(texts: list[str]) -> Texts:
+    return Texts.of([text.encode("utf-8", "replace").decode() for text in texts])

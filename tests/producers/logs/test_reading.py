@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from producers.datasets.base import DatasetError
 from producers.datasets.log import OnBadRow
-from producers.datasets.logs import columns, seen_ids, streams
+from producers.datasets.logs import columns, csv_tables, seen_ids, streams
 from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
 from stream.wire.named_features import build, from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
@@ -379,6 +379,56 @@ def test_a_quotation_mark_that_is_never_closed_does_not_take_the_file(tmp_path: 
     log = open_log(path, mapping(), on_bad_row="skip")
     assert sum(len(batch.ids) for batch in log.batches()) == 3 + behind
     assert log.skipped == {"row: expected a closing quotation mark": 1}
+
+
+def test_a_row_may_reach_over_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    long = {**ROWS[0], "country": "line\n" * 50}
+    path = write(tmp_path, as_csv([ROWS[0], long, *ROWS[1:], {**ROWS[0], "p": 2}]))
+    log, found = read(path, on_bad_row="skip")
+    assert [row["actions"] for row in found] == [0, 0, 1, 0]
+    assert log.first_skipped == {"p: expected a probability above 0 and at most 1": "line 56; got 2.0"}
+
+
+@pytest.mark.parametrize("last", ['"', 'left,0.5,1,1,"', '"left\nleft,0.5,1,1,de', '""",'])
+def test_a_quotation_mark_that_is_open_at_the_end_is_counted(tmp_path: Path, last: str) -> None:
+    log, found = read(write(tmp_path, as_csv(ROWS) + last.encode()), on_bad_row="skip")
+    assert log.first_skipped["row: expected a closing quotation mark"].startswith("line 5; got ")
+    assert [row["id"][-1] for row in found] == ["0", "1", "2", *(["4"] if "de" in last else [])]
+
+
+def test_a_quotation_mark_may_be_open_for_at_most_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(csv_tables, "LINE_BYTES_MAX", 2_000)
+    path = write(tmp_path, as_csv(ROWS) + b'left,0.5,1,1,"de\n' + b"left,0.5,1,1,de\n" * 1_000)
+    log, found = read(path, on_bad_row="skip")
+    assert len(found) == 1_003
+    assert log.skipped == {"row: expected a closing quotation mark": 1}
+
+
+def test_binary_garbage_between_rows_is_counted(tmp_path: Path) -> None:
+    garbage = np.random.Generator(np.random.PCG64(1)).bytes(5_000).replace(b'"', b"")
+    before, after = as_csv(ROWS * 10_000), as_csv(ROWS).partition(b"\n")[2]  # a head with garbage is no CSV
+    log, found = read(write(tmp_path, before + garbage + b"\n" + after), on_bad_row="skip")
+    assert [row["x"] for row in found] == [row["x"] for row in READ * 10_001]
+    lines = io.StringIO(garbage.decode("latin-1") + "\n", newline="")
+    assert sum(log.skipped.values()) == sum(1 for line in lines if line.strip("\r\n"))
+
+
+def test_a_number_is_written_in_digits_and_nothing_else(tmp_path: Path) -> None:
+    for odd in ("1_0", "nan", "inf", "\u0661", "0x10", "1e999", "1,5", "null"):
+        log, found = read(write(tmp_path, as_csv([*ROWS, {**ROWS[0], "price": odd}])), on_bad_row="skip")
+        assert log.skipped == {"price: expected a finite number": 1}
+        assert len(found) == 3
+
+
+def test_parquet_without_its_reader_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, as_parquet(ROWS))
+    monkeypatch.delitem(sys.modules, "producers.datasets.logs.parquet_tables", raising=False)
+    monkeypatch.delattr("producers.datasets.logs.parquet_tables", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DatasetError, match=r"pip install 'onebit\[parquet\]'"):
+        open_log(path, mapping())
 
 
 def test_lines_are_counted_over_quoted_line_ends_and_blank_lines(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Many texts, few of them different: each distinct text once, and where it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MISSING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """n texts; an empty one is missing."""
+
+    distinct: list[str]  # in the order in which they first come
+    codes: NDArray[np.int64]  # [n], places in `distinct`, -1 if missing
+
+    @classmethod
+    def of(cls, values: Sequence[str | None]) -> "Texts":
+        """Return values as texts; None is missing."""
+        return cls(*distinct_of(values))
+
+    @classmethod
+    def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
+        """Return different values, each where its place in them is among the codes; -1 is missing."""
+        known = cls.of(values)
+        return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
+
+    def __len__(self) -> int:
+        return self.codes.size
+
+    def __getitem__(self, row: int) -> str | None:
+        code = int(self.codes[row])
+        return None if code == _MISSING else self.distinct[code]
+
+    def missing(self) -> NDArray[np.bool_]:
+        """Return which texts are missing."""
+        missing: NDArray[np.bool_] = self.codes == _MISSING
+        return missing
+
+    def present(self) -> "Texts":
+        """Return the texts without the missing ones."""
+        return Texts(self.distinct, self.codes[self.codes != _MISSING])
+
+    def to_list(self) -> list[str | None]:
+        """Return the texts, None if missing."""
+        return [None if code == _MISSING else self.distinct[code] for code in self.codes.tolist()]
+
+
+def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the distinct values in the order in which they first come, and the place of each; -1 for None and ""."""
+    places = dict.fromkeys(values, _MISSING)
+    distinct = [value for value in places if value is not None and value != ""]
+    places.update(zip(distinct, range(len(distinct)), strict=True))
+    return distinct, np.fromiter(map(places.__getitem__, values), np.int64, len(values))
