@@ -70,8 +70,6 @@ def room_error(learner: KernelLearner, x: Features) -> MalformedError | None:
 class View:
     """The Model of a task that shares one: the replica, and what the task has for its log."""
 
-    alarms = 0  # the log has them
-
     def __init__(self, replica: Replica, partition: int) -> None:
         """See nothing but the log: all that the task has decided must be in it, and be read."""
         self._replica = replica
@@ -164,8 +162,6 @@ class Recall:
 
     So a task is recovered without the model that it decided on, and what it had for the log is there already.
     """
-
-    alarms = 0  # the log has them
 
     def __init__(self, learner: KernelLearner) -> None:
         """Recall nothing yet; of the learner only its kind matters."""

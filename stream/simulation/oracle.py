@@ -116,7 +116,7 @@ class Oracle:
             self._keep(decision)
             return None
         differs = bool(waiting) and waiting[0].action not in (None, decision.action)
-        self.rows[state, Input.MISMATCH if differs else Input.CONTEXT] += 1
+        self.rows[state, Input.CONTEXT_MISMATCH if differs else Input.CONTEXT] += 1
         for orphan in waiting:
             self.orphans.remove(orphan)
             if not differs:

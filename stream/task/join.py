@@ -22,12 +22,6 @@ from stream.wire.events import Decision, DecisionTime, Features, Feedback, Outco
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, make
 
-_SETTLED_STATES = {
-    Outcome.MATCHED: State.MATCHED,
-    Outcome.EXPIRED: State.EXPIRED,
-    Outcome.UNMATCHED: State.UNMATCHED,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSettings:
@@ -48,11 +42,10 @@ class Pending(NamedTuple):
     decision: Decision
     time: DecisionTime
 
-
-class Aside(NamedTuple):
-    """A decision for which the replayed log has no bit."""
-
-    pending: Pending
+    @property
+    def action(self) -> int:
+        """The decided action."""
+        return self.decision.action
 
 
 class Orphan(NamedTuple):
@@ -64,7 +57,7 @@ class Orphan(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """A settled decision, kept to recognise what still comes for its id. Ids with equal entries share one."""
+    """A settled decision, kept to recognise further records of its id. Ids with equal entries share one."""
 
     outcome: Outcome
     reward: int | None  # the bit that counted; None: expired, nothing assumed; or unmatched
@@ -83,7 +76,7 @@ class Settled(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A bit for a settled decision: it replaces the one that was learned, if the decision is kept for that."""
+    """A bit for a settled decision: it replaces the learned one, if the decision is kept for that."""
 
     feedback: Feedback
     retained: Retained  # as it was before
@@ -116,23 +109,22 @@ class Overflows(NamedTuple):
     retained: int = 0
 
 
-class _Stay(NamedTuple):
-    """The limits of a state: names of `JoinSettings`, and the count of the ids that had to make room."""
+class _Collection:
+    """The entries of the ids in a state, oldest first, and their limits."""
 
-    limit: str
-    room: str
-    overflow: str
+    __slots__ = ("entries", "entries_max", "limit_ms", "overflows", "state")
+
+    def __init__(self, state: State, entries: dict[str, Any]) -> None:
+        self.state = state  # one of those that share the collection
+        self.entries = entries
+        self.limit_ms = self.entries_max = self.overflows = 0
 
 
-_RETAINED = _Stay("retain_ms", "retained_max", "overflow_retained")
-_STAYS = {
-    State.PENDING: _Stay("window_ms", "pending_max", "overflow_pending"),
-    State.ORPHAN: _Stay("orphan_ms", "orphans_max", "overflow_orphans"),
-    **dict.fromkeys(_SETTLED_STATES.values(), _RETAINED),
+_SETTLED_STATES = {
+    Outcome.MATCHED: State.MATCHED,
+    Outcome.EXPIRED: State.EXPIRED,
+    Outcome.UNMATCHED: State.UNMATCHED,
 }
-_COLLECTIONS = (State.PENDING, State.ORPHAN, State.MATCHED)  # a state of each; settled ids share one
-_SETTLED = frozenset(_SETTLED_STATES.values())
-_REFUSALS = frozenset((Move.REFUSE, Move.DECIDE_AND_REFUSE))
 
 _ledger_counts = itemgetter(*Ledger._fields)
 
@@ -143,7 +135,7 @@ class Join:
     The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and acts on the events returned.
     Stream time never goes back, so the oldest entry of each collection is the next one due.
 
-    Pending decisions and orphans leave in any order: each of them is in an `OrderedDict`. Settled ids leave in
+    Pending decisions and orphans leave in any order, and each collection is an `OrderedDict`. Settled ids leave in
     the order in which they came, and are the most numerous: they are in a plain dict and a queue.
     """
 
@@ -170,12 +162,14 @@ class Join:
         self.retained: dict[str, Retained] = {}
         self._settled = AgeQueue()  # the ids in `retained`, and when they were settled
         self._equal: dict[Retained, Retained] = {}  # the entries that ids share
-        self._kept: dict[State, dict[str, Any]] = {
-            State.PENDING: self.pending,
-            State.ORPHAN: self.orphans,
-            **dict.fromkeys(_SETTLED_STATES.values(), self.retained),
-        }
-        self._counts = dict.fromkeys((*Ledger._fields, "overflow_pending", "overflow_orphans", "overflow_retained"), 0)
+        self._collections = (
+            _Collection(State.PENDING, self.pending),
+            _Collection(State.ORPHAN, self.orphans),
+            _Collection(State.MATCHED, self.retained),
+        )
+        self._collection_of = dict(zip((State.PENDING, State.ORPHAN), self._collections, strict=False))
+        self._collection_of |= dict.fromkeys(_SETTLED_STATES.values(), self._collections[2])
+        self._counts = dict.fromkeys(Ledger._fields, 0)
         self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
         self._is_changed = False  # the settings were, since anything was settled by them
 
@@ -185,7 +179,6 @@ class Join:
         Raises:
             TableError: the table replaces bits of settled decisions, and the settings do not allow corrections.
         """
-        self.settings = settings
         self.assumed_reward = 0 if assumes_negative else None
         self._corrects = corrects
         self._kept_for_correction = {
@@ -195,8 +188,10 @@ class Join:
         }
         if State.MATCHED in self._kept_for_correction and not corrects:
             raise TableError("join table, MATCHED + FEEDBACK -> REPLACE: expected the setting late=correct; got ignore")
-        self._limit_ms: dict[State, int] = {state: getattr(settings, stay.limit) for state, stay in _STAYS.items()}
-        self._room: dict[State, int] = {state: getattr(settings, stay.room) for state, stay in _STAYS.items()}
+        limits_ms = (settings.window_ms, settings.orphan_ms, settings.retain_ms)
+        entries_max = (settings.pending_max, settings.orphans_max, settings.retained_max)
+        for collection, limit_ms, most in zip(self._collections, limits_ms, entries_max, strict=True):
+            collection.limit_ms, collection.entries_max = limit_ms, most
         self._is_changed = True
 
     def settle_changed(self) -> Sequence[Event]:
@@ -205,9 +200,9 @@ class Join:
             return ()
         self._is_changed = False
         events = self._settle_due()
-        for state in _COLLECTIONS:
-            while len(self._kept[state]) > self._room[state]:
-                events += self._make_room(state)
+        for collection in self._collections:
+            while len(collection.entries) > collection.entries_max:
+                events += self._evict(collection)
         return events
 
     def restore(
@@ -239,10 +234,9 @@ class Join:
 
     def ledger(self) -> Ledger:
         """The current counts."""
-        counts = self._counts
-        counts["pending"] = len(self.pending)
-        counts["orphans_waiting"] = len(self.orphans)
-        return Ledger._make(_ledger_counts(counts))
+        self._counts["pending"] = len(self.pending)
+        self._counts["orphans_waiting"] = len(self.orphans)
+        return Ledger._make(_ledger_counts(self._counts))
 
     @property
     def records(self) -> int:
@@ -251,67 +245,51 @@ class Join:
 
     def overflows(self) -> Overflows:
         """How often each limit was exceeded."""
-        return Overflows(*(self._counts[f"overflow_{name}"] for name in Overflows._fields))
+        return Overflows(*(collection.overflows for collection in self._collections))
 
     def restore_counts(self, ledger: Ledger, overflows: Overflows) -> None:
         """Use the counts of a stored state."""
         self._counts.update(ledger._asdict())
-        self._counts.update({f"overflow_{name}": count for name, count in overflows._asdict().items()})
+        for collection, count in zip(self._collections, overflows, strict=True):
+            collection.overflows = count
 
-    def receive_malformed(self, kind: Input) -> None:
-        """Count a record that could not be read."""
-        if kind is Input.CONTEXT:
-            self._counts["contexts"] += 1
-            self._counts["context_malformed"] += 1
-        else:
-            self._counts["feedback"] += 1
-            self._counts["feedback_malformed"] += 1
+    def count(self, *names: str, by: int = 1) -> None:
+        """Count records that pass no rule, or a property of a record, under fields of the ledger."""
+        for name in names:
+            self._counts[name] += by
 
-    def count_misplaced(self, *, contexts: int, feedback: int) -> None:
-        """Count records in another partition than the one of their keys."""
-        self._counts["contexts_misplaced"] += contexts
-        self._counts["feedback_misplaced"] += feedback
-
-    def count_floored(self) -> None:
-        """Count a decision whose logged propensity was raised to the minimum."""
-        self._counts["propensities_floored"] += 1
-
-    def receive_context(self, event_id: str, decide: Callable[[], Pending | Aside]) -> Sequence[Event]:
+    def receive_context(self, event_id: str, decide: Callable[[], tuple[Pending, bool]]) -> Sequence[Event]:
         """Apply a context, and return what the task must act on, in order.
 
         Args:
             event_id: its id.
-            decide: makes the decision; it is called only for an id without one.
+            decide: makes the decision, and returns whether its bit can come: False if a replayed log has another
+                action. It is called only for an id without a decision.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
-        if state is not State.UNSEEN and state is not State.ORPHAN:
-            return self._follow(state, Input.CONTEXT, event_id, kept, None, None, None)
-        decided = decide()
-        pending = decided.pending if isinstance(decided, Aside) else decided
-        if pending.time.ms is not None:
-            self.date(pending.time, pending.time.ms)
-        happened, feedback, record = Input.CONTEXT, None, None
-        if kept is not None:
-            feedback, record, _ = kept
-            if feedback.action is not None and feedback.action != pending.decision.action:
-                happened = Input.MISMATCH
-        if isinstance(decided, Aside):
-            happened = Input.ASIDE
+        happened, pending, feedback, record = Input.CONTEXT, None, None, None
+        if state is State.UNSEEN or state is State.ORPHAN:
+            pending, has_bit = decide()
+            if pending.time.ms is not None:
+                self.date(pending.time, pending.time.ms)
+            if kept is not None:
+                feedback, record, _ = kept
+            if not has_bit:
+                happened = Input.ASIDE
+            elif feedback is not None and feedback.action is not None and feedback.action != pending.decision.action:
+                happened = Input.CONTEXT_MISMATCH
         return self._follow(state, happened, event_id, kept, pending, feedback, record)
 
     def receive_feedback(self, feedback: Feedback, record: Record) -> Sequence[Event]:
         """Apply feedback whose append time was passed to `pass_time`, and return what the task must act on."""
         self._counts["feedback"] += 1
-        event_id = feedback.id
-        state, kept = self._find(event_id)
-        pending = kept if state is State.PENDING else None
+        state, kept = self._find(feedback.id)
         happened = Input.FEEDBACK
         if feedback.action is not None and state is not State.UNSEEN and state is not State.ORPHAN:
-            decided = kept.action if pending is None else pending.decision.action
-            if feedback.action != decided:
-                happened = Input.MISMATCH
-        return self._follow(state, happened, event_id, kept, pending, feedback, record)
+            happened = Input.FEEDBACK if feedback.action == kept.action else Input.MISMATCH
+        pending = kept if state is State.PENDING else None
+        return self._follow(state, happened, feedback.id, kept, pending, feedback, record)
 
     def pass_time(self, stream_ms: int) -> Sequence[Event]:
         """Advance stream time, settle what is due, and return what the task must act on, in order.
@@ -325,7 +303,7 @@ class Join:
 
     def next_deadline_ms(self) -> int | None:
         """The next time at which a decision expires or an orphan is dropped, if nothing else happens."""
-        due = [self._due_ms(state) for state in (State.PENDING, State.ORPHAN)]
+        due = map(self._due_ms, self._collections[:2])
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def date(self, time: DecisionTime, ms: int) -> None:
@@ -334,7 +312,7 @@ class Join:
         The task calls this once per step. Until then the step's decisions are never due.
         """
         time.ms = self.dated_ms = max(ms, self.dated_ms)
-        self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + self._limit_ms[State.PENDING])
+        self._quiet_until_ms = min(self._quiet_until_ms, self.dated_ms + self._collections[0].limit_ms)
 
     def _find(self, event_id: str) -> tuple[State, Any]:
         """The state of an id, and its entry: a `Pending`, `Orphan` or `Retained`; None if it has none."""
@@ -349,40 +327,37 @@ class Join:
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
-        stream_ms = self.stream_ms
         # Later entries are dated by this stream time or a later one.
-        quiet_until_ms = stream_ms + min(self._limit_ms.values())
-        for state in _COLLECTIONS:
-            while (due_ms := self._due_ms(state)) is not None and due_ms < stream_ms:
-                events += self._end_oldest(state)
+        self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
+        for collection in self._collections:
+            while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
+                events += self._end_oldest(collection)
             if due_ms is not None:
-                quiet_until_ms = min(quiet_until_ms, due_ms)
-        self._quiet_until_ms = quiet_until_ms
+                self._quiet_until_ms = min(self._quiet_until_ms, due_ms)
         return events
 
-    def _due_ms(self, state: State) -> int | None:
+    def _due_ms(self, collection: _Collection) -> int | None:
         """The deadline of the oldest entry of a collection; None: it is empty, or its oldest entry has no time yet."""
-        since_ms: int | None = None
-        if state is State.PENDING:
-            for pending in self.pending.values():
-                since_ms = pending.time.ms
-                break
-        elif state is State.ORPHAN:
-            for orphan in self.orphans.values():
-                since_ms = orphan.kept_at_ms
-                break
+        since_ms: int | None
+        if not collection.entries:
+            return None
+        if collection.state is State.PENDING:
+            since_ms = next(iter(self.pending.values())).time.ms
+        elif collection.state is State.ORPHAN:
+            since_ms = next(iter(self.orphans.values())).kept_at_ms
         else:
             since_ms = self._settled.oldest_ms()
-        return None if since_ms is None else since_ms + self._limit_ms[state]
+        return None if since_ms is None else since_ms + collection.limit_ms
 
-    def _make_room(self, state: State) -> Sequence[Event]:
+    def _evict(self, collection: _Collection) -> Sequence[Event]:
         """Evict the oldest entry of a collection that is beyond its limit."""
-        self._counts[_STAYS[state].overflow] += 1
-        return self._end_oldest(state)
+        collection.overflows += 1
+        return self._end_oldest(collection)
 
-    def _end_oldest(self, state: State) -> Sequence[Event]:
+    def _end_oldest(self, collection: _Collection) -> Sequence[Event]:
         """Follow the rule for the deadline of the oldest entry of a collection."""
-        event_id = self._settled.oldest_id() if state in _SETTLED else next(iter(self._kept[state]))
+        is_settled = collection.state is State.MATCHED
+        event_id = self._settled.oldest_id() if is_settled else next(iter(collection.entries))
         state, kept = self._find(event_id)
         pending = kept if state is State.PENDING else None
         return self._follow(state, Input.DEADLINE, event_id, kept, pending, None, None)
@@ -413,9 +388,8 @@ class Join:
         """
         rule = self._table[state, happened]
         move, after, counted, outcome, _ = rule
-        counts = self._counts
         for name in counted:
-            counts[name] += 1
+            self._counts[name] += 1
         events: Sequence[Event] = ()
         reward = self.assumed_reward
         if outcome is not None:
@@ -424,9 +398,8 @@ class Join:
             elif outcome is Outcome.MATCHED:
                 reward = feedback.reward
             events = (make(Settled, (event_id, pending, outcome, feedback, record)),)
-        elif move in _REFUSALS:
-            action = kept.action if pending is None else pending.decision.action
-            events = (make(Mismatched, (feedback, record, action)),)
+        elif move is Move.REFUSE or move is Move.DECIDE_AND_REFUSE:
+            events = (make(Mismatched, (feedback, record, (pending or kept).action)),)
         elif move is Move.DROP_ORPHAN:
             events = (DroppedOrphan(event_id, kept),)
         elif after is state and feedback is not None:
@@ -434,25 +407,25 @@ class Join:
         if after is state:
             return events
 
-        if state in _SETTLED:
-            del self.retained[event_id]
-            if self._settled.popleft():  # a dict does not reuse the room of removed ids, and grows to twice its size
-                self.retained = dict(self.retained)
-                self._kept.update(dict.fromkeys(_SETTLED, self.retained))
-        elif state is not State.UNSEEN:
-            del self._kept[state][event_id]
+        if state is not State.UNSEEN:
+            collection = self._collection_of[state]
+            del collection.entries[event_id]
+            if collection.state is State.MATCHED and self._settled.popleft():
+                # A dict does not reuse the room of removed ids, and grows to twice its size.
+                self.retained = collection.entries = dict(self.retained)
         if after is State.UNSEEN:
             return events
-        entries = self._kept[after]
+        collection = self._collection_of[after]
         if after is State.PENDING:
-            entries[event_id] = pending
+            collection.entries[event_id] = pending
         elif after is State.ORPHAN:
-            entries[event_id] = make(Orphan, (feedback, record, self.stream_ms))
+            collection.entries[event_id] = make(Orphan, (feedback, record, self.stream_ms))
         else:
             corrected = pending if after in self._kept_for_correction else None
-            entries[event_id] = self._shared(make(Retained, (outcome, reward, pending.decision.action, corrected)))
+            entry = make(Retained, (outcome, reward, pending.decision.action, corrected))
+            collection.entries[event_id] = self._shared(entry)
             self._settled.append(event_id, self.stream_ms)
-        return (*events, *self._make_room(after)) if len(entries) > self._room[after] else events
+        return (*events, *self._evict(collection)) if len(collection.entries) > collection.entries_max else events
 
     def _compare(
         self, rule: Rule, state: State, event_id: str, kept: Any, feedback: Feedback, record: Any
@@ -466,8 +439,7 @@ class Join:
         first = kept.feedback.reward if state is State.ORPHAN else kept.reward
         if feedback.reward == first:
             return ()
-        for name in rule.differing:
-            self._counts[name] += 1
+        self.count(*rule.differing)
         if rule.move is not Move.REPLACE:
             return ()
         if state is State.ORPHAN:

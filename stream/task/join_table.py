@@ -1,56 +1,75 @@
 """The table of the join: one rule for each state of an event id and each input.
 
 A rule names everything: the move, the next state, the counts, and the outcome of a decision that it settles. To change
-a policy, edit the rule. `check_table` refuses a table with a rule that contradicts itself.
+a policy, edit the rule. `check_table` rejects a table with a rule that contradicts itself.
 """
 
 from collections.abc import Mapping
-from enum import IntEnum, auto
+from enum import Enum
 from typing import NamedTuple
 
 from stream.wire.events import Outcome
 from stream.wire.ledger import IDENTITIES, Ledger
 
 
-class State(IntEnum):  # IntEnum here and below: the table hashes a member per event, 0.1 µs with Enum's own hash
+class State(Enum):
     """The state of an event id."""
 
-    UNSEEN = auto()
-    ORPHAN = auto()
-    PENDING = auto()
-    MATCHED = auto()
-    EXPIRED = auto()
-    UNMATCHED = auto()
+    __hash__ = object.__hash__  # an event looks up some rules, and Enum's own hash takes 0.1 µs
+
+    UNSEEN = ("no decision",)
+    ORPHAN = ("no decision", "waiting feedback", "a first bit", "a deadline")
+    PENDING = ("a decision", "a pending decision", "a deadline")
+    MATCHED = ("a decision", "a settled decision", "a first bit", "a deadline")
+    EXPIRED = ("a decision", "a settled decision", "an expired decision", "a deadline")
+    UNMATCHED = ("a decision", "a settled decision", "a decision set aside", "a deadline")
+
+    def __init__(self, *has: str) -> None:
+        self.has = frozenset(has)
 
 
-class Input(IntEnum):
-    """An input of an event id."""
+class Input(Enum):
+    """An input of an event id, which can come in a state that has all of `requires`."""
 
-    CONTEXT = auto()
-    FEEDBACK = auto()
-    MISMATCH = auto()  # feedback that names another action than the decided one; an orphan's shows with its context
-    DEADLINE = auto()  # the state's time limit has passed, or the oldest id must make room
-    ASIDE = auto()  # a context for which the log has another action than the decided one
+    __hash__ = object.__hash__
+
+    CONTEXT = ("a context",), ()
+    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # decided, but not as the feedback names
+    ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log has another action than the decided one
+    FEEDBACK = ("new feedback",), ()
+    MISMATCH = ("new feedback", "another action"), ("a decision",)  # feedback that names another action
+    DEADLINE = ("no record",), ("a deadline",)  # the state's time limit has passed, or the oldest id must make room
+
+    def __init__(self, brings: tuple[str, ...], requires: tuple[str, ...]) -> None:
+        self.brings = frozenset(brings)
+        self.requires = frozenset(requires)
 
 
-class Move(IntEnum):
-    """What the join does with an event id. What the learner plays is an action."""
+class Move(Enum):
+    """The join's action on an event id: its meaning, what it needs, the next state if another one, the outcome."""
 
-    DECIDE = auto()  # predict, and wait for the feedback
-    DECIDE_AND_MATCH = auto()  # predict, and learn from the feedback that waited
-    DECIDE_AND_REFUSE = auto()  # predict, and refuse the feedback that waited
-    IGNORE_CONTEXT = auto()  # the first decision counts
-    KEEP_ORPHAN = auto()  # the feedback waits for its context
-    MATCH = auto()  # learn
-    IGNORE_FEEDBACK = auto()  # the first bit counts
-    REPLACE = auto()  # a different bit replaces the first; that of a settled decision only where late bits correct
-    REFUSE = auto()  # the feedback is for another action: it is a dead letter
-    TAKE_LATE = auto()  # the decision had expired: ignore the bit, or correct what was assumed
-    EXPIRE = auto()  # settle without feedback
-    DROP_ORPHAN = auto()  # the context did not come
-    FORGET = auto()  # the id may be used again
-    SET_ASIDE = auto()  # predict, and settle at once: the log has no bit for this action
-    PASS_OVER = auto()  # the feedback is for a decision that was set aside
+    DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
+    DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
+    DECIDE_AND_REFUSE = "predict, and refuse", ("a context", "waiting feedback", "another action"), State.PENDING
+    SET_ASIDE = "predict only", ("a context", "no decision", "no bit in the log"), State.UNMATCHED, Outcome.UNMATCHED
+    IGNORE_CONTEXT = "the first decision counts", ("a context", "a decision")
+    KEEP_ORPHAN = "the feedback waits for its context", ("new feedback", "no decision"), State.ORPHAN
+    MATCH = "learn", ("new feedback", "a pending decision"), State.MATCHED, Outcome.MATCHED
+    IGNORE_FEEDBACK = "the first bit counts", ("new feedback", "a first bit")
+    REPLACE = "a different bit replaces the first; if settled, only with late=correct", ("new feedback", "a first bit")
+    REFUSE = "the feedback is a dead letter", ("new feedback", "a decision", "another action")
+    TAKE_LATE = "ignore the bit, or correct the assumed one", ("new feedback", "an expired decision")
+    PASS_OVER = "the feedback is for a decision set aside", ("new feedback", "a decision set aside")
+    EXPIRE = "settle without feedback", ("no record", "a pending decision"), State.EXPIRED, Outcome.EXPIRED
+    DROP_ORPHAN = "the context did not come", ("no record", "waiting feedback"), State.UNSEEN
+    FORGET = "the id may be used again", ("no record", "a settled decision"), State.UNSEEN
+
+    def __init__(
+        self, meaning: str, needs: tuple[str, ...], after: State | None = None, settles: Outcome | None = None
+    ) -> None:
+        self.needs = frozenset(needs)
+        self.after = after
+        self.settles = settles
 
 
 class Rule(NamedTuple):
@@ -65,38 +84,35 @@ class Rule(NamedTuple):
 
 Table = Mapping[tuple[State, Input], Rule]
 
-_IGNORE_CONTEXT = ("context_duplicates",)
+_DECIDED = ("decided",)
 _DUPLICATE = ("feedback_duplicates",)
+_CONFLICT = ("conflicts",)
 _PASS = ("feedback_unmatched",)
 
 TRANSITIONS: dict[tuple[State, Input], Rule] = {
-    (State.UNSEEN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, ("decided",)),
+    (State.UNSEEN, Input.CONTEXT): Rule(Move.DECIDE, State.PENDING, _DECIDED),
+    (State.UNSEEN, Input.ASIDE): Rule(Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched"), Outcome.UNMATCHED),
     (State.UNSEEN, Input.FEEDBACK): Rule(Move.KEEP_ORPHAN, State.ORPHAN),
-    (State.UNSEEN, Input.ASIDE): Rule(
-        Move.SET_ASIDE, State.UNMATCHED, ("decided", "unmatched"), settles=Outcome.UNMATCHED
-    ),
-    (State.ORPHAN, Input.CONTEXT): Rule(
-        Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched"), settles=Outcome.MATCHED
-    ),
-    (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE, differing=("conflicts",)),
-    (State.ORPHAN, Input.MISMATCH): Rule(Move.DECIDE_AND_REFUSE, State.PENDING, ("decided", "mismatched")),
-    (State.ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
+    (State.ORPHAN, Input.CONTEXT): Rule(Move.DECIDE_AND_MATCH, State.MATCHED, ("decided", "matched"), Outcome.MATCHED),
+    (State.ORPHAN, Input.CONTEXT_MISMATCH): Rule(Move.DECIDE_AND_REFUSE, State.PENDING, ("decided", "mismatched")),
     (State.ORPHAN, Input.ASIDE): Rule(
-        Move.SET_ASIDE, State.UNMATCHED, ("decided", "unmatched", *_PASS), settles=Outcome.UNMATCHED
+        Move.SET_ASIDE, State.UNMATCHED, (*_DECIDED, "unmatched", *_PASS), Outcome.UNMATCHED
     ),
-    (State.PENDING, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.PENDING, _IGNORE_CONTEXT),
-    (State.PENDING, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), settles=Outcome.MATCHED),
+    (State.ORPHAN, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.ORPHAN, _DUPLICATE, differing=_CONFLICT),
+    (State.ORPHAN, Input.DEADLINE): Rule(Move.DROP_ORPHAN, State.UNSEEN, ("orphans_dropped",)),
+    (State.PENDING, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.PENDING, ("context_duplicates",)),
+    (State.PENDING, Input.FEEDBACK): Rule(Move.MATCH, State.MATCHED, ("matched",), Outcome.MATCHED),
     (State.PENDING, Input.MISMATCH): Rule(Move.REFUSE, State.PENDING, ("mismatched",)),
-    (State.PENDING, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",), settles=Outcome.EXPIRED),
-    (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, _IGNORE_CONTEXT),
-    (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE, differing=("conflicts",)),
+    (State.PENDING, Input.DEADLINE): Rule(Move.EXPIRE, State.EXPIRED, ("expired",), Outcome.EXPIRED),
+    (State.MATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.MATCHED, ("context_duplicates",)),
+    (State.MATCHED, Input.FEEDBACK): Rule(Move.IGNORE_FEEDBACK, State.MATCHED, _DUPLICATE, differing=_CONFLICT),
     (State.MATCHED, Input.MISMATCH): Rule(Move.REFUSE, State.MATCHED, ("mismatched",)),
     (State.MATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
-    (State.EXPIRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.EXPIRED, _IGNORE_CONTEXT),
+    (State.EXPIRED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.EXPIRED, ("context_duplicates",)),
     (State.EXPIRED, Input.FEEDBACK): Rule(Move.TAKE_LATE, State.EXPIRED, ("late",)),
     (State.EXPIRED, Input.MISMATCH): Rule(Move.REFUSE, State.EXPIRED, ("mismatched",)),
     (State.EXPIRED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
-    (State.UNMATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNMATCHED, _IGNORE_CONTEXT),
+    (State.UNMATCHED, Input.CONTEXT): Rule(Move.IGNORE_CONTEXT, State.UNMATCHED, ("context_duplicates",)),
     (State.UNMATCHED, Input.FEEDBACK): Rule(Move.PASS_OVER, State.UNMATCHED, _PASS),
     (State.UNMATCHED, Input.MISMATCH): Rule(Move.PASS_OVER, State.UNMATCHED, _PASS),
     (State.UNMATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
@@ -108,103 +124,45 @@ duplicate. Of two orphans with one id the first counts, whatever action the seco
 an unmatched decision is not checked either: such feedback is about the log's action, and teaches nothing.
 """
 
+_LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of the ids in a state
+_IN_IDENTITIES = {name for total, parts in IDENTITIES for name in (total, *parts)}
+_OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
+
 
 class TableError(ValueError):
     """A table of the join with a missing rule, or with one that contradicts itself."""
 
 
-class _Effect(NamedTuple):
-    """What a move needs and does."""
-
-    needs: frozenset[str]
-    after: State | None = None  # None: the id stays in its state
-    settles: Outcome | None = None
-
-
-_HAS_BY_STATE: dict[State, frozenset[str]] = {
-    State.UNSEEN: frozenset(("no decision",)),
-    State.ORPHAN: frozenset(("no decision", "waiting feedback", "a first bit")),
-    State.PENDING: frozenset(("a decision", "a pending decision")),
-    State.MATCHED: frozenset(("a decision", "a settled decision", "a first bit")),
-    State.EXPIRED: frozenset(("a decision", "a settled decision", "an expired decision")),
-    State.UNMATCHED: frozenset(("a decision", "a settled decision", "a decision set aside")),
-}
-_HAS_BY_INPUT: dict[Input, frozenset[str]] = {
-    Input.CONTEXT: frozenset(("a context",)),
-    Input.FEEDBACK: frozenset(("new feedback",)),
-    Input.MISMATCH: frozenset(("new feedback", "another action")),
-    Input.DEADLINE: frozenset(("a deadline",)),
-    Input.ASIDE: frozenset(("a context", "a log without the bit")),
-}
-_ORPHAN_MISMATCH = frozenset(("a context", "another action"))  # an orphan's action is checked when its context comes
-
-_EFFECTS: dict[Move, _Effect] = {
-    Move.DECIDE: _Effect(frozenset(("a context", "no decision")), State.PENDING),
-    Move.DECIDE_AND_MATCH: _Effect(frozenset(("a context", "waiting feedback")), State.MATCHED, Outcome.MATCHED),
-    Move.DECIDE_AND_REFUSE: _Effect(frozenset(("a context", "waiting feedback", "another action")), State.PENDING),
-    Move.IGNORE_CONTEXT: _Effect(frozenset(("a context", "a decision"))),
-    Move.KEEP_ORPHAN: _Effect(frozenset(("new feedback", "no decision")), State.ORPHAN),
-    Move.MATCH: _Effect(frozenset(("new feedback", "a pending decision")), State.MATCHED, Outcome.MATCHED),
-    Move.IGNORE_FEEDBACK: _Effect(frozenset(("new feedback", "a first bit"))),
-    Move.REPLACE: _Effect(frozenset(("new feedback", "a first bit"))),
-    Move.REFUSE: _Effect(frozenset(("new feedback", "a decision", "another action"))),
-    Move.TAKE_LATE: _Effect(frozenset(("new feedback", "an expired decision"))),
-    Move.EXPIRE: _Effect(frozenset(("a deadline", "a pending decision")), State.EXPIRED, Outcome.EXPIRED),
-    Move.DROP_ORPHAN: _Effect(frozenset(("a deadline", "waiting feedback")), State.UNSEEN),
-    Move.FORGET: _Effect(frozenset(("a deadline", "a settled decision")), State.UNSEEN),
-    Move.SET_ASIDE: _Effect(
-        frozenset(("a context", "no decision", "a log without the bit")), State.UNMATCHED, Outcome.UNMATCHED
-    ),
-    Move.PASS_OVER: _Effect(frozenset(("new feedback", "a decision set aside"))),
-}
-
-_IN_IDENTITIES = {name for total, parts in IDENTITIES for name in (total, *parts)}
-_LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of the ids in a state
-_NOT_BY_RULES = {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
-
-
 def check_table(table: Table) -> None:
-    """Refuse a table that cannot be followed.
+    """Reject a table that the join cannot follow.
 
     Raises:
         TableError: a rule is missing or cannot apply, needs what its state and input do not have, names another next
             state or outcome than its move, or breaks an equation of the ledger.
     """
-    possible = {(state, happened) for state in State for happened in Input if _can_happen(state, happened)}
-    for state, happened in sorted(possible ^ table.keys()):
-        kind = "missing rule" if (state, happened) in possible else "rule for an input that cannot come"
+    rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
+    for state, happened in rows ^ table.keys():
+        kind = "missing rule" if (state, happened) in rows else "rule for an input that cannot come"
         raise TableError(f"join table, {state.name} + {happened.name}: {kind}")
     for (state, happened), rule in table.items():
         for contradiction in _contradictions(state, happened, rule):
             raise TableError(f"join table, {state.name} + {happened.name} -> {rule.move.name}: {contradiction}")
 
 
-def _can_happen(state: State, happened: Input) -> bool:
-    if happened is Input.ASIDE:
-        return state in (State.UNSEEN, State.ORPHAN)
-    return state is not State.UNSEEN or happened not in (Input.MISMATCH, Input.DEADLINE)
-
-
 def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
-    effect = _EFFECTS[rule.move]
-    is_orphan_mismatch = (state, happened) == (State.ORPHAN, Input.MISMATCH)
-    given = _HAS_BY_STATE[state] | (_ORPHAN_MISMATCH if is_orphan_mismatch else _HAS_BY_INPUT[happened])
-    found = [f"the move needs {missing}" for missing in sorted(effect.needs - given)]
-    after = state if effect.after is None else effect.after
+    move, given = rule.move, state.has | happened.brings
+    after = move.after or state
+    found = [f"the move needs {missing}" for missing in sorted(move.needs - given)]
     if rule.after is not after:
         found.append(f"expected the next state {after.name}; got {rule.after.name}")
-    if rule.settles is not effect.settles:
-        found.append(f"expected the outcome {effect.settles}; got {rule.settles}")
+    if rule.settles is not move.settles:
+        found.append(f"expected the outcome {move.settles}; got {rule.settles}")
     outcomes = [name for name in rule.counts if name in tuple(Outcome)]
-    if outcomes != [effect.settles] * (effect.settles is not None):
-        found.append(f"expected the outcome {effect.settles} to be counted; got {outcomes}")
-    unknown = (
-        {*rule.counts} - (_IN_IDENTITIES - _NOT_BY_RULES)
-        | {*rule.differing} - {*Ledger._fields}
-        | ({*rule.differing} & _IN_IDENTITIES)
-    )
+    if outcomes != [move.settles] * (move.settles is not None):
+        found.append(f"expected the outcome {move.settles} to be counted; got {outcomes}")
+    unknown = {*rule.counts} - _OF_RULES | {*rule.differing} - ({*Ledger._fields} - _IN_IDENTITIES)
     found += [f"the count {name} is not one of a rule" for name in sorted(unknown)]
-    if rule.differing and "a first bit" not in effect.needs:
+    if rule.differing and "a first bit" not in move.needs:
         found.append("the move compares no bits")
 
     changes = {name: rule.counts.count(name) for name in rule.counts}

@@ -1,4 +1,4 @@
-"""The model of a task, as a port: the task's own, a shared one, or the recall of what was decided."""
+"""The model of a task, as a port: its own, a shared one, or the recall of stored decisions."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +13,7 @@ from stream.wire.updates import Entry
 
 
 class Model(Protocol):
-    """What a task decides on and teaches. `OwnModel`, `stream.shared.view.View` and `.Recall` implement it."""
+    """A task's model. `OwnModel`, `stream.shared.view.View` and `.Recall` implement it."""
 
     version: int  # own: updates that changed the model; shared: entries of its log at the last step
 
@@ -21,15 +21,11 @@ class Model(Protocol):
     def learner(self) -> Learner:
         """The learner behind it."""
 
-    @property
-    def alarms(self) -> int:
-        """How often drift has reset an own model, or a class of it; 0 for others, whose log has the alarms."""
-
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """Everything below happens within a step; it yields the step's entries for the log of a shared model."""
+        """The context of all calls below; yields the step's entries for the log of a shared model."""
 
     def refusal(self, x: Features) -> MalformedError | None:
-        """Why a context cannot be decided on; None if it can."""
+        """The reason why the model cannot decide on a context; None if it can."""
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
         """Make a decision by the uniform draw u; nothing changes."""
@@ -38,24 +34,18 @@ class Model(Protocol):
         """Apply what a decision itself changes."""
 
     def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """Learn a reward; the drift detector that it set off, if any."""
+        """Learn a reward, and return the drift detector that it set off, if any."""
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
-        """Replace a reward that was learned by another one."""
+        """Replace a learned reward by another one."""
 
 
 class OwnModel:
-    """A model of the task's own."""
+    """A model of one task."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.version = 0
-
-    @property
-    def alarms(self) -> int:
-        """See Model."""
-        alarms = self.learner.alarms
-        return int(alarms.sum()) if alarms.size else 0
 
     @contextmanager
     def step(self) -> Iterator[Sequence[Entry]]:

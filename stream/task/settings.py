@@ -1,8 +1,8 @@
-"""The settings of a task, and which learners can follow them."""
+"""The settings of a task, and their check against its learner."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
@@ -23,61 +23,48 @@ DatedBy = Literal["tick", "context"]
 
 
 class Unsuitable(Enum):
-    """Why a learner cannot follow a policy."""
+    """Why a learner cannot follow a policy; the values are messages."""
 
-    NO_LABEL = auto()  # it learns from labels, and an expired decision has none
-    NOTHING_ASSUMED = auto()  # late feedback is to correct what was assumed, and nothing is
-    NOT_RETRACTABLE = auto()  # its updates cannot be taken back exactly
-    NOT_FROM_LOGS = auto()  # its updates take for granted that it chose the actions itself
-    ONE_RIGHT_CLASS = auto()  # it takes a right action to say that all others are wrong
+    NO_LABEL = "{learner} learns from labels, and an expired decision has none"
+    NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
+    NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} has none"
+    NOT_FROM_LOGS = "{learner} learns only from its own actions, not from a log's; use one of {suitable}"
+    ONE_RIGHT_CLASS = (
+        "{learner}, with its parameters, expects one right class, and reward is any; use one of {suitable}"
+    )
 
 
 class PolicyError(ParameterError):
     """A policy, for expired decisions, for late feedback or for a log's decisions, that a learner cannot follow."""
 
     def __init__(self, reason: Unsuitable, learner: str, suitable: Iterable[str] = ()) -> None:
-        super().__init__(_POLICY_REASONS[reason].format(learner=learner, suitable=", ".join(suitable)))
+        super().__init__(reason.value.format(learner=learner, suitable=", ".join(suitable)))
         self.reason = reason
         self.learner = learner
 
 
-_POLICY_REASONS = {
-    Unsuitable.NO_LABEL: "{learner} learns from labels, and an expired decision has none",
-    Unsuitable.NOTHING_ASSUMED: "late feedback can correct only an assumed reward, and none is assumed at expiry",
-    Unsuitable.NOT_RETRACTABLE: "late feedback can correct only an update that can be taken back; {learner} has none",
-    Unsuitable.NOT_FROM_LOGS: (
-        "{learner} learns only from actions that it chose itself, and not from those of a log; those that can are "
-        "{suitable}"
-    ),
-    Unsuitable.ONE_RIGHT_CLASS: (
-        "{learner}, as it is set, takes one class to be right and all others to be wrong, and several may be right; "
-        "those that do not are {suitable}"
-    ),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """All that a task's state depends on beside its inputs."""
+    """Everything that a task's state depends on, beside its inputs."""
 
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)  # those that are given, or all
+    parameters: dict[str, Any] = field(default_factory=dict)  # the given ones, or all
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
-    on_expiry: OnExpiry = "drop"  # what an expired decision teaches: nothing, or that it was wrong
-    late: LatePolicy = "ignore"  # what late feedback does to what was assumed
-    play: Play = "own"  # what is done with the decision of a log
-    reward: Reward = "exclusive"  # how many classes may be right
-    propensity_min: float = 0.0  # the least propensity of a log that is learned from; 0: there is none
-    features: Mapping[str, Any] | None = None  # which index each named feature has, as `to_plain` writes it
+    on_expiry: OnExpiry = "drop"  # the update by an expired decision: none, or as if it were wrong
+    late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
+    play: Play = "own"  # the use of a log's decision
+    reward: Reward = "exclusive"  # the number of right classes
+    propensity_min: float = 0.0  # smaller propensities of a log are raised to it; 0: no minimum
+    features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
     class_names: tuple[str, ...] | None = None  # class k is called class_names[k]; None: by its number alone
-    model: Sharing = "own"  # whose model it is that the task decides on: its own, or that of all tasks
-    dated_by: DatedBy = "tick"  # in virtual time by the context: a learner that polls seldom is taken to poll always
+    model: Sharing = "own"  # the model of the task alone, or one of all tasks
+    dated_by: DatedBy = "tick"  # the context in virtual time, where a learner counts as polling always
 
     def resolved(self) -> "TaskSettings":
-        """The same with all the learner's parameters: those that are not given at their defaults of today.
+        """These settings with all the learner's parameters, at their defaults if not given.
 
         Raises:
             ParameterError: an unknown learner or parameter, or a value out of range.
@@ -88,7 +75,7 @@ class TaskSettings:
         return replace(self, parameters=parameters)
 
     def make_shareable_learner(self) -> KernelLearner:
-        """A fresh learner for a model that tasks share.
+        """Create a learner for a model that tasks share.
 
         Raises:
             ParameterError: a learner that has no kernels, or what `make_learner` refuses.
@@ -99,7 +86,7 @@ class TaskSettings:
         return learner
 
     def make_learner(self) -> Learner:
-        """A fresh learner; settings that it cannot work with are refused.
+        """Create a learner; reject settings that it cannot work with.
 
         Raises:
             PolicyError: a policy that this learner cannot follow.
@@ -110,19 +97,16 @@ class TaskSettings:
         self.check_policies(learner)
         self.feature_encoder()
         if self.model == "shared" and self.play != "own":
-            raise ParameterError(
-                f"model shared: expected play own; got {self.play}: a log's decisions are learned from by models of "
-                "their own"
-            )
+            raise ParameterError(f"model shared: expected play own; got {self.play}")
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise ParameterError(f"class_names: expected {self.n_classes} names; got {len(self.class_names)}")
         return learner
 
     def feature_encoder(self) -> FeatureEncoder | None:
-        """Which index each named feature of a context has; None: there are no named ones.
+        """The encoder of named features; None: there are none.
 
         Raises:
-            ParameterError: it cannot be read, or has not as many features as the learner.
+            ParameterError: it cannot be read, or has another number of features than the learner.
         """
         if self.features is None:
             return None
@@ -131,14 +115,11 @@ class TaskSettings:
         except NamedFeaturesError as error:
             raise ParameterError(f"features: {error}") from error
         if encoder.n_features != self.n_features:
-            raise ParameterError(
-                f"features: the named ones have {encoder.n_features} indices, and the learner has {self.n_features} "
-                f"features; n_features={encoder.n_features} is expected"
-            )
+            raise ParameterError(f"n_features: expected {encoder.n_features}, as features has; got {self.n_features}")
         return encoder
 
     def check_policies(self, learner: Learner) -> None:
-        """See that the learner can follow `on_expiry`, `late`, `play` and `reward`.
+        """Check that the learner can follow `on_expiry`, `late`, `play` and `reward`.
 
         Raises:
             PolicyError: it cannot.
@@ -158,7 +139,7 @@ class TaskSettings:
 
     @property
     def log_reading(self) -> LogReading | None:
-        """How the decision of a log is read that a context carries; None: it is not looked at."""
+        """How to read a context's decision of a log; None ignores it."""
         if self.play == "own":
             return None
         if self.play == "match":
@@ -167,7 +148,7 @@ class TaskSettings:
 
     @property
     def learned_propensity_min(self) -> float:
-        """The propensity that a learner gets for a smaller one; 0: it gets what there is."""
+        """The minimum to which propensities are raised for the learner; 0: none."""
         return self.propensity_min if self.play == "logged" and self._weighs else 0.0
 
     @property
@@ -175,7 +156,7 @@ class TaskSettings:
         return registered()[self.learner].from_logs is FromLogs.PROPENSITY
 
     def warm_up(self) -> None:
-        """Compile all kernels that a step needs, or load them, so that the first event does not wait for that."""
+        """Compile or load all kernels that a step needs, so that the first event does not wait."""
         learner = self.make_learner()
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
         decision = learner.predict(x, 0.5)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
 from stream.shared.view import Recall, View
-from stream.task.join import Aside, DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
-from stream.task.join_table import Input
+from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.model import Model, OwnModel
 from stream.task.placement import count_misplaced
 from stream.task.play import Played, play_logged, play_match
@@ -65,6 +64,10 @@ def merge(
     return merged
 
 
+_MALFORMED_CONTEXT = ("contexts", "context_malformed")
+_MALFORMED_FEEDBACK = ("feedback", "feedback_malformed")
+
+
 class StepFailedError(Exception):
     """An earlier step of this task raised: its state is undefined, and it must be recovered."""
 
@@ -105,7 +108,7 @@ class Task:
     @property
     def alarms(self) -> int:
         """How often drift has reset the model, or a class of it; 0 for a shared one, whose log has the alarms."""
-        return self.model.alarms
+        return 0 if self.settings.model == "shared" else int(self.learner.alarms.sum())
 
     def change_settings(self, settings: TaskSettings) -> None:
         """Use other settings from the next step on, which first settles what is overdue or too many by them.
@@ -148,29 +151,31 @@ class Task:
         effects = Effects([], [], [])
         self._time = DecisionTime(number)
         self._act_on(self.join.settle_changed(), effects)
-        places: tuple[list[bytes], list[bytes]] = [], []  # keys of contexts and of feedback
+        keys: tuple[list[bytes], list[bytes]] = [], []  # of contexts and of feedback
         partition = 0
         for record in records:
             is_context = record.topic == self._contexts_topic
-            if is_context:
-                event_id = self._apply_context(record, effects)
-            else:
+            if not is_context:
                 if record.append_ms > self.join.stream_ms:
                     self._act_on(self.join.pass_time(record.append_ms), effects)
                 if record.value is None and is_tick(record):
                     self._apply_tick(record)
                     continue
-                event_id = self._apply_feedback(record, effects)
-            if partitions > 1:
+            key = record.key
+            try:
+                event_id = (self._apply_context if is_context else self._apply_feedback)(record, effects)
+                key = event_id.encode() if key is None else key
+            except MalformedError as error:
+                self.join.count(*(_MALFORMED_CONTEXT if is_context else _MALFORMED_FEEDBACK))
+                effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
+            if partitions > 1 and key is not None:
                 partition = record.partition
-                key = record.key if event_id is None or record.key is not None else event_id.encode()
-                if key is not None:
-                    places[not is_context].append(key)
+                keys[not is_context].append(key)
         if effects.predictions and self.settings.dated_by == "tick":
             self.undated[number] = self._time
         if partitions > 1:
-            misplaced = [count_misplaced(keys, partition, partitions) for keys in places]
-            self.join.count_misplaced(contexts=misplaced[0], feedback=misplaced[1])
+            for name, its_keys in zip(("contexts_misplaced", "feedback_misplaced"), keys, strict=True):
+                self.join.count(name, by=count_misplaced(its_keys, partition, partitions))
         return effects
 
     def _apply_tick(self, record: Record) -> None:
@@ -183,31 +188,24 @@ class Task:
         if time is not None:
             self.join.date(time, record.append_ms)
 
-    def _apply_context(self, record: Record, effects: Effects) -> str | None:
-        """Apply a context; its id, if it can be read."""
-        try:
-            context = decode_context(record, self.settings.n_features, self._log, self._encoder)
-            if (refusal := self.model.refusal(context.x)) is not None:
-                raise refusal
-        except MalformedError as error:
-            self.join.receive_malformed(Input.CONTEXT)
-            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
-            return None
-
-        event_id = context.id
-        events = self.join.receive_context(event_id, partial(self._answer, context, record, effects))
+    def _apply_context(self, record: Record, effects: Effects) -> str:
+        """Apply a context, and return its id."""
+        context = decode_context(record, self.settings.n_features, self._log, self._encoder)
+        if (refusal := self.model.refusal(context.x)) is not None:
+            raise refusal
+        events = self.join.receive_context(context.id, partial(self._answer, context, record, effects))
         if events:
             self._act_on(events, effects)
-        return event_id
+        return context.id
 
-    def _answer(self, context: Context, record: Record, effects: Effects) -> Pending | Aside:
-        """Decide on a context, and publish the prediction."""
+    def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
+        """Decide on a context, and publish the prediction; with whether the log has its bit, if there is one."""
         event_id, x, logged = context
         decision, target, counts = self.model.decide(event_id, x, self._draw_action(event_id)), None, True
         if logged is not None:
             decision, target, counts, is_floored = self._play(context, decision)
             if is_floored:
-                self.join.count_floored()
+                self.join.count("propensities_floored")
         if counts:
             self.model.observe(x, decision if logged is None else self._taught(decision))
         if self.settings.dated_by == "context":
@@ -218,7 +216,7 @@ class Task:
         prediction = make(Prediction, (event_id, decision, self.model.version, target, name, carried))
         effects.predictions.append((prediction, record.offset))
         pending = make(Pending, (x, decision, self._time))
-        return pending if counts else Aside(pending)
+        return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
         """What becomes of a decision where a log has one."""
@@ -237,14 +235,9 @@ class Task:
             return decision
         return decision._replace(propensity=self._propensity_min if propensity < self._propensity_min else 1.0)
 
-    def _apply_feedback(self, record: Record, effects: Effects) -> str | None:
-        """Apply a feedback; its id, if it can be read."""
-        try:
-            feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
-        except MalformedError as error:
-            self.join.receive_malformed(Input.FEEDBACK)
-            effects.dead_letters.append(DeadLetter(record, DEAD_LETTER_MALFORMED, str(error)))
-            return None
+    def _apply_feedback(self, record: Record, effects: Effects) -> str:
+        """Apply a feedback, and return its id."""
+        feedback = decode_feedback(record, self.settings.n_classes, needs_label=self.learner.needs_label)
         self._act_on(self.join.receive_feedback(feedback, record), effects)
         return feedback.id
 

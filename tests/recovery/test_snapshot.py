@@ -225,8 +225,8 @@ def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
         "_time", "_is_broken",  # of the step that is being made
     }, "a new part of a task's state must go into its snapshot"  # fmt: skip
     assert set(vars(task.join)) == {
-        "settings", "assumed_reward", "_corrects", "stream_ms", "dated_ms", "pending", "orphans", "retained", "_counts",
-        "_settled", "_quiet_until_ms", "_kept", "_limit_ms", "_room",  # follow from the others
+        "assumed_reward", "_corrects", "stream_ms", "dated_ms", "pending", "orphans", "retained", "_counts",
+        "_settled", "_quiet_until_ms", "_collections", "_collection_of",  # follow from the others
         "_table", "_equal", "_kept_for_correction",
         "_is_changed",  # never between two steps
     }, "a new part of the join's state must go into the snapshot"  # fmt: skip

@@ -192,7 +192,7 @@ def forgets_ticks(*arguments: Any, original: Any = commit_module.Commit) -> Any:
 
 def counts_ticks(self: Task, record: Record, original: Any = Task._apply_tick) -> None:
     original(self, record)
-    self.join.receive_malformed(Input.FEEDBACK)
+    self.join.count("feedback", "feedback_malformed")
 
 
 _apply_context = Task._apply_context
@@ -361,7 +361,7 @@ MUTATIONS = [
     ),
     table(
         "orphan of another action matched",
-        (State.ORPHAN, Input.MISMATCH),
+        (State.ORPHAN, Input.CONTEXT_MISMATCH),
         TRANSITIONS[State.ORPHAN, Input.CONTEXT],
     ),
     table("unmatched decisions wait", (State.UNSEEN, Input.ASIDE), TRANSITIONS[State.UNSEEN, Input.CONTEXT]),

@@ -33,7 +33,7 @@ from stream.simulation.schedule import (
     Kind,
     draw_schedule,
 )
-from stream.task.join import Aside, Event, Join, Pending
+from stream.task.join import Event, Join, Pending
 from stream.task.join_table import State
 
 
@@ -105,7 +105,7 @@ def test_trace_tells_what_came_and_what_failed_with_its_time() -> None:
 receive_context = Join.receive_context
 
 
-def counts_duplicates_twice(join: Join, event_id: str, decide: Callable[[], Pending | Aside]) -> Sequence[Event]:
+def counts_duplicates_twice(join: Join, event_id: str, decide: Callable[[], tuple[Pending, bool]]) -> Sequence[Event]:
     if join.state_of(event_id) in (State.PENDING, State.MATCHED, State.EXPIRED):
         receive_context(join, event_id, decide)
     return receive_context(join, event_id, decide)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stream.task.join import (
-    Aside,
     DroppedOrphan,
     Event,
     Join,
@@ -41,7 +40,7 @@ class Driver:
         """A context comes; if it is decided, then by this action at this time, or set aside."""
         before = self.join.ledger()
         pending = Pending(X, DECISION._replace(action=action), DecisionTime(0, decided_at_ms))
-        events = self.join.receive_context(event_id, lambda: Aside(pending) if aside else pending)
+        events = self.join.receive_context(event_id, lambda: (pending, not aside))
         duplicate = self.join.ledger().context_duplicates > before.context_duplicates
         return ["context duplicate"] * duplicate + [self._told(event) for event in events]
 
@@ -313,7 +312,7 @@ REACH = {
 
 GIVE = {
     Input.CONTEXT: "context a@20", Input.FEEDBACK: "wrong a@20", Input.MISMATCH: "wrong 1 a@20",
-    Input.DEADLINE: "time@5000", Input.ASIDE: "aside a@20",
+    Input.DEADLINE: "time@5000", Input.ASIDE: "aside a@20", Input.CONTEXT_MISMATCH: "context 1 a@20",
 }  # fmt: skip
 
 
@@ -322,8 +321,7 @@ def test_each_transition_leads_to_the_state_that_the_table_names(state: State, h
     driver = Driver(LIMITS)
     driver.run(REACH[state])
     assert driver.join.state_of("a") is state
-    orphan_refused = state is State.ORPHAN and happened is Input.MISMATCH  # which shows when its context comes
-    driver.run("context 1 a@20" if orphan_refused else GIVE[happened])
+    driver.run(GIVE[happened])
     assert driver.join.state_of("a") is TRANSITIONS[state, happened].after
     assert driver.join.ledger().balances
 
@@ -417,9 +415,9 @@ def test_next_deadline_is_that_of_the_oldest_who_waits(script: str, due_ms: int 
 
 def test_malformed_records_are_counted_under_their_input() -> None:
     join = Join(LIMITS)
-    join.receive_malformed(Input.CONTEXT)
-    join.receive_malformed(Input.FEEDBACK)
-    join.receive_malformed(Input.FEEDBACK)
+    join.count("contexts", "context_malformed")
+    join.count("feedback", "feedback_malformed")
+    join.count("feedback", "feedback_malformed")
     assert join.ledger() == Ledger(contexts=1, context_malformed=1, feedback=2, feedback_malformed=2)
 
 

@@ -180,9 +180,7 @@ def test_every_learner_declares_what_it_needs_of_a_log() -> None:
 
 
 def test_learner_that_cannot_learn_from_a_log_is_refused_by_name_with_those_that_can() -> None:
-    with pytest.raises(
-        PolicyError, match=r"^halving learns only from actions that it chose itself.*late-ucb"
-    ) as raised:
+    with pytest.raises(PolicyError, match=r"^halving .*late-ucb") as raised:
         small_task("halving", play="logged").make_learner()
     assert raised.value.reason is Unsuitable.NOT_FROM_LOGS
     small_task("halving", play="match").make_learner()
@@ -190,14 +188,14 @@ def test_learner_that_cannot_learn_from_a_log_is_refused_by_name_with_those_that
 
 @pytest.mark.parametrize("learner", ["banditron", "perceptron", "newtron", "soba"])
 def test_learner_of_one_right_class_is_refused_by_name_where_several_may_be_right(learner: str) -> None:
-    with pytest.raises(PolicyError, match=rf"^{learner}, as it is set,.*igw-logistic, late-ucb, stack-igw") as raised:
+    with pytest.raises(PolicyError, match=rf"^{learner}.*igw-logistic, late-ucb, stack-igw") as raised:
         small_task(learner, reward="any").make_learner()
     assert raised.value.reason is Unsuitable.ONE_RIGHT_CLASS
 
 
 def test_projection_of_confidit_takes_one_class_to_be_right() -> None:
     small_task("confidit", reward="any").make_learner()
-    with pytest.raises(PolicyError, match=r"^confidit, as it is set"):
+    with pytest.raises(PolicyError, match=r"^confidit"):
         small_task("confidit", reward="any", parameters={"projection": 1}).make_learner()
 
 
