@@ -10,7 +10,7 @@ from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.wire.codec import MalformedError
-from stream.wire.dead_letters import DeadLetter, read_dead_letter
+from stream.wire.dead_letters import DeadLetter, decode_dead_letter
 from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import Topics
 
@@ -90,7 +90,7 @@ def requeue(
 
 def _letter_of(record: Record) -> DeadLetter | None:
     try:
-        return read_dead_letter(record)
+        return decode_dead_letter(record)
     except MalformedError:
         return None  # what another program has put there
 

@@ -60,7 +60,7 @@ def _content(record: Record, topics: Topics) -> list[str]:
 def _letter(record: Record, topics: Topics) -> list[str]:
     """Why a dead letter is one, and where its record stood."""
     try:
-        topic, partition, offset, kind = decode_dead_letter(record)
+        topic, partition, offset, kind, *_ = decode_dead_letter(record)
     except MalformedError:
         return ["not a dead letter of Onebit's:"]
     reason = dict(record.headers).get("onebit-reason", b"")

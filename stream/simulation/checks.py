@@ -161,7 +161,8 @@ def _ask_oracle(partition: _Partition, pupil: "_Pupil | Scribe") -> tuple[Oracle
     ]
     wrong += differences("example", oracle.examples, examples)
     letters = [
-        ExpectedDeadLetter(topic == TOPICS.contexts, offset, kind) for topic, _, offset, kind in partition.dead_letters
+        ExpectedDeadLetter(topic == TOPICS.contexts, offset, kind)
+        for topic, _, offset, kind, *_ in partition.dead_letters
     ]
     wrong += differences("dead letter", oracle.dead_letters, letters)
     running = partition.world.tasks().get(partition.number)

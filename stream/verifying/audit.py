@@ -363,7 +363,7 @@ class _Audit:
         inputs = {self.topics.contexts: CONTEXTS, self.topics.feedback: FEEDBACK}
         for record, step in self._published(self.topics.dead_letter):
             try:
-                topic, partition, offset, kind = decode_dead_letter(record)
+                topic, partition, offset, kind, *_ = decode_dead_letter(record)
             except MalformedError as error:
                 self._cannot_read("dead letter", record, step, error)
                 continue

@@ -6,7 +6,7 @@ without it has version 1, so that any producer can write contexts and feedback.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,7 +28,7 @@ from stream.wire.events import (
 )
 from stream.wire.named_features import FeatureEncoder, NamedFeaturesError
 from stream.wire.records import Headers, Record, make
-from stream.wire.shown import repr_of
+from stream.wire.shown import shown
 from stream.wire.typed_fields import (
     CONTEXT_READERS,
     EventFields,
@@ -315,7 +315,7 @@ def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
     if record.headers != HEADERS:
         for name, content in record.headers:
             if name == VERSION_HEADER[0] and content != VERSION_HEADER[1]:
-                raise MalformedError(f"version: expected {VERSION}; got {_shown(content)}")
+                raise MalformedError(f"version: expected {VERSION}; got {shown(content)}")
     try:
         fields = decode(value)
     except ValidationError as error:
@@ -326,7 +326,7 @@ def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
     if not 0 < len(key) <= ID_BYTES_MAX:
         raise MalformedError(f"id: expected 1 to {ID_BYTES_MAX} bytes; got {len(key)}")
     if record.key is not None and record.key != key:
-        raise MalformedError(f"id: expected the record's key, {_shown(record.key)}; got {_shown(fields.id)}")
+        raise MalformedError(f"id: expected the record's key, {shown(record.key)}; got {shown(fields.id)}")
     return fields
 
 
@@ -360,13 +360,4 @@ def _reason(error: ValidationError, value: bytes) -> str:
             found = found[int(place)] if place else found.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
         return expected  # a number that orjson rejects, too; or a field that is there twice
-    return f"{expected}; got {_shown(found)}"
-
-
-def _shown(value: object) -> str:
-    """A value for a message, shortened."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, Sequence) and len(value) > 40:
-        return f"{repr_of(value[:40], 80)}..."
-    return repr_of(value, 80)
+    return f"{expected}; got {shown(found)}"

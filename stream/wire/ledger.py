@@ -1,11 +1,11 @@
-"""The ledger: every record that came in is accounted for, exactly once, under one of these names."""
+"""The ledger: every input record is counted exactly once, under one of these names."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """One line of the ledger's books: a total, and the parts that must add up to it."""
+    """An equation of the ledger: a total, and the parts that add up to it."""
 
     total: str
     parts: tuple[str, ...]
@@ -14,25 +14,16 @@ class Identity(NamedTuple):
 IDENTITIES = (
     Identity("contexts", ("decided", "context_duplicates", "context_malformed")),
     Identity("decided", ("pending", "matched", "expired", "unmatched")),
-    Identity(
-        "feedback",
-        (
-            "matched",
-            "late",
-            "feedback_duplicates",
-            "mismatched",
-            "orphans_waiting",
-            "orphans_dropped",
-            "feedback_malformed",
-            "feedback_unmatched",
-        ),
-    ),
-)
-"""What must hold at every commit, in names of the fields of `Ledger`."""
+    Identity("feedback", (
+        "matched", "late", "feedback_duplicates", "mismatched", "orphans_waiting", "orphans_dropped",
+        "feedback_malformed", "feedback_unmatched",
+    )),
+)  # fmt: skip
+"""Equations that are true at every commit, in names of fields of `Ledger`."""
 
 
 class Ledger(NamedTuple):
-    """What became of every context and of every feedback that was read; counts."""
+    """Counts of all contexts and feedback that were read, by what became of them."""
 
     contexts: int = 0  # records read from the contexts topic
     decided: int = 0
@@ -49,11 +40,11 @@ class Ledger(NamedTuple):
     orphans_dropped: int = 0
     feedback_malformed: int = 0
     mismatched: int = 0  # feedback that names another action than the one decided
-    contexts_misplaced: int = 0  # of contexts, those whose key belongs to another partition; counted elsewhere, too
+    contexts_misplaced: int = 0  # of contexts, those whose key belongs to another partition
     feedback_misplaced: int = 0
-    unmatched: int = 0  # decisions that a log gives no bit for, since it holds another action
-    feedback_unmatched: int = 0  # feedback for those
-    propensities_floored: int = 0  # of decided, those whose logged propensity was taken for the least that is allowed
+    unmatched: int = 0  # decisions for which a log has no bit, because it has another action
+    feedback_unmatched: int = 0  # feedback for unmatched decisions
+    propensities_floored: int = 0  # of decided, those whose logged propensity was raised to the minimum
 
     @property
     def balances(self) -> bool:
@@ -67,11 +58,11 @@ class Ledger(NamedTuple):
         ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)
         """
         failed = []
+        counts = self._asdict()
         for total, parts in IDENTITIES:
-            found = sum(getattr(self, part) for part in parts)
-            if getattr(self, total) != found:
-                terms = " + ".join(f"{part} {getattr(self, part)}" for part in parts)
-                failed.append(f"{total} {getattr(self, total)} != {found} = {terms}")
+            if counts[total] != (found := sum(counts[part] for part in parts)):
+                terms = " + ".join(f"{part} {counts[part]}" for part in parts)
+                failed.append(f"{total} {counts[total]} != {found} = {terms}")
         return tuple(failed)
 
     def __add__(self, other: object) -> "Ledger":  # and not the concatenation of two tuples

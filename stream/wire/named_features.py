@@ -1,30 +1,31 @@
 """Named features, `{"price": 3, "country": "de"}`, as indices and values, by an encoder that can be stored as JSON.
 
-Numbers are values. A category has one index for each of its values, with value 1. A text is the words in it, in lower
-case, each with the number of times that it stands there. What is null, an empty text or the number 0 has no entry.
+Numbers are values. A category has one index for each of its values, with value 1. A text is its words, in lower case,
+each with the number of its occurrences. Null, an empty text and the number 0 have no entry.
 
-A name with a small vocabulary has indices of its own, one for each value. A name with a large one is hashed: its values
-take indices at random among 2**hash_bits that stand behind all others, and some of them share one. Entries that share
-an index in a row are added up. An encoder without any names hashes them all, numbers too.
+A name with a small vocabulary has its own indices, one for each value. A name with a large one is hashed: its values
+share 2**hash_bits indices, which follow all others. Entries of a row with the same index are added up. An encoder
+without any names hashes all of them, numbers too.
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import xxhash
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from stream.near_names import close_matches
 from stream.wire.events import Features, IndexArray
-from stream.wire.shown import repr_of
+from stream.wire.shown import shown
 
-VERSION = 1
+VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30
-"""Indices are 32-bit, and those with names of their own need some."""
+"""Indices are 32-bit, and names with a vocabulary need some."""
 
 NO_INDEX = -1
 """The index of a value that is not in a vocabulary, where nothing is hashed."""
@@ -33,11 +34,11 @@ _WORD = re.compile(r"\w+")
 
 
 class NamedFeaturesError(ValueError):
-    """Named features that an encoder cannot read, or an encoder that cannot be read; the message says what came."""
+    """Named features that an encoder cannot read, or an encoder that cannot be read."""
 
 
 class Kind(StrEnum):
-    """What the values of a name are."""
+    """The kind of a name's values."""
 
     NUMERIC = "numeric"
     CATEGORICAL = "categorical"
@@ -45,7 +46,7 @@ class Kind(StrEnum):
 
 
 class Vocabulary(NamedTuple):
-    """What an encoder knows of one name."""
+    """A name's kind and indices."""
 
     kind: Kind
     indices: Mapping[str, int] | None  # of its values; None: they are hashed. A numeric name has one, called ""
@@ -53,18 +54,11 @@ class Vocabulary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeatureEncoder:
-    """Which index each named feature has."""
+    """The index of each named feature."""
 
     names: Mapping[str, Vocabulary]
-    own: int  # how many indices stand before those of hashes
+    own: int  # the number of indices before those of hashes
     hash_bits: int | None  # None: nothing is hashed
-    _numeric: Mapping[str, int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        numeric = {
-            name: one.indices[""] for name, one in self.names.items() if one.kind is Kind.NUMERIC and one.indices
-        }
-        object.__setattr__(self, "_numeric", numeric)
 
     @property
     def n_features(self) -> int:
@@ -82,25 +76,28 @@ class FeatureEncoder:
         for name, given in x.items():
             if given is None:
                 continue
-            if self.kind_of(name, given) is Kind.NUMERIC:
-                value = number_of(name, given)
-                if value != 0.0:
+            kind = self.kind_of(name, given)
+            if kind is Kind.NUMERIC:
+                if value := number_of(name, given):
                     index = self.index_of_number(name)
                     entries[index] = entries.get(index, 0.0) + value
                 continue
-            for index in self.indices_of(name, self.values_of(name, given)).tolist():
+            text = text_of(given)
+            if text is None:
+                expected = "a text, a number or a truth value"
+                raise NamedFeaturesError(f"{_shown_name(name)}: expected {expected}; got {shown(given)}")
+            words = words_of(text) if kind is Kind.TEXT else [text] if text else []
+            for index in self.indices_of(name, words).tolist():
                 if index != NO_INDEX:
                     entries[index] = entries.get(index, 0.0) + 1.0
         indices = np.array(sorted(entries), np.int32)
         values = np.array([entries[index] for index in indices.tolist()], np.float64)
         if not np.isfinite(values).all():
-            raise NamedFeaturesError(
-                "numbers whose names share an index: expected a finite sum; got one beyond 64 bits"
-            )
+            raise NamedFeaturesError("names that share an index: expected a finite sum; got one beyond 64 bits")
         return Features(indices, values)
 
-    def kind_of(self, name: str, given: object = "") -> Kind:
-        """What the values of a name are; without any names, what this one is.
+    def kind_of(self, name: str, given: object) -> Kind:
+        """The kind of a name's values; without any names, the kind of this one.
 
         Raises:
             NamedFeaturesError: the name is unknown.
@@ -109,18 +106,10 @@ class FeatureEncoder:
             return Kind.CATEGORICAL if type(given) is str else Kind.NUMERIC
         known = self.names.get(name)
         if known is None:
-            hint = close_matches(name, self.names) or f"; the names are {_some(self.names)}"
+            names = ", ".join(list(self.names)[:10]) + ", ..." * (len(self.names) > 10)
+            hint = close_matches(name, self.names) or f"; the names are {names}"
             raise NamedFeaturesError(f"no feature is called {name[:100]!r}{hint}")
         return known.kind
-
-    def values_of(self, name: str, given: object) -> list[str]:
-        """The category, or the words, that one entry of a row stands for."""
-        text = text_of(given)
-        if text is None:
-            raise NamedFeaturesError(
-                f"{_shown_name(name)}: expected a text, a number or a truth value; got {_shown(given)}"
-            )
-        return words_of(text) if self.kind_of(name) is Kind.TEXT else [text] if text else []
 
     def indices_of(self, name: str, values: Sequence[str]) -> IndexArray:
         """The index of each category or word of a name, or NO_INDEX."""
@@ -134,7 +123,8 @@ class FeatureEncoder:
 
     def index_of_number(self, name: str) -> int:
         """The index of a numeric name."""
-        return self._numeric[name] if self.names else int(self._hashed(name, ("",))[0])
+        indices = self.names[name].indices if self.names else None
+        return int(self._hashed(name, ("",))[0]) if indices is None else indices[""]
 
     def _hashed(self, name: str, values: Iterable[str]) -> IndexArray:
         assert self.hash_bits is not None
@@ -145,12 +135,12 @@ class FeatureEncoder:
 def build(
     names: Mapping[str, tuple[Kind, Sequence[str] | None]], hash_bits: int | None, *, unknown: bool = False
 ) -> FeatureEncoder:
-    """An encoder of names with their vocabularies; None stands for one that is hashed.
+    """Build an encoder from names with their vocabularies; None is a hashed one.
 
     Args:
         names: in the order of their indices.
-        hash_bits: 2**hash_bits indices are shared by what is hashed.
-        unknown: Hash what is in no vocabulary, even when no name is hashed.
+        hash_bits: hashed values share 2**hash_bits indices.
+        unknown: hash values that are in no vocabulary, even if no name is hashed.
     """
     if hash_bits is not None and not 1 <= hash_bits <= HASH_BITS_MAX:
         raise NamedFeaturesError(f"hash_bits: expected 1 to {HASH_BITS_MAX}; got {hash_bits}")
@@ -170,50 +160,44 @@ def build(
     return FeatureEncoder(known, own, hash_bits if hashes else None)
 
 
+class _PlainName(Struct):
+    name: str
+    kind: Kind
+    values: list[str] | None
+
+
+class _PlainEncoder(Struct):
+    version: Literal[1]
+    hash: Literal["xxh3_64"]
+    hash_bits: int | None
+    names: list[_PlainName]
+
+
 def to_plain(encoder: FeatureEncoder) -> dict[str, Any]:
-    """An encoder as plain values, for JSON; `from_plain` reads it back."""
-    names = [{"name": name, "kind": str(one.kind), "values": _values(one)} for name, one in encoder.names.items()]
-    return {"version": VERSION, "hash": "xxh3_64", "hash_bits": encoder.hash_bits, "names": names}
-
-
-def _values(known: Vocabulary) -> list[str] | None:
-    return None if known.indices is None or known.kind is Kind.NUMERIC else list(known.indices)
+    """An encoder as plain values, for JSON; `from_plain` is the inverse."""
+    names = [
+        _PlainName(name, kind, None if indices is None or kind is Kind.NUMERIC else list(indices))
+        for name, (kind, indices) in encoder.names.items()
+    ]
+    plain: dict[str, Any] = to_builtins(_PlainEncoder(VERSION, "xxh3_64", encoder.hash_bits, names))
+    return plain
 
 
 def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
-    """Read what `to_plain` wrote.
+    """Read the output of `to_plain`.
 
     Raises:
-        NamedFeaturesError: it is not such an object.
+        NamedFeaturesError: it is not such an object, or another version of Onebit wrote it.
     """
-    if not isinstance(fields, Mapping):
-        raise NamedFeaturesError(f"encoder of features: expected an object; got {_shown(fields)}")
-    if fields.get("version") != VERSION or fields.get("hash") != "xxh3_64":
-        raise NamedFeaturesError(
-            f"encoder of features: expected version {VERSION} and hash xxh3_64; got version {fields.get('version')} "
-            f"and hash {fields.get('hash')}: another version of Onebit wrote it"
-        )
     try:
-        bits = _hash_bits(fields["hash_bits"])
-        names = {one["name"]: (Kind(one["kind"]), _vocabulary(one["values"])) for one in fields["names"]}
-    except (KeyError, TypeError, ValueError) as error:
-        raise NamedFeaturesError(f"encoder of features: expected names, kinds and values; got {error}") from error
-    return build(names, bits, unknown=bits is not None)
-
-
-def _hash_bits(bits: object) -> int | None:
-    if bits is None or type(bits) is int:
-        return bits
-    raise TypeError(f"hash_bits {_shown(bits)}")
-
-
-def _vocabulary(values: object) -> Sequence[str] | None:
-    """The values of a name as `to_plain` wrote them."""
-    if values is None:
-        return None
-    if type(values) is not list or set(map(type, values)) - {str} or len(set(values)) < len(values):
-        raise TypeError(f"values {_shown(values)}, which are no list of different texts")
-    return values
+        plain = convert(fields, _PlainEncoder)
+    except ValidationError as error:
+        raise NamedFeaturesError(f"encoder of features: {error}") from error
+    for one in plain.names:
+        if one.values is not None and len(set(one.values)) < len(one.values):
+            raise NamedFeaturesError(f"encoder of features, {one.name[:100]!r}: expected different values")
+    names = {one.name: (one.kind, one.values) for one in plain.names}
+    return build(names, plain.hash_bits, unknown=plain.hash_bits is not None)
 
 
 def text_of(value: object) -> str | None:
@@ -234,7 +218,7 @@ def text_of(value: object) -> str | None:
 
 
 def number_of(name: str, value: object) -> float:
-    """The number that an entry of a numeric name is.
+    """The number of an entry of a numeric name.
 
     Raises:
         NamedFeaturesError: it is no finite number.
@@ -246,7 +230,7 @@ def number_of(name: str, value: object) -> float:
             number = math.inf
         if math.isfinite(number):
             return number
-    raise NamedFeaturesError(f"{_shown_name(name)}: expected a finite number; got {_shown(value)}")
+    raise NamedFeaturesError(f"{_shown_name(name)}: expected a finite number; got {shown(value)}")
 
 
 def words_of(text: str) -> list[str]:
@@ -264,7 +248,7 @@ def hash_of(name: str, value: str) -> int:
 
 
 def sharing(distinct: float, hash_bits: int) -> float:
-    """How many of so many distinct hashed features share their index with another one, in expectation.
+    """The expected number of distinct hashed features that share their index with another one.
 
     >>> round(sharing(1_000, 16)), round(sharing(10, 16), 3)
     (15, 0.001)
@@ -272,16 +256,6 @@ def sharing(distinct: float, hash_bits: int) -> float:
     return 0.0 if distinct < 1 else distinct * -math.expm1((distinct - 1) * math.log1p(-(2.0**-hash_bits)))
 
 
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:10]) + (", ..." if len(listed) > 10 else "")
-
-
 def _shown_name(name: str) -> str:
-    """A name as it may stand in a message: where nothing is hashed it is one of ours, and else whatever was sent."""
-    return name[:100] if name.isprintable() else f"{name[:100]!r}"
-
-
-def _shown(value: object) -> str:
-    text = repr_of(value, 61)
-    return text if len(text) <= 60 else text[:57] + "..."
+    """A name for a message: without an encoder's names it is foreign."""
+    return name[:100] if name.isprintable() else repr(name[:100])

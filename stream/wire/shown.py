@@ -1,12 +1,26 @@
-"""Values of others as they stand in messages."""
+"""Foreign values in messages, shortened."""
 
+from collections.abc import Sequence
 from typing import Any
 
 
-def repr_of(value: object, length: int) -> str:
-    """The first characters of a value's `repr`, of JSON as deep as it may be.
+def shown(value: object) -> str:
+    """A value for a message, in some 80 characters.
 
-    Python gives `repr` up where a value is nested deeper than its stack, which a kilobyte of brackets is.
+    >>> shown(None), shown("a"), shown([1] * 100)[-12:]
+    ('nothing', "'a'", ', 1, 1, 1...')
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, Sequence) and len(value) > 40:
+        return f"{repr_of(value[:40], 80)}..."
+    return repr_of(value, 80)
+
+
+def repr_of(value: object, length: int) -> str:
+    """The first characters of a value's `repr`, for JSON of any depth.
+
+    Python's `repr` fails if a value is nested deeper than its stack: a kilobyte of brackets is enough.
 
     >>> repr_of({"a": [1, 2, 3]}, 12)
     "{'a': [1, 2,"
@@ -15,7 +29,7 @@ def repr_of(value: object, length: int) -> str:
 
 
 def _to_depth(value: Any, depth: int) -> Any:
-    """A value without what is nested so deep that as many brackets stand before it."""
+    """A value without the parts that are nested deeper."""
     if type(value) is list:
         return [_to_depth(item, depth - 1) for item in value] if depth > 0 else []
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""The names of the topics, and what each must be."""
+"""The names of the topics, and their specifications."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ DEFAULT_PREFIX = "onebit."
 
 
 class TopicSpec(NamedTuple):
-    """What a topic must be."""
+    """The required settings of a topic."""
 
     name: str
     partitions: int
@@ -22,7 +22,7 @@ class TopicSpec(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """What a topic is."""
+    """The actual settings of a topic."""
 
     name: str
     partitions: int
@@ -52,25 +52,24 @@ class Topics(NamedTuple):
 
     @property
     def updates(self) -> str:
-        """The log of a model that all tasks share; a pipeline of which each task has its own has none."""
+        """The log of a shared model; without one there is no such topic."""
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
-        """All of them, with the log of the model where tasks share one."""
+        """All topics, with the log of a shared model if there is one."""
         return [*self, self.updates] if shares_model else [*self]
 
     def of_events(self) -> tuple[str, ...]:
-        """The topics whose records are events, and not what recovery needs of the learner."""
+        """The topics of events; the others are for recovery."""
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
 
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """What every topic must be: equal partition numbers, so that an event lives in one of them throughout.
+        """The specifications of all topics, with equal partition numbers: an event is in the same one throughout.
 
-        A retention is that of the topics of events. The journal, a small record for each step, is kept for ever: a task
-        that was idle for longer would lose the step that its newest snapshot is of, and could not be recovered. So is
-        the log of a shared model, whose one partition is its order.
+        The retention is that of the topics of events. The journal and the log of a shared model are kept forever: an
+        idle task could not be recovered without the step of its newest snapshot.
         """
         log = [TopicSpec(self.updates, 1, replication=replication)] if shares_model else []
         return log + [
@@ -87,34 +86,20 @@ class Topics(NamedTuple):
     def retention_warnings(
         self, found: Mapping[str, TopicDescription], snapshot_interval_ms: int, window_ms: int
     ) -> list[str]:
-        """Where records may be deleted that a recovery still needs.
+        """Warnings about topics whose retention deletes records that a recovery needs.
 
-        That are those since the snapshot before the newest one, if the newest is torn: two intervals. A learner that
-        was away for a window, as long as its users are prepared to wait for an answer, shall still find what came.
-
-        With a shared model decisions are read back from their predictions, and no record of its log may be missing.
+        It needs two intervals, because the newest snapshot may be torn, and a window, so that a learner that was away
+        for one finds all feedback. With a shared model it reads predictions again, and the whole log of the model.
         """
-        needed_ms = 2 * snapshot_interval_ms + window_ms
+        needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
+        names = [self.contexts, self.feedback, self.journal]
+        names += [self.predictions, self.updates] if self.updates in found else []
         warnings = []
-        shares_model = self.updates in found
-        if shares_model and found[self.updates].retention_ms >= 0:
-            warnings.append(
-                f"{self.updates} is kept for {format_duration(found[self.updates].retention_ms)}; a shared model needs "
-                "all of its log: set its retention.ms to -1"
-            )
-        for name in (self.contexts, self.feedback, self.journal, *((self.predictions,) if shares_model else ())):
-            if name not in found or found[name].retention_ms < 0:
-                continue
-            kept = format_duration(found[name].retention_ms)
-            if snapshot_interval_ms == 0:
-                warnings.append(
-                    f"{name} is kept for {kept}, and there are no snapshots: a recovery needs all of it; set its "
-                    "retention.ms to -1, or let the learner take snapshots"
-                )
-            elif found[name].retention_ms < needed_ms:
-                warnings.append(
-                    f"{name} is kept for {kept}; a recovery may need {format_duration(needed_ms)}, twice the snapshot "
-                    f"interval {format_duration(snapshot_interval_ms)} and the window {format_duration(window_ms)}: "
-                    "raise its retention.ms"
-                )
+        for name in names:
+            needs_all = needed_ms < 0 or name == self.updates
+            kept_ms = found[name].retention_ms if name in found else -1
+            if kept_ms >= 0 and (needs_all or kept_ms < needed_ms):
+                needs = "all records" if needs_all else format_duration(needed_ms)
+                remedy = "set its retention.ms to -1" if needs_all else f"raise its retention.ms to {needed_ms}"
+                warnings.append(f"{name} is kept for {format_duration(kept_ms)}; a recovery needs {needs}: {remedy}")
         return warnings

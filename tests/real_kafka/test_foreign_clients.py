@@ -96,7 +96,7 @@ def test_nothing_that_other_clients_write_stops_learner_or_audit(
     broker = ours.broker()
     letters = list(read_partition(broker, TopicPartition(topics.dead_letter, 0)))
     broker.close()
-    places = [decode_dead_letter(letter) for letter in letters]
+    places = [decode_dead_letter(letter)[:4] for letter in letters]
     contents = [(letter.key, letter.value, letter.headers[7:]) for letter in letters]
     assert dict(zip(places, contents, strict=True)) == {
         (topics.contexts, 0, 0, "malformed"): (None, None, ()),

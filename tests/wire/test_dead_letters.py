@@ -23,7 +23,7 @@ def record(value: bytes | None, key: bytes | None = None, headers: Headers = HEA
 @given(TEXTS, COUNTS, COUNTS, TEXTS, TEXTS)
 def test_dead_letter_names_the_record_it_holds(topic: str, partition: int, offset: int, kind: str, reason: str) -> None:
     headers = dead_letter_headers(topic, partition, offset, kind, reason)
-    assert decode_dead_letter(record(b"anything", headers=headers)) == (topic, partition, offset, kind)
+    assert decode_dead_letter(record(b"anything", headers=headers))[:4] == (topic, partition, offset, kind)
 
 
 def letter_of(wrong: Record, kind: str = "malformed", reason: str = "why") -> Record:
@@ -39,7 +39,7 @@ HEADER_NAMES = st.sampled_from(OUR_NAMES) | TEXTS | st.binary().map(lambda name:
 @given(st.lists(st.tuples(HEADER_NAMES, st.binary()), max_size=8).map(tuple))
 def test_dead_letter_keeps_the_records_own_headers_and_is_read_by_ours(own: Headers) -> None:
     letter = letter_of(record(None, None, own))
-    assert decode_dead_letter(letter) == ("topic", 0, 7, "malformed")
+    assert decode_dead_letter(letter)[:4] == ("topic", 0, 7, "malformed")
     assert (letter.key, letter.value) == (None, None)
     ours, kept = letter.headers[:6], letter.headers[6:]
     assert tuple(name for name, _ in ours) == OUR_NAMES
@@ -71,7 +71,7 @@ def test_dead_letter_of_headers_that_look_like_ours_tells_them_apart() -> None:
 def test_dead_letter_of_an_earlier_version_is_still_read() -> None:
     lines = (GOLDEN / "dead-letter.headers").read_text().splitlines()
     headers = tuple((name, content.encode()) for name, content in (line.split(": ", 1) for line in lines))
-    assert decode_dead_letter(record(b"", headers=headers)) == ("onebit.contexts", 2, 41, "malformed")
+    assert decode_dead_letter(record(b"", headers=headers))[:4] == ("onebit.contexts", 2, 41, "malformed")
 
 
 @pytest.mark.parametrize(
