@@ -168,11 +168,12 @@ class FeedbackPlan:
     event, not of the copy: a lost feedback has no copy either.
     """
 
-    __slots__ = ("_always_ms", "_copy_delay", "_delay", "_duplicate", "_loss", "delay", "duplicates", "loss")
+    __slots__ = ("_always_ms", "_copy_delay", "_delay", "_duplicate", "_loss", "delay", "duplicates", "loss", "seed")
 
     def __init__(
         self, seed: int, delay: DelayModel | None = NO_DELAY, loss: float = 0.0, duplicates: float = 0.0
     ) -> None:
+        self.seed = seed
         self.delay = delay
         self._always_ms = None if delay is None else delay.always_ms
         self.loss = _probability("loss", loss)
@@ -181,6 +182,10 @@ class FeedbackPlan:
         self._loss = Draws(seed, Purpose.LOSS)
         self._duplicate = Draws(seed, Purpose.DUPLICATE)
         self._copy_delay = Draws(seed, Purpose.DUPLICATE_DELAY)
+
+    def __reduce__(self) -> "tuple[type[FeedbackPlan], tuple[int, DelayModel | None, float, float]]":
+        """Pickle what it is made of: the state of a hash cannot be."""
+        return FeedbackPlan, (self.seed, self.delay, self.loss, self.duplicates)
 
     def __call__(self, event_id: str, label: int | None, logged_ms: int | None = None) -> list[int]:
         """The delays in milliseconds: none, one or two.

@@ -74,7 +74,9 @@ def check(case: Case, pipeline: EmbeddedPipeline) -> None:
     assert [decision.propensity for decision in decisions] == result.propensities.tolist()
     ledger = task.join.ledger()
     assert (ledger.matched, ledger.expired, ledger.late) == (result.matched, result.expired, result.late)
-    assert (ledger.late > 0) == (pipeline.run.shortest_delay_ms > 0), "some bits are late, where any can be"
+    assert (ledger.late > 0) == (pipeline.run.origin.settings["delay"] != "none"), (
+        "some bits are late, where any can be"
+    )
     assert task.updates == result.updates
     assert state_digest([task.learner.state()]) == digest
 

@@ -1,6 +1,7 @@
 """Delays: the grammar, the laws against scipy's, and the plan of an event's feedback."""
 
 import math
+import pickle
 import re
 from pathlib import Path
 
@@ -229,3 +230,11 @@ def test_a_loss_or_duplication_out_of_range_is_refused(value: float) -> None:
         FeedbackPlan(1, loss=value)
     with pytest.raises(DelayError, match="duplicates is a probability"):
         FeedbackPlan(1, duplicates=value)
+
+
+@pytest.mark.parametrize("spec", ["none", "fixed:1s", "lognormal:10s,1.0", "0=fixed:1s;*=none"])
+def test_a_plan_that_is_pickled_is_the_same_plan(spec: str) -> None:
+    plan = FeedbackPlan(3, parse_delay(spec), loss=0.2, duplicates=0.2)
+    ids = [f"event-{number}" for number in range(50)]
+    copied = pickle.loads(pickle.dumps(plan))  # noqa: S301
+    assert [copied(event_id, 0) for event_id in ids] == [plan(event_id, 0) for event_id in ids]
