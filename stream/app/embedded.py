@@ -28,11 +28,11 @@ from stream.kafka.virtual_time import run_until_settled
 from stream.learners import registered
 from stream.reporting.delayed import Settlements
 from stream.reporting.errors import ErrorCurve, constant_error_rate, exploration
-from stream.reporting.histograms import histogram
-from stream.reporting.latency import NO_LATENCIES, LatencyCounts, decision_counts, quantiles
+from stream.reporting.latency import LatencyCounts, quantiles
 from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
 from stream.reporting.tables import percent
 from stream.reporting.versions import versions
+from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import audit_partition, latencies_of
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
@@ -112,8 +112,7 @@ class _Watched:
 
     def latency(self) -> LatencyCounts | None:
         """How long its steps took; None before the first."""
-        counts = histogram(self._steps_ms)
-        return None if counts is None else LatencyCounts("step", counts)
+        return LatencyCounts("step", Sketch.of(self._steps_ms)) if self._steps_ms else None
 
 
 def prepare_embedded(run: Run) -> EmbeddedPipeline:
@@ -242,7 +241,7 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
     """The report of a run: its ledger and its delays are read from the topics, and the learner's counts audited."""
     task, topics = run.task, run.topics
     findings = [audit_partition(broker, topics, partition) for partition in range(run.partitions)]
-    latencies = latencies_of(findings) if in_real_time else NO_LATENCIES
+    latencies = latencies_of(findings) if in_real_time else Sketch()
     for finding in findings:
         for fault in finding.faults:
             announce(f"ledger of partition {finding.partition}: {fault}", limited=False)
@@ -272,7 +271,7 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
         settings=dict(run.origin.settings),
         full_information=registered()[task.learner].needs_label,
         delays=summarise_delays(found.delays_ms),
-        delay_counts=histogram(found.delays_ms),
+        delay_counts=Sketch.of(found.delays_ms) if found.delays_ms else None,
         first_feedback=settlements.first_feedback(judge.decided_ms),
         exploration=exploration(judge.explored),
         changed=run.origin.changed,
@@ -283,5 +282,5 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
         constant_error_rate=constant_error_rate(judge.labels),
         latency=quantiles(latencies),
         estimate=from_topics(broker, topics, run.partitions) if run.is_estimated else None,
-        **end._asdict() | ({"latency_counts": decision_counts(latencies)} if latencies else {}),
+        **end._asdict() | ({"latency_counts": LatencyCounts("decision", latencies)} if latencies.size else {}),
     )

@@ -7,8 +7,9 @@ from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
-from stream.telemetry.metrics import Distribution, Sample
+from stream.telemetry.metrics import Sample
 from stream.telemetry.rewards import RewardCounts
+from stream.telemetry.sketch import Sketch
 
 if TYPE_CHECKING:  # the other programs need no compiler
     from consumers.learner import LearnerProgram
@@ -20,13 +21,14 @@ class LearnerCounts:
 
     def __init__(self) -> None:
         self._rewards = RewardCounts()
-        self._latencies = Distribution(metrics.DECISION_LATENCY)
+        self._latencies = Sketch()
 
     def add(self, commits: "Sequence[Commit]", append_ms: int) -> None:
         """Take in what a transaction has published, and its time."""
         for part in commits:
             self._rewards.add(example for example, _ in part.effects.examples)
-            self._latencies.add((append_ms - context_ms) / 1_000 for context_ms in part.contexts_ms)
+            for context_ms in part.contexts_ms:
+                self._latencies.add(append_ms - context_ms)
 
     def samples(self, program: "LearnerProgram") -> Iterator[Sample]:
         """All that the learner tells."""
@@ -40,7 +42,7 @@ class LearnerCounts:
             yield metrics.INPUT_LAG.at(records, tp.topic, str(tp.partition))
         yield metrics.MODEL_LAG.at(0.0 if program.model_hold is None else program.model_hold.for_ms / 1_000)
         yield from self._rewards.samples()
-        yield self._latencies.sample()
+        yield self._latencies.sample_of(metrics.DECISION_LATENCY)
 
 
 def learner_unready(program: "LearnerProgram") -> str:

@@ -7,8 +7,8 @@ left out, and each of the others counts for two, until fewer wait.
 
 from typing import Any, NamedTuple
 
-from stream.monitoring.delays import DelaySketch, total_sketch
 from stream.monitoring.windows import RECENT_MS, WINDOW_MS, window_start
+from stream.telemetry.sketch import Sketch, total_sketch
 
 WAITING_MAX = 500
 
@@ -22,8 +22,8 @@ class Latencies:
     """Those of one partition."""
 
     def __init__(self) -> None:
-        self.all = DelaySketch()
-        self.recent: dict[int, DelaySketch] = {}  # by the window in which the prediction was appended
+        self.all = Sketch()
+        self.recent: dict[int, Sketch] = {}  # by the window in which the prediction was appended
         self._stride = 1  # offsets that are multiples of it are looked at
         self._contexts: dict[int, _Waiting] = {}  # by offset, those that are not answered
         self._answers: dict[int, _Waiting] = {}  # predictions, by the offset of contexts that are still to be read
@@ -56,14 +56,14 @@ class Latencies:
                     self._add(asked_ms, append_ms, times)
         self._bound()
 
-    def since(self, start_ms: int) -> DelaySketch:
+    def since(self, start_ms: int) -> Sketch:
         """Latencies of the predictions in the windows that begin at a time or later."""
         return total_sketch(sketch for at_ms, sketch in self.recent.items() if at_ms >= start_ms)
 
     def _add(self, asked_ms: int, answered_ms: int, times: int) -> None:
         latency_ms = answered_ms - asked_ms
         self.all.add(latency_ms, times)
-        self.recent.setdefault(window_start(answered_ms), DelaySketch()).add(latency_ms, times)
+        self.recent.setdefault(window_start(answered_ms), Sketch()).add(latency_ms, times)
         if len(self.recent) > RECENT_MS // WINDOW_MS:
             del self.recent[min(self.recent)]
 
@@ -94,8 +94,8 @@ class Latencies:
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on where another stood."""
-        self.all = DelaySketch(dict(state["all"]))
-        self.recent = {start_ms: DelaySketch(dict(counts)) for start_ms, counts in state["recent"]}
+        self.all = Sketch(dict(state["all"]))
+        self.recent = {start_ms: Sketch(dict(counts)) for start_ms, counts in state["recent"]}
         self._stride, self._read = state["stride"], state["read"]
         self._contexts, self._answers = (
             {offset: _Waiting(*waiting) for offset, *waiting in state[topic]} for topic in ("contexts", "answers")

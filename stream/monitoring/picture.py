@@ -21,7 +21,6 @@ from stream.estimating.running import RunningEstimate
 from stream.journal.format import JournalStep
 from stream.kafka.clocks import EstimatedClock
 from stream.kafka.port import Ends
-from stream.monitoring.delays import total_sketch
 from stream.monitoring.pending import in_sample
 from stream.monitoring.policies import Contexts, Policies
 from stream.monitoring.state import PartitionState, decode, encode, hash_of
@@ -30,6 +29,7 @@ from stream.monitoring.windows import RECENT_MS, SHOWN_MS, Counts, total_windows
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
 from stream.telemetry.metrics import Sample
+from stream.telemetry.sketch import total_sketch
 from stream.wire.codec import MalformedError, decode_prediction
 from stream.wire.ledger import IDENTITIES, Ledger, total_ledger
 from stream.wire.records import Record, TopicPartition

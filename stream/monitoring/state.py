@@ -14,11 +14,11 @@ from typing import NamedTuple
 import orjson
 import xxhash
 
-from stream.monitoring.delays import DelaySketch
 from stream.monitoring.latencies import Latencies
 from stream.monitoring.pending import PendingDecisions, Settled, in_sample
 from stream.monitoring.policies import Contexts, Policies
 from stream.monitoring.windows import Counts, Windows, as_lists, from_lists
+from stream.telemetry.sketch import Sketch
 from stream.wire.codec import MalformedError, decode_example, decode_prediction
 from stream.wire.dead_letters import DEAD_LETTER_MALFORMED
 from stream.wire.events import Outcome
@@ -56,7 +56,7 @@ class PartitionState:
         self.next_offset: dict[str, int] = {}  # by topic
         self.windows = Windows()
         self.classes: dict[int, Counts] = {}
-        self.delays = DelaySketch()
+        self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
         self.letters: dict[str, Letters] = {}  # by reason, the one that was seen last at the end
@@ -171,7 +171,7 @@ def decode(value: bytes, policies: Policies | None = None) -> PartitionState:
     state.next_offset = fields["next"]
     state.windows = Windows(from_lists(fields["windows"]))
     state.classes = from_lists(fields["classes"])
-    state.delays = DelaySketch(dict(fields["delays"]))
+    state.delays = Sketch(dict(fields["delays"]))
     state.letters = {group: Letters(*letters) for group, letters in fields["letters"].items()}
     state.latencies.load(fields["latencies"])
     state.pending.load(fields["pending"])

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from stream.durations import DurationError, parse_duration
 from stream.reporting.charts import Axis, Chart, Form, Level, Line, Mark, Scale
-from stream.reporting.histograms import Histogram, quantile_ms
 from stream.reporting.run_report import RunReport
 from stream.reporting.series import Series, t_factor
 from stream.reporting.tables import duration, percent
 from stream.reporting.words import unbroken
+from stream.telemetry.sketch import Sketch
 
 _Points = list[tuple[float, float]]  # abscissa and ordinate, in ascending order of the abscissas
 
@@ -185,7 +185,7 @@ _LATENCIES = {
 }
 
 
-def _latency(run: RunReport, of: str) -> Histogram | None:
+def _latency(run: RunReport, of: str) -> Sketch | None:
     found = run.latency_counts
     return found.counts if found is not None and found.of == of else None
 
@@ -270,7 +270,7 @@ def _spread(
     caption: str,
     names: Sequence[str],
     found: Sequence[Series],
-    counts_of: Callable[[RunReport], Histogram | None],
+    counts_of: Callable[[RunReport], Sketch | None],
     what: str,
 ) -> Chart | None:
     """Histograms as stepped lines; None where there are none."""
@@ -279,14 +279,14 @@ def _spread(
         counts = [one for run in series.runs if (one := counts_of(run)) is not None]
         if not counts:
             continue
+        shares = [one.shares(_BINS_PER_DECADE) for one in counts]
         # An empty bin on each side, where the line comes from, and goes to, the floor.
-        first = min(one.first for one in counts) - 1
-        bins = max(one.first + len(one.counts) for one in counts) + 1 - first
-        shares = np.zeros((len(counts), bins + 1))
-        for row, one in zip(shares, counts, strict=True):
-            row[one.first - first : one.first - first + len(one.counts)] = np.array(one.counts) / one.total
-        lines.append(_banded(number, name, Histogram(first, (0,) * bins).edges_ms, shares))
-        said.append([duration(quantile_ms(counts[0], share) / 1_000) for share in (0.5, 0.99)])
+        bins = range(min(map(min, shares)) - 1, max(map(max, shares)) + 3)
+        edges_ms = [10 ** ((place - 1) / _BINS_PER_DECADE) for place in bins]
+        lines.append(
+            _banded(number, name, edges_ms, np.array([[of.get(place, 0.0) for place in bins] for of in shares]))
+        )
+        said.append([duration(counts[0].quantile_s(share) or 0.0) for share in (0.5, 0.99)])
     if not lines:
         return None
     merged = _merged(lines)
@@ -297,6 +297,9 @@ def _spread(
     alt = f"Histogram of {title.lower()}. {unbroken(told)}."
     x, y = Axis("", "ms", "log"), Axis(f"share of the {what}", "share")
     return Chart(key, title, caption, alt, x, y, merged, is_half=True, is_stepped=True)
+
+
+_BINS_PER_DECADE = 10
 
 
 def _first_feedback(found: Sequence[Series]) -> list[Mark]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import Errors, SharePoint, _rate
-from stream.reporting.histograms import Histogram
 from stream.reporting.latency import Latency, LatencyCounts
+from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RunReport:
     replicas: tuple[ReplicaReport, ...] = ()  # of a shared one
     model_behind: Behind | None = None  # likewise, over the steps that wrote to its log
     first_feedback: int | None = None  # decisions that had been made when the first feedback was matched
-    delay_counts: Histogram | None = None  # of the matched feedback, as `delays`
+    delay_counts: Sketch | None = None  # of the matched feedback, as `delays`
     exploration: tuple[SharePoint, ...] = ()  # how often the action was not the greedy class
     latency_counts: LatencyCounts | None = None
     changed: tuple[str, ...] = ()  # settings that are not the defaults

@@ -17,9 +17,9 @@ import orjson
 from stream.errors import OnebitError
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import CurvePoint, Errors, HalfWidths, SharePoint
-from stream.reporting.histograms import Histogram
 from stream.reporting.latency import Latency, LatencyCounts
 from stream.reporting.run_report import Behind, Delays, ReplicaReport, RunReport, plain
+from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ def _saved(report: RunReport) -> dict[str, object]:
         "exploration": {
             name: [getattr(point, name) for point in report.exploration] for name in SharePoint._fields
         },
-        "delay_counts": None if report.delay_counts is None else report.delay_counts._asdict(),
+        "delay_counts": None if report.delay_counts is None else report.delay_counts.as_lists(),
         "latency_counts": (
-            None if latency_counts is None else {"of": latency_counts.of, **latency_counts.counts._asdict()}
+            None if latency_counts is None else {"of": latency_counts.of, "counts": latency_counts.counts.as_lists()}
         ),
         "estimate": None if report.estimate is None else _saved_estimate(report.estimate),
     }  # fmt: skip
@@ -97,7 +97,7 @@ def _saved(report: RunReport) -> dict[str, object]:
 
 def _loaded(run: Mapping[str, Any]) -> RunReport:
     ledger, delays = Ledger(**run["ledger"]), run["delays"]
-    counts, latency, latency_counts = run["delay_counts"], run["latency"], run["latency_counts"]
+    counts, latency, took = run["delay_counts"], run["latency"], run["latency_counts"]
     return RunReport(
         **{name: run[name] for name in _AS_THEY_ARE},
         constant_error_rate=_float(run["constant_error_rate"]),
@@ -109,11 +109,9 @@ def _loaded(run: Mapping[str, Any]) -> RunReport:
         warnings=tuple(run["warnings"]),
         changed=tuple(run["changed"]),
         exploration=tuple(map(SharePoint, *(run["exploration"][name] for name in SharePoint._fields))),
-        delay_counts=None if counts is None else _histogram(counts),
+        delay_counts=None if counts is None else Sketch(dict(counts)),
         latency=None if latency is None else Latency(**latency),
-        latency_counts=(
-            None if latency_counts is None else LatencyCounts(latency_counts["of"], _histogram(latency_counts))
-        ),
+        latency_counts=None if took is None else LatencyCounts(took["of"], Sketch(dict(took["counts"]))),
         estimate=None if run["estimate"] is None else _estimate(run["estimate"]),
         model=run["model"],
         replicas=tuple(ReplicaReport(**replica) for replica in run.get("replicas", ())),
@@ -170,10 +168,6 @@ def _estimate(fields: Mapping[str, Any]) -> "LiveEstimates":
         ),
         path=tuple(LivePoint(n, ips, Interval(low, high), logged) for n, ips, low, high, logged in fields["path"]),
     )
-
-
-def _histogram(fields: Mapping[str, Any]) -> Histogram:
-    return Histogram(fields["first"], tuple(fields["counts"]))
 
 
 def _whole(value: float) -> int | None:

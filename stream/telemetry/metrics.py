@@ -4,8 +4,7 @@ The names follow Prometheus' conventions: base units (seconds, records, ratios f
 docs/metrics.md has the same table.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -52,33 +51,6 @@ class Sample(NamedTuple):
     metric: Metric
     labels: tuple[str, ...]
     value: float | Counts
-
-
-class Distribution:
-    """A histogram that grows."""
-
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-        self._buckets = [0] * (len(metric.bounds) + 1)
-        self._total = 0.0
-
-    def add(self, values: Iterable[float]) -> None:
-        """Take in values; negative ones count as 0, so that the sum only grows.
-
-        >>> waits = Distribution(DECISION_LATENCY)
-        >>> waits.add([0.002, 0.3, 1_000.0])
-        >>> waits.sample().value.total
-        1000.302
-        """
-        bounds, buckets = self._metric.bounds, self._buckets
-        for value in values:
-            buckets[bisect_left(bounds, value)] += 1
-            if value > 0.0:
-                self._total += value
-
-    def sample(self) -> Sample:
-        """The histogram as it stands."""
-        return self._metric.at(Counts(tuple(self._buckets), self._total))
 
 
 LEARNER, FEEDBACK, REPLAY, MONITOR = "learner", "feedback", "replay", "monitor"

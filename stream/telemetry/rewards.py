@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from stream.telemetry import metrics
-from stream.telemetry.metrics import Distribution, Sample
+from stream.telemetry.metrics import Sample
+from stream.telemetry.sketch import Sketch
 from stream.wire.events import Example, Outcome
 
 RECENT = 1_000
@@ -17,7 +18,7 @@ class RewardCounts:
         self._judged = 0
         self._rewards = 0
         self._recent: deque[int] = deque(maxlen=RECENT)
-        self._delays = Distribution(metrics.FEEDBACK_DELAY)
+        self._delays = Sketch()
 
     def add(self, examples: Iterable[Example]) -> None:
         """Take in settled decisions."""
@@ -26,7 +27,9 @@ class RewardCounts:
         self._judged += len(bits)
         self._rewards += sum(bits)
         self._recent.extend(bits)
-        self._delays.add(example.delay_ms / 1_000 for example in matched if example.delay_ms is not None)
+        for example in matched:
+            if example.delay_ms is not None:
+                self._delays.add(example.delay_ms)
 
     def samples(self) -> Iterator[Sample]:
         """What there is to tell."""
@@ -34,4 +37,4 @@ class RewardCounts:
         yield metrics.REWARDS.at(self._rewards)
         if self._recent:
             yield metrics.REWARD_RATIO.at(sum(self._recent) / len(self._recent))
-        yield self._delays.sample()
+        yield self._delays.sample_of(metrics.FEEDBACK_DELAY)

@@ -20,9 +20,10 @@ from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.learners import KernelLearner, registered
-from stream.reporting.latency import NO_LATENCIES, Latencies, counted, quantiles
+from stream.reporting.latency import quantiles
 from stream.shared.view import room_error
 from stream.task.settings import TaskSettings
+from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
 from stream.verifying.lives import Judge
 from stream.verifying.settings_by_step import SettingsByStep
@@ -49,7 +50,7 @@ class Finding(NamedTuple):
     gone: tuple[str, ...] = ()  # what has been deleted of the topics: then nothing was recomputed
     foreign: tuple[str, ...] = ()  # records in the learner's topics that it did not write, the first ones
     foreign_count: int = 0
-    latencies: Latencies = NO_LATENCIES  # of its decisions
+    latencies: Sketch = Sketch()  # of its decisions
 
     @property
     def ok(self) -> bool:
@@ -73,9 +74,16 @@ class Finding(NamedTuple):
         }
 
 
-def latencies_of(findings: Iterable[Finding]) -> Latencies:
+def latencies_of(findings: Iterable[Finding]) -> Sketch:
     """How long the decisions of all partitions took."""
-    return sum((finding.latencies for finding in findings), NO_LATENCIES)
+    return total_sketch(finding.latencies for finding in findings)
+
+
+def _sketch(latencies_ms: Iterable[tuple[int, int]]) -> Sketch:
+    sketch = Sketch()
+    for latency_ms, decisions in latencies_ms:
+        sketch.add(latency_ms, decisions)
+    return sketch
 
 
 FAULTS_SHOWN_MAX = 20
@@ -257,7 +265,7 @@ class _Audit:
             self.behind[FEEDBACK],
             foreign=tuple(books.foreign),
             foreign_count=books.foreign_count,
-            latencies=counted(books.evidence.latencies_ms()),
+            latencies=_sketch(books.evidence.latencies_ms()),
         )
 
     def _records(self, topic: str, open_ms: int = 0) -> Iterator[Record]:

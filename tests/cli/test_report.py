@@ -55,7 +55,7 @@ def test_a_run_knows_what_it_was_made_with_and_what_was_not_the_default(onebit: 
     assert report.versions.keys() == {"onebit", "python", "numpy", "numba", "machine"}
     assert report.first_feedback == 11, "one each 10 ms, and the first bit came with the eleventh"
     assert report.delay_counts is not None
-    assert report.delay_counts.total == report.ledger.matched == 60
+    assert report.delay_counts.size == report.ledger.matched == 60
     assert report.latency_counts is not None
     assert report.latency_counts.of == "step"
     assert [point.decided for point in report.exploration][-1] == 60

@@ -106,7 +106,7 @@ def test_run_on_kafka_starts_all_programs_and_ends_with_the_same_report(
     (saved,) = read_runs(page)
     assert saved.latency is not None
     assert saved.latency_counts is not None
-    assert (saved.latency_counts.of, saved.latency_counts.counts.total) == ("decision", 1_500)
+    assert (saved.latency_counts.of, saved.latency_counts.counts.size) == ("decision", 1_500)
     pipeline.assert_every_context_is_decided_and_settled_once(1_500)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from stream.reporting.charts import Axis, Chart, Level, Line, Mark, chart_json
 from stream.reporting.errors import SharePoint
-from stream.reporting.histograms import Histogram
 from stream.reporting.latency import LatencyCounts
 from stream.reporting.ledger_flow import flow_words, ledger_flow
 from stream.reporting.page import page
@@ -19,6 +18,7 @@ from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
 from stream.reporting.series import series_of
 from stream.reporting.tables import comparison, labels
+from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 from tests.reporting.test_page import Reader, run_report
 
@@ -106,22 +106,22 @@ def test_regret_counts_the_wrong_decisions() -> None:
 
 
 def test_lines_that_are_the_same_are_one() -> None:
-    delays = Histogram(30, (1, 2, 1))
+    delays = Sketch({151: 1, 156: 2, 161: 1})
     reports = [replace(of_seed(1, learner=name), delay_counts=delays) for name in ("banditron", "soba-diag")]
     (line,) = charts(reports)["delays"].lines
     assert (line.label, list(line.y)) == ("all", [0.0, 0.25, 0.5, 0.25, 0.0, 0.0])
-    other = replace(reports[1], delay_counts=Histogram(31, (1,)))
+    other = replace(reports[1], delay_counts=Sketch({160: 1}))
     drawn = charts([reports[0], other])["delays"]
     assert [line.label for line in drawn.lines] == ["banditron", "soba-diag"]
     assert drawn.marks == [Mark("window", 10_000.0)]
-    assert "soba-diag: half of them within 1.6 s, 99 % within 1.6 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
+    assert "soba-diag: half of them within 1.5 s, 99 % within 1.5 s." in drawn.alt.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_exploration_and_latency_have_charts_where_they_are_known() -> None:
     known = replace(
         of_seed(1),
         exploration=(SharePoint(50, 0.5), SharePoint(1000, 0.0)),
-        latency_counts=LatencyCounts("decision", Histogram(0, (3, 1))),
+        latency_counts=LatencyCounts("decision", Sketch({1: 3, 6: 1})),
     )
     found = charts([known])
     assert found["exploration"].lines[0][2:4] == ([50, 1000], [0.5, 0.0])
@@ -143,7 +143,7 @@ def test_charts_are_handed_to_the_script_with_few_digits_and_no_element() -> Non
 
 
 def test_every_chart_of_a_page_has_the_figure_that_the_script_looks_for() -> None:
-    content = page([replace(of_seed(1), delay_counts=Histogram(30, (1,)), first_feedback=3)])
+    content = page([replace(of_seed(1), delay_counts=Sketch({151: 1}), first_feedback=3)])
     (text,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', content)
     figures = [attributes.get("data-chart") for attributes in Reader(content).all("figure")]
     assert [chart["key"] for chart in json.loads(text)] == figures == ["progressive", "windowed", "regret", "delays"]

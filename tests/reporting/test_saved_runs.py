@@ -15,12 +15,12 @@ from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
 from stream.reporting.delayed import DelayedPoint
 from stream.reporting.errors import ErrorCurve, SharePoint
-from stream.reporting.histograms import Histogram
 from stream.reporting.latency import Latency, LatencyCounts
 from stream.reporting.page import page
 from stream.reporting.pages import write_page
 from stream.reporting.run_report import ReplicaReport, RunReport
 from stream.reporting.saved_runs import SavedRunsError, read_runs, runs_json
+from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 from tests.reporting.test_page import run_report
 
@@ -41,10 +41,10 @@ def full_report(**changes: Any) -> RunReport:
         "delayed": (DelayedPoint(1, 0, 0, 0, 0), DelayedPoint(40, 30, 12, 3, 1)),
         "warnings": ("too <late>",),
         "first_feedback": 7,
-        "delay_counts": Histogram(30, (5, 20, 5)),
+        "delay_counts": Sketch({151: 5, 156: 20, 161: 5}),
         "exploration": (SharePoint(2, 0.5), SharePoint(40, 1 / 3)),
         "latency": Latency(5, 8, 13, 40),
-        "latency_counts": LatencyCounts("step", Histogram(-12, (1, 3))),
+        "latency_counts": LatencyCounts("step", Sketch({-59: 1, -54: 3})),
         "changed": ("loss", "delay"),
         "versions": {"onebit": "0.1.0", "python": "3.11.7"},
         "constant_error_rate": 0.9,
@@ -70,7 +70,7 @@ def test_reports_are_read_from_their_page_as_they_were_and_make_the_same_page(tm
 def test_runs_of_format_1_are_read_and_written_as_they_were() -> None:
     (read,) = read_runs(GOLDEN)
     assert runs_json([read]) == GOLDEN.read_bytes()
-    assert (read.learner, read.first_feedback, read.delay_counts) == ("banditron", 7, Histogram(30, (5, 20, 5)))
+    assert (read.learner, read.first_feedback, read.delay_counts) == ("banditron", 7, Sketch({151: 5, 156: 20, 161: 5}))
     assert read.errors.points[-1] == (40, read.errors.mistakes / 40, 0.0)
     assert (read.model, read.replicas) == ("shared", (ReplicaReport("learner-1", 90, "cd" * 32),))
 

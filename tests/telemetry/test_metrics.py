@@ -8,8 +8,9 @@ import pytest
 
 from stream.telemetry import metrics
 from stream.telemetry.ledgers import ledger_samples
-from stream.telemetry.metrics import METRICS, Counts, Distribution, Kind
+from stream.telemetry.metrics import METRICS, Counts, Kind
 from stream.telemetry.rewards import RECENT, RewardCounts
+from stream.telemetry.sketch import Sketch
 from stream.wire.events import Example, Outcome
 from stream.wire.ledger import IDENTITIES, Ledger
 
@@ -65,9 +66,10 @@ def test_a_ledger_that_does_not_add_up_is_told(ledger: Ledger, balanced: float) 
 
 
 def test_a_value_that_is_a_bound_counts_below_it_and_a_negative_one_as_none() -> None:
-    grown = Distribution(metrics.DECISION_LATENCY)
-    grown.add([0.005, 0.0051, -1.0, 301.0])
-    assert grown.sample().value == Counts((2, 1, *[0] * 11, 1), 301.0101)
+    found = Sketch.of([5, 6, -1, 320_000]).sample_of(metrics.DECISION_LATENCY).value
+    assert isinstance(found, Counts)
+    assert found.buckets == (2, 1, *[0] * 11, 1)
+    assert found.total == pytest.approx(320.011, rel=0.024)
 
 
 def matched(rewards: Sequence[int]) -> list[Example]:
