@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from producers.datasets.log import OnBadRow, rows_left_out
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.reading import open_log
-from producers.datasets.logs.streams import STDIN
 from stream.app.clocks import every, monotonic_ms
 from stream.app.notices import announce, warn
 from stream.app.policies import policy_of
@@ -53,13 +52,11 @@ def estimate_policies(
         The estimates, and how the learners learned.
 
     Raises:
-        SettingsError: an option is out of its range, or the log is standard input.
+        SettingsError: an option is out of its range.
         EstimateError: a policy is unknown.
         DatasetError: the log cannot be read.
     """
     _check_ranges(options)
-    if str(source.data) == STDIN:
-        raise SettingsError("--data -: a log is read twice, and standard input only once; give a file")
     log = open_log(
         source.data,
         None if source.mapping is None else read_mapping(source.mapping),

@@ -52,7 +52,7 @@ def summarise_log(path: str, mapping_given: str | None, reward_above: float | No
         DatasetError: the log cannot be read, or is standard input.
     """
     if path == STDIN:
-        raise DatasetError("standard input cannot be shown, since it can be read only once; give a file")
+        raise DatasetError("standard input cannot be shown; give a file")
     source = Source(path)
     kind = format_of(source.head(), path)
     mapping = None if mapping_given is None else read_mapping(mapping_given)

@@ -183,7 +183,6 @@ def test_people_get_a_table_and_the_flags(log: list[str], capsys: pytest.Capture
         (["--policy", "perceptron"], "perceptron: cannot be judged"),
         (["--policy", "constant:z"], "got 'z'"),
         (["--policy", "uniform", "--propensity-min", "0"], "--propensity-min: expected a number in (0, 1]; got 0.0"),
-        (["--policy", "uniform", "--data", "-"], "a log is read twice, and standard input only once"),
         (["--policy", "uniform", "--confidence", "1"], "--confidence: expected a number between 0 and 1"),
         (["--policy", "uniform", "--clip", "-1"], "--clip: expected a number above 0; got -1.0"),
         (["--policy", "late-ucb", "--delay", "soon"], "delay 'soon'"),

@@ -1,7 +1,9 @@
 """JSON lines: one object a line, as tables. A column within an object has a dotted name."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -13,86 +15,73 @@ _DEPTH_MAX = 8
 
 
 def column_names(source: Source) -> list[str]:
-    """The columns that the first rows have."""
-    names: dict[str, None] = {}
+    """Return the columns of the first rows."""
     head = source.head()
     whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1]
-    for line in whole.splitlines():
-        try:
-            fields = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        if type(fields) is dict:
-            names.update(dict.fromkeys(_flat_names(fields, "", 0)))
-    return list(names)
+    rows = _objects(LineBlock(whole, 1)).rows
+    return list(dict.fromkeys(name for fields in rows for name in _flat_names(fields, "", 0)))
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """The rows, with the columns asked for; None: all that the first rows have."""
+    """Return the rows, with the given columns; None: all of the first rows."""
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):
-        found = {name: values_of(objects.rows, name) for name in names}
+        found = {name: _column(objects.rows, name) for name in names}
         yield Table(len(objects.rows), first_row, found, objects.problems, objects.where)
         first_row += len(objects.rows)
 
 
-class Objects:
-    """The objects of a block of lines; an empty one stands for a line that is none."""
+class Objects(NamedTuple):
+    """The objects of a block of lines; a line with a problem has an empty one."""
 
-    def __init__(self, block: LineBlock) -> None:
-        self._block = block
-        self.rows: list[dict[str, Any]] = []
-        self.problems: tuple[Problem, ...] = ()
-        if block.fault is not None:
-            self.rows = [{}]
-            self.problems = (Problem(0, *block.fault),)
-            return
-        lines = [line for line in block.data.split(b"\n") if line]
-        try:
-            rows = list(map(orjson.loads, lines))
-        except orjson.JSONDecodeError:
-            rows = []
-        if rows and set(map(type, rows)) == {dict}:
-            self.rows = rows
-        else:
-            self._one_by_one(lines)
-
-    def where(self, row: int) -> str:
-        """The line of a row."""
-        lines = (number for number, line in enumerate(self._block.data.split(b"\n")) if line.strip())
-        place = next((number for count, number in enumerate(lines) if count == row), 0)
-        return f"line {self._block.first_line + place}"
-
-    def _one_by_one(self, lines: list[bytes]) -> None:
-        problems: list[Problem] = []
-        for line in lines:
-            if not line.strip():
-                continue
-            row = len(self.rows)
-            try:
-                fields = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                fields = {}
-                text = line[:40].decode("utf-8", "backslashreplace")
-                problems.append(Problem(row, "line: expected one JSON object", f"{text!r} ({error})"))
-            if type(fields) is not dict:
-                problems.append(problem(row, "line", "one JSON object", fields))
-                fields = {}
-            self.rows.append(fields)
-        self.problems = tuple(problems)
+    rows: list[dict[str, Any]]
+    problems: tuple[Problem, ...]
+    where: partial[str]
 
 
 def objects_of(source: Source) -> Iterator[Objects]:
-    """The objects, some at a time."""
+    """Return the objects, block by block."""
     for block in line_blocks(source.chunks()):
-        objects = Objects(block)
+        objects = _objects(block)
         if objects.rows:
             yield objects
 
 
-def values_of(rows: list[dict[str, Any]], name: str) -> list[Any]:
-    """A column of objects: what stands under a name, or at the end of the dotted path that it is."""
+def _objects(block: LineBlock) -> Objects:
+    where = partial(_where, block)
+    if block.fault is not None:
+        return Objects([{}], (Problem(0, *block.fault),), where)
+    lines = block.data.split(b"\n")
+    with suppress(orjson.JSONDecodeError):
+        rows = [orjson.loads(line) for line in lines if line]
+        if set(map(type, rows)) <= {dict}:
+            return Objects(rows, (), where)
+    rows = []
+    problems: list[Problem] = []
+    for line in lines:
+        try:
+            fields = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            if not line.strip():
+                continue
+            fields = {}
+            text = line[:40].decode("utf-8", "backslashreplace")
+            problems.append(Problem(len(rows), "line: expected one JSON object", f"{text!r} ({error})"))
+        if type(fields) is not dict:
+            problems.append(problem(len(rows), "line", "one JSON object", fields))
+            fields = {}
+        rows.append(fields)
+    return Objects(rows, tuple(problems), where)
+
+
+def _where(block: LineBlock, row: int) -> str:
+    numbers = [number for number, line in enumerate(block.data.split(b"\n"), block.first_line) if line.strip()]
+    return f"line {numbers[row] if numbers else block.first_line}"
+
+
+def _column(rows: list[dict[str, Any]], name: str) -> list[Any]:
+    """Return the values under a name, or at the end of the dotted path that it is."""
     found = [row.get(name) for row in rows]
     if "." not in name or any(value is not None for value in found):
         return found

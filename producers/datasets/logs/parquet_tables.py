@@ -49,7 +49,7 @@ def _open(source: Source) -> parquet.ParquetFile:
     """Raises: DatasetError: the file cannot be read, or has changed."""
     source.check_unchanged()
     try:
-        return parquet.ParquetFile(source.file, pre_buffer=False)
+        return parquet.ParquetFile(source.file(), pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{source.name} cannot be read as Parquet: {error}; was it cut off?") from error
 

@@ -274,8 +274,7 @@ def open_log(
     """Open a log. A file is read once to find its classes and vocabularies, where they are not given.
 
     Args:
-        path: the file, or "-" for standard input. That must be given its classes, and its categories are hashed, since
-            it is read once; but Parquet is copied to a temporary file, and read like one.
+        path: the file, or "-" for standard input, which is copied to a temporary file.
         mapping: which column says what; only tables (CSV, JSON lines, Parquet) have and need one.
         on_bad_row: what to do with a row that cannot be used: raise an error, or skip and count it.
         reward_above: a reward above this is 1, any other 0; None: rewards are 0 or 1, and others bad rows.
@@ -289,21 +288,13 @@ def open_log(
     """
     source = Source(str(path))
     kind = _format(source)
-    if kind is Format.PARQUET and source.is_stdin:
-        source.spool()  # it is read from its end
     batches = _table_batches(source, kind, mapping) if kind in TABLES else _line_batches(source, kind, mapping)
     known = tuple(classes) if classes is not None else mapping.classes if mapping is not None else None
     notes = batches.notes
     found = None
-    if encoder is None and mapping is not None and (source.is_read_once or _only_numbers(mapping)):
+    if encoder is None and mapping is not None and _only_numbers(mapping):
         encoder = build({name: (one, None) for name, one in mapping.features.kinds().items()}, hash_bits)
-    if source.is_read_once:
-        if known is None:
-            raise DatasetError(
-                "standard input can be read only once: its classes must be given (classes = in a mapping)"
-            )
-        encoder = encoder or build({}, hash_bits, unknown=True)
-    elif known is None or encoder is None:
+    if known is None or encoder is None:
         found = survey(_whole(batches.to_survey(), on_bad_row), vocabulary_max, numbered=kind in LINE_FORMATS)
         known = known or found.classes
         encoder = encoder or build(_in_order(mapping, found), hash_bits)
@@ -348,8 +339,6 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> 
         return (parse_table(table, known) for table in tables(source, known.columns()))
 
     notes = _on_times(source, tables, mapping)
-    if source.is_stdin and not source.is_read_once:
-        notes.append(f"{kind} is read from its end: standard input was copied to a temporary file")
     if mapping.delay is not None:
         notes.append(f"delays that are numbers, in {mapping.delay}, are in {mapping.unit_of_delay()}")
     return _Batches(to_survey, to_read, tuple(notes))
@@ -359,7 +348,7 @@ def _on_times(
     source: Source, tables: Callable[[Source, Sequence[str] | None], Iterator[Table]], mapping: LogMapping
 ) -> list[str]:
     """In which unit times are that are numbers: as given, or as the size of the first one says."""
-    if mapping.timestamp is None or mapping.time_unit is not None or source.is_read_once:
+    if mapping.timestamp is None or mapping.time_unit is not None:
         return []
     first = next(tables(source, [mapping.timestamp]), None)
     problems: list[Problem] = []

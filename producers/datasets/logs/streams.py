@@ -1,13 +1,15 @@
 """Files and standard input as streams of bytes, unpacked, and cut into blocks of whole lines."""
 
+import shutil
 import sys
 import tempfile
+import weakref
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
-from tempfile import _TemporaryFileWrapper
 from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import zstandard
@@ -58,15 +60,13 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Source:
-    """A file, or standard input, that can be read from its beginning: standard input only once, or else as a copy."""
+    """A file that can be read any number of times. Standard input is copied to a temporary file first."""
 
     path: str
     _head: bytes | None = None
-    _rest: Iterator[bytes] | None = None
-    _spent: bool = False
-    _spool: "_TemporaryFileWrapper[bytes] | None" = None
+    _copy: Path | None = None  # of standard input, deleted with this
     _identity: tuple[int, ...] | None = None  # of the file as it was when it was opened for the first time
 
     @property
@@ -75,52 +75,43 @@ class Source:
         return self.path == STDIN
 
     @property
-    def is_read_once(self) -> bool:
-        """Whether it can be read only once."""
-        return self.is_stdin and self._spool is None
-
-    @property
     def name(self) -> str:
         """As messages call it."""
         return "standard input" if self.is_stdin else self.path
 
-    def head(self) -> bytes:
-        """The first bytes, unpacked."""
-        if self._head is None:
-            chunks = self._chunks()
-            head = b""
-            try:
-                while len(head) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
-                    head += chunk
-            except CutOffError:
-                if not head:
-                    raise
-            self._head = head
-            if self.is_stdin:
-                self._rest = chunks
-            else:
-                chunks.close()
-        return self._head
-
-    def spool(self) -> None:
-        """Copy standard input to a temporary file, in which any place can be read.
+    def file(self) -> Path:
+        """Return the file to read.
 
         Raises:
-            DatasetError: there is no room for it.
+            DatasetError: there is no room for the copy of standard input.
         """
-        try:
-            spool = tempfile.NamedTemporaryFile(prefix="onebit-")  # noqa: SIM115 - it is kept as long as this is
-            for chunk in self.chunks():
-                spool.write(chunk)
-            spool.flush()
-        except OSError as error:
-            raise DatasetError(f"cannot copy standard input to a temporary file: {error.strerror or error}") from error
-        self._spool = spool
+        if not self.is_stdin:
+            return Path(self.path)
+        if self._copy is None:
+            try:
+                with tempfile.NamedTemporaryFile(prefix="onebit-", delete=False) as copy:
+                    self._copy = Path(copy.name)
+                    weakref.finalize(self, self._copy.unlink, missing_ok=True)
+                    shutil.copyfileobj(sys.stdin.buffer, copy)
+            except OSError as error:
+                raise DatasetError(
+                    f"cannot copy standard input to {tempfile.gettempdir()}: {error.strerror or error}"
+                ) from error
+        return self._copy
 
-    @property
-    def file(self) -> str:
-        """The file in which any place can be read; of standard input its copy."""
-        return self.path if self._spool is None else self._spool.name
+    def head(self) -> bytes:
+        """Return the first bytes, unpacked."""
+        if self._head is None:
+            head = b""
+            with closing(self.chunks()) as chunks:
+                try:
+                    while len(head) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
+                        head += chunk
+                except CutOffError:
+                    if not head:
+                        raise
+            self._head = head
+        return self._head
 
     def check_unchanged(self) -> None:
         """See that a file is the one that was opened first: what is read of it belongs together.
@@ -128,10 +119,8 @@ class Source:
         Raises:
             DatasetError: it has changed, or cannot be looked at.
         """
-        if self.is_stdin:
-            return
         try:
-            found = Path(self.path).stat()
+            found = self.file().stat()
         except OSError as error:
             raise DatasetError(f"cannot read {self.name}: {error.strerror or error}") from error
         identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -139,36 +128,22 @@ class Source:
         if identity != self._identity and S_ISREG(found.st_mode):
             raise DatasetError(f"{self.name} has changed while it was read; wait until it is written, or read a copy")
 
-    def chunks(self) -> Iterator[bytes]:
-        """All bytes from the beginning, unpacked.
+    def chunks(self) -> Generator[bytes, None, None]:
+        """Return all bytes from the beginning, unpacked.
 
         Raises:
-            CutOffError: when it comes to where a packed file is damaged or ends too early.
-            DatasetError: it cannot be read; or standard input was read before.
+            CutOffError: at the place where a packed file is damaged or ends too early.
+            DatasetError: it cannot be read, or has changed.
         """
-        if not self.is_stdin:
-            yield from self._chunks()
-            return
-        if self._spent:
-            raise DatasetError("standard input can be read only once; give a file")
-        yield self.head()
-        self._spent = True
-        if self._rest is not None:
-            yield from self._rest
-
-    def _chunks(self) -> Generator[bytes, None, None]:
         try:
-            if self.is_stdin:
-                yield from self._unpacked(sys.stdin.buffer)
-            else:
-                with Path(self.path).open("rb") as file:
+            with self.file().open("rb") as file:
+                self.check_unchanged()
+                try:
+                    yield from self._unpacked(file)
+                except CutOffError:
                     self.check_unchanged()
-                    try:
-                        yield from self._unpacked(file)
-                    except CutOffError:
-                        self.check_unchanged()
-                        raise
-                    self.check_unchanged()
+                    raise
+                self.check_unchanged()
         except OSError as error:
             raise DatasetError(f"cannot read {self.name}: {error.strerror or error}") from error
 

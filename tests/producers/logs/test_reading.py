@@ -309,28 +309,17 @@ def test_an_encoder_can_be_given_and_counts_what_it_does_not_know(tmp_path: Path
     assert log.found is None  # no first pass
 
 
-def test_standard_input_is_read_once_and_needs_its_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("content", [gzip.compress(as_jsonl(ROWS)), as_csv(ROWS), as_parquet(ROWS)])
+def test_standard_input_is_read_like_a_file(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     class Stdin:
-        buffer = io.BytesIO(gzip.compress(as_jsonl(ROWS)))
+        buffer = io.BytesIO(content)
 
     monkeypatch.setattr(sys, "stdin", Stdin)
-    log = open_log("-", mapping(classes=["left", "right"]), hash_bits=10)
+    log = open_log("-", mapping())
     found = plain(log.batches())
-    assert [row["id"] for row in found] == ["stdin-000000", "stdin-000001", "stdin-000002"]
-    assert [row["actions"] for row in found] == [0, 1, 0]
-    assert log.n_features == 1 + 1_024
-    assert found[0]["x"][0] == 2.5
-    with pytest.raises(DatasetError, match="standard input can be read only once"):
-        plain(log.batches())
-
-
-def test_standard_input_without_classes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stdin:
-        buffer = io.BytesIO(as_jsonl(ROWS))
-
-    monkeypatch.setattr(sys, "stdin", Stdin)
-    with pytest.raises(DatasetError, match="its classes must be given"):
-        open_log("-", mapping())
+    assert found == [{**row, "id": str(row["id"]).replace("log", "stdin")} for row in READ]
+    assert plain(log.batches()) == found
+    assert log.class_names == ("left", "right")
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
@@ -481,19 +470,6 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
     for damaged in (content[:-20], content[:4] + b"x" * 100 + content[104:]):
         with pytest.raises(DatasetError, match="Parquet"):
             read(write(tmp_path, damaged))
-
-
-def test_parquet_from_standard_input_is_read_like_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stdin:
-        buffer = io.BytesIO(as_parquet(ROWS))
-
-    monkeypatch.setattr(sys, "stdin", Stdin)
-    log = open_log("-", mapping())
-    found = plain(log.batches())
-    assert [row["id"] for row in found] == ["stdin-000000", "stdin-000001", "stdin-000002"]
-    assert log.class_names == ("left", "right")
-    assert log.notes[-1] == "Parquet is read from its end: standard input was copied to a temporary file"
-    assert plain(log.batches()) == found
 
 
 @pytest.mark.parametrize("write_as", [as_jsonl, as_parquet])
