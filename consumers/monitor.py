@@ -199,7 +199,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
     async def _fetch_records(
         self, consumer: Any, active_partitions: set[TP], timeout: float | None = None, max_records: int | None = None
     ) -> Any:
-        seeks, in_batches = self.consumer.seeks, self.consumer.in_batches
+        seeks, in_batches = self.consumer.seeks, self.consumer.transport.in_batches
         # A copy: Faust changes the set meanwhile, and for an empty one records of all partitions come.
         wanted = {tp for tp in frozenset(active_partitions) if self.consumer.is_placed or tp.topic not in in_batches}
         if not wanted:
@@ -220,11 +220,6 @@ class _PlacedConsumer(Consumer):
     seeks = 0
     is_placed = False
 
-    @property
-    def in_batches(self) -> frozenset[str]:
-        """The topics whose records are handed over many at once."""
-        return self.transport.in_batches
-
     def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
         return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
@@ -242,7 +237,7 @@ class _PlacedConsumer(Consumer):
     async def seek_to_committed(self) -> Mapping[TP, Any]:
         """Go to where the states stand, not to what is committed, which may be less; see Consumer."""
         assigned = self.assignment()
-        offsets = {tp: self.transport.reads_on_at(tp) for tp in assigned if tp.topic in self.in_batches}
+        offsets = {tp: self.transport.reads_on_at(tp) for tp in assigned if tp.topic in self.transport.in_batches}
         await self._thread.place(offsets)
         return dict.fromkeys(assigned) | offsets
 
@@ -252,7 +247,7 @@ class _PlacedTransport(Transport):
 
     def __init__(self, url: Any, app: Any, in_batches: frozenset[str], picture: Picture) -> None:
         super().__init__(url, app)
-        self.in_batches = in_batches
+        self.in_batches = in_batches  # topics whose records are passed on many at once
         self._picture = picture
 
     def reads_on_at(self, tp: TP) -> int:

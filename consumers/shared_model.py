@@ -98,10 +98,9 @@ class SharedModel:
             restore_model(decode_model(newest), self.replica, settings)
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
-            expected = "" if newest is None else ", where the newest snapshot of the model ends"
             raise UnrecoverableError(
-                f"{self._place}: expected records from offset {self.replica.offset} on{expected}; the first that is "
-                f"kept is {beginning}: set retention.ms to -1"
+                f"{self._place}: expected records from offset {self.replica.offset} on, where the newest snapshot of "
+                f"the model ends; the first that is kept is {beginning}: set retention.ms to -1"
             )
         self.ends: Ends = broker.ends([tp])[tp]  # of the log, when it was last asked for
         self.reconnect(broker)

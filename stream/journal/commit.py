@@ -51,10 +51,9 @@ def commit(
     for part in commits:
         _send_effects(producer, topics, part)
     after(2)
-    for part in commits:
-        _send_state(producer, topics, part)
-    for part in commits:
-        _send_updates(producer, topics, part)
+    for send in (_send_state, _send_updates):
+        for part in commits:
+            send(producer, topics, part)
     after(3)
     producer.flush()
     after(4)

@@ -21,9 +21,13 @@ class Published:
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
         """Begin with the predictions of the step `first`."""
+        self._broker, self._journal = broker, f"{topics.journal}/{partition}"
         self._tp = tp = TopicPartition(topics.predictions, partition)
-        self._journal = f"{topics.journal}/{partition}"
-        self._records = read_partition(broker, tp, start=offset_of_number(broker, tp, first, step_of))
+        self._start: int | None = offset_of_number(broker, tp, first, lambda record: step_of(record) or None)
+        self._read_from_start()
+
+    def _read_from_start(self) -> None:
+        self._records = read_partition(self._broker, self._tp, start=self._start)
         self._next = next(self._records, None)
         self.foreign = Foreign()
 
@@ -47,6 +51,11 @@ class Published:
         if predictions_digest(record.value or b"" for record in found) == digest:
             with suppress(MalformedError):
                 return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
+        if self._start is not None:  # a record that was appended again, by a mirror, may have misled the search
+            self._start = None
+            self.close()
+            self._read_from_start()
+            return self.decisions(step)
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
             f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number}, as "

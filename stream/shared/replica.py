@@ -37,9 +37,6 @@ class Place(NamedTuple):
     decided: int = 0  # how many of the task's decisions the model has observed
 
 
-_NOWHERE = Place()
-
-
 class Replica:
     """A shared model, and how far its log is known."""
 
@@ -55,7 +52,7 @@ class Replica:
 
     def place_of(self, partition: int) -> Place:
         """How far the log of a task is known."""
-        return self.places.get(partition, _NOWHERE)
+        return self.places.get(partition, Place())
 
     def read(self, records: Sequence[Record]) -> int:
         """Take in the records that follow, and return how many entries they held.

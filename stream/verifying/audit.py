@@ -216,7 +216,7 @@ class _Audit:
 
     def of_nothing(self) -> Finding:
         """The finding where no learner has begun: then nothing may have been published."""
-        published = sum(1 for _ in self._published(self.topics.predictions))
+        published = sum(1 for _ in self._predictions())
         if published:
             self.books.fault(f"{published} predictions, and no journal")
         for of_input, topic in enumerate((self.topics.contexts, self.topics.feedback)):

@@ -43,9 +43,9 @@ def read(published: Published, number: int) -> list[str]:
     return [event_id for event_id, _ in published.decisions(journal_step(number, STEPS[number]))]
 
 
-@pytest.mark.parametrize(("start", "steps"), [(0, [2, 3, 4, 5]), (0, [4, 5]), (2, [3, 4, 5]), (1, [5])])
-def test_steps_are_read_from_any_offset_before_them(start: int, steps: list[int]) -> None:
-    published = Published(written(), TOPICS, 0, start)
+@pytest.mark.parametrize(("first", "steps"), [(0, [2, 3, 4, 5]), (0, [4, 5]), (2, [3, 4, 5]), (1, [5])])
+def test_steps_are_read_from_any_step_on(first: int, steps: list[int]) -> None:
+    published = Published(written(), TOPICS, 0, first)
     assert [read(published, number) for number in steps] == [STEPS[number] for number in steps]
 
 
@@ -72,3 +72,19 @@ def test_predictions_that_were_deleted_are_refused() -> None:
     broker.create_topics(TOPICS.specs(1, shares_model=True))
     with pytest.raises(UnrecoverableError):
         read(Published(broker, TOPICS, 0, 0), 2)
+
+
+def test_records_that_were_appended_again_hide_no_step() -> None:
+    broker = written()
+    for number in (4, 2, 3, 2):
+        for _ in range(5):
+            send(broker, number, "again")
+    after = {6: ["g"], 7: ["h", "i"]}
+    for number, ids in after.items():
+        for event_id in ids:
+            send(broker, number, event_id)
+    for first in (5, 6, 7):
+        published = Published(broker, TOPICS, 0, first)
+        for number, ids in {5: STEPS[5], **after}.items():
+            if number >= first:
+                assert [event_id for event_id, _ in published.decisions(journal_step(number, ids))] == ids

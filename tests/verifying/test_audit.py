@@ -561,6 +561,13 @@ def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> 
     assert finding.faults == ("4 predictions, and no journal",)
 
 
+def test_record_of_another_program_before_the_first_step_is_named_and_no_fault() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.broker.producer().send(TOPICS.predictions, 0, None, b'{"id":"e0"}', (("onebit-version", b"1"),))
+    (finding,) = pipeline.audits()
+    assert (finding.ok, finding.faults, finding.foreign_count) == (True, (), 1)
+
+
 def test_journal_without_its_first_record_cannot_be_audited(good: Pipeline) -> None:
     with pytest.raises(JournalError, match="the first record of the journal is gone"):
         tampered(good, TOPICS.journal, drop(0))
