@@ -81,7 +81,7 @@ def examples(*lines: str) -> str:
 
 def print_table(table: "tables.Table", title: str | None = None) -> None:
     """Show a table of text on stdout."""
-    # Without a box, and closer on a narrow screen, the nine columns of a run fit into the usual 80 characters.
+    # Without a box, and closer on a narrow screen, the columns of a run fit into the usual 80 characters.
     padding = (0, 2 if out.width >= 100 else 1, 0, 0)
     shown = Table(title=title, title_justify="left", box=None, header_style="bold underline", padding=padding)
     for index, column in enumerate(table.columns):

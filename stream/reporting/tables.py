@@ -36,26 +36,25 @@ _COUNTS: dict[str, Callable[[RunReport], int]] = {
 def comparison(reports: Sequence[RunReport]) -> Table:
     """The runs side by side by their error, those that differ in their seed alone as one row with the means.
 
-    Counts that are the same for all are in the notes. With several seeds, late and duplicate feedback are in the
-    ledgers alone. Decisions that a log gave no bit for have a column where there are any.
+    Counts that are the same for all are in the notes. Late and duplicate feedback that differ are in the ledgers alone:
+    80 characters have no room for them. Decisions that a log gave no bit for have a column where there are any.
     """
     found = by_error(series_of(reports))
     has_seeds = any(len(series.runs) > 1 for series in found)
-    omitted = {"late", "duplicate"} if has_seeds else set()
-    if not any(report.ledger.unmatched for report in reports):
-        omitted.add("unmatched")
     columns = {"seeds": [f"{len(series.runs)}" for series in found]} if has_seeds else {}
     columns |= {column: [rate_text(series, field) for series in found] for column, field in _RATES.items()}
     counts = {
         column: [f"{series.mean(count):,.0f}" for series in found]
         for column, count in _COUNTS.items()
-        if column not in omitted
+        if column != "unmatched" or any(report.ledger.unmatched for report in reports)
     }
-    same = {column: cells[0] for column, cells in counts.items() if len(found) > 1 and len(set(cells)) == 1}
-    columns |= {column: cells for column, cells in counts.items() if column not in same}
+    same = [f"{cells[0]} {column}" for column, cells in counts.items() if len(set(cells)) == 1]
+    columns |= {
+        name: counts[name] for name in ("matched", "unmatched", "expired") if len(set(counts.get(name, ()))) > 1
+    }
     columns["wall time"] = [duration(series.mean(lambda run: run.wall_s)) for series in found]
     names = labels([series.first for series in found])
-    notes = [f"The same for all: {listed([f'{cell} {column}' for column, cell in same.items()])}."] if same else []
+    notes = [f"{'The same for all: ' if len(found) > 1 else ''}{listed(same)}."] if same else []
     if any(len(series.runs) > 1 for series in found):
         notes.append("± is half of the 95 % interval of the mean over the seeds, by Student's t.")
     if any("±" in columns["error"][row] for row, series in enumerate(found) if len(series.runs) == 1):
