@@ -75,18 +75,19 @@ class _Reader:
                 number = block.first_line
             lines = open_row + _lines_of(block)
             if number == 1:
-                number += (behind := self._header_lines(lines))
+                behind = self._header_lines(lines)
+                number += _line_ends(lines[:behind])
                 lines = lines[behind:]
             while lines:
                 rows, n_lines = self._whole(lines, number)
                 yield rows
-                number += n_lines
+                number += _line_ends(lines[:n_lines])
                 lines = lines[n_lines:]
                 if block is not None and block.fault is None and sum(map(len, lines)) <= LINE_BYTES_MAX:
                     break
                 if lines:
                     yield self._fault(Fault("row: expected a closing quotation mark", repr(lines[0][:60])), number)
-                    number += 1
+                    number += _line_ends(lines[:1])
                     lines = lines[1:]
             open_row = lines
             if block is not None and block.fault is not None:
@@ -140,7 +141,7 @@ class _Reader:
                 break
             row -= bool(found)
             begins = reader.line_num
-        return f"line {first_line + begins}"
+        return f"line {first_line + _line_ends(lines[:begins])}"
 
     def _fault(self, fault: Fault, line: int) -> _Rows:
         return _Rows(1, [""] * self._n_columns, [Problem(0, *fault)], partial(self._where, [], line))
@@ -151,6 +152,11 @@ def _lines_of(block: LineBlock | None) -> list[str]:
         return []
     data = block.data.removeprefix(_BOM) if block.first_line == 1 else block.data
     return list(io.StringIO(data.decode("utf-8", "surrogateescape"), newline=""))
+
+
+def _line_ends(lines: list[str]) -> int:
+    """Return how many lines end; `csv` also takes a carriage return for a line end."""
+    return sum(line.endswith("\n") for line in lines)
 
 
 def _is_utf_8(lines: list[str]) -> bool:

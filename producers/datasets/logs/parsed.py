@@ -35,16 +35,16 @@ class ParsedBatch(NamedTuple):
 
     n: int
     first_row: int  # the number of its first row in the file, from 0
-    ids: Texts | None  # None: they have none of their own
-    decided_at_ms: NDArray[np.int64] | None
-    labels: Texts | None
-    actions: Texts | None
-    propensities: FloatArray | None
-    rewards: FloatArray | None  # as they stand there, perhaps not one bit; NaN: no outcome
-    delays_ms: NDArray[np.int64] | None
-    features: tuple[FeatureEntries, ...]
-    problems: tuple[Problem, ...]
     where: Callable[[int], str]  # how people find a row in the file: "line 12"
+    features: tuple[FeatureEntries, ...]
+    problems: tuple[Problem, ...] = ()
+    ids: Texts | None = None  # None: they have none of their own
+    decided_at_ms: NDArray[np.int64] | None = None
+    labels: Texts | None = None
+    actions: Texts | None = None
+    propensities: FloatArray | None = None
+    rewards: FloatArray | None = None  # as in the file, perhaps not one bit; NaN: no outcome
+    delays_ms: NDArray[np.int64] | None = None
     left_out: tuple[Problem, ...] = ()  # rows that are no decisions, and not wrong either
     other_classes: frozenset[str] = frozenset()  # classes that could have been played
 

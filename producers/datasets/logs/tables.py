@@ -35,10 +35,9 @@ def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
     """Read only what a survey needs: classes, categories and words."""
     parser = _TableParser(table, mapping)
     kinds = {name: kind for name, kind in mapping.features.kinds().items() if kind is not Kind.NUMERIC}
-    return ParsedBatch(
-        table.n, table.first_row, None, None, parser.texts("label"), parser.texts("action"), None, None, None,
-        tuple(parser.feature(name, kind) for name, kind in kinds.items()), (), table.where,
-    )  # fmt: skip
+    features = tuple(parser.feature(name, kind) for name, kind in kinds.items())
+    labels, actions = parser.texts("label"), parser.texts("action")
+    return ParsedBatch(table.n, table.first_row, table.where, features, labels=labels, actions=actions)
 
 
 class _TableParser:

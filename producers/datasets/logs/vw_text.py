@@ -72,13 +72,9 @@ class _Lines:
         return ParsedBatch(
             n=len(self._lines),
             first_row=self._first_row,
-            ids=None,
-            decided_at_ms=None,
-            labels=None,
             actions=Texts.of(self._actions),
             propensities=np.array(self._propensities),
             rewards=0.0 - np.array(self._rewards),
-            delays_ms=None,
             features=tuple(
                 FeatureEntries(name, Kind.CATEGORICAL, np.array(rows, np.int64), np.array(values), _texts(texts))
                 for name, (rows, values, texts) in self._entries.items()

@@ -21,6 +21,7 @@ from producers.datasets.base import DatasetError
 from producers.datasets.log import OnBadRow
 from producers.datasets.logs import columns, csv_tables, seen_ids, streams
 from producers.datasets.logs.reading import CUT_OFF, LogFile, open_log
+from producers.datasets.logs.streams import Source
 from stream.wire.named_features import build, from_plain, to_plain
 from tests.producers.logs.rows import mapping, plain
 
@@ -372,11 +373,36 @@ def test_a_quotation_mark_that_is_never_closed_does_not_take_the_file(tmp_path: 
 
 def test_a_row_may_reach_over_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(streams, "_PACKED_BYTES", 64)
     long = {**ROWS[0], "country": "line\n" * 50}
     path = write(tmp_path, as_csv([ROWS[0], long, *ROWS[1:], {**ROWS[0], "p": 2}]))
     log, found = read(path, on_bad_row="skip")
     assert [row["actions"] for row in found] == [0, 0, 1, 0]
     assert log.first_skipped == {"p: expected a probability above 0 and at most 1": "line 56; got 2.0"}
+
+
+@given(st.text('ab,"\n\r\udcff', max_size=60), st.integers(1, 40))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_rows_of_csv_do_not_depend_on_where_a_block_ends(tmp_path: Path, text: str, size: int) -> None:
+    path = write(tmp_path, b"x,y\n" + text.encode("utf-8", "surrogateescape"))
+
+    def rows() -> list[Any]:
+        tables = list(csv_tables.tables(Source(str(path))))
+        return [
+            (table.where(row), *(column[row] for column in table.columns.values()), *reasons)
+            for table in tables
+            for row in range(table.n)
+            for reasons in [[problem[1:] for problem in table.problems if problem.row == row]]
+        ]
+
+    at_once = rows()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "BLOCK_BYTES", size)
+        patch.setattr(streams, "_PACKED_BYTES", size)  # what is read first
+        assert rows() == at_once
+    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line]
+    if '"' not in text:
+        assert len(at_once) == len(lines)
 
 
 @pytest.mark.parametrize("last", ['"', 'left,0.5,1,1,"', '"left\nleft,0.5,1,1,de', '""",'])
