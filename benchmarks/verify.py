@@ -145,8 +145,8 @@ class MadeReader:
     """Reads one of these topics from its beginning."""
 
     def __init__(self, topics: MadeTopics, topic: str) -> None:
-        self._records = topics.records(topic)
-        self._read = 0
+        self._topics, self._topic = topics, topic
+        self.seek(TopicPartition(topic, 0), 0)
 
     def position(self, tp: TopicPartition) -> int:
         return self._read
@@ -155,6 +155,10 @@ class MadeReader:
         found = list(islice(self._records, records_max))
         self._read += len(found)
         return found
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self._records = islice(self._topics.records(self._topic), offset, None)
+        self._read = offset
 
     def close(self) -> None:
         pass

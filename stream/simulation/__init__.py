@@ -8,8 +8,8 @@ faults.py         what goes wrong with which of their calls
 timers.py         what falls due by itself
 tracing.py        what happened
 world.py          runs a schedule with all of these
-oracle.py         the expected outcome of every record, from what was sent and append times alone
 checks.py         the checks after every run, with
+reference.py        reference learners
 faultless.py        the comparison with the run without faults
 shared_model.py     the checks of a shared model
 campaign.py       seeds by the thousand: coverage, shrinking, processes

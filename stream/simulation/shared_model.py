@@ -15,70 +15,26 @@ from stream.learners import Learner
 from stream.learners.base import KernelLearner
 from stream.randomness.draws import Purpose, uniform
 from stream.shared.replica import Replica
-from stream.simulation.oracle import Correction, Oracle
-from stream.simulation.outside import TOPICS, label_of
+from stream.simulation.outside import TOPICS
 from stream.simulation.processes import SeenModel
 from stream.simulation.world import World
 from stream.snapshots.chunks import read_model_snapshots
 from stream.snapshots.state import decode_model, restore_model
 from stream.task.settings import TaskSettings
+from stream.verifying.oracle import Decided
 from stream.verifying.shared_log import audit_log
-from stream.wire import codec
-from stream.wire.events import Decision, Features, Logged, Prediction
-from stream.wire.records import Record, TopicPartition
-from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry, decode_update
+from stream.wire.events import Decision, Features
+from stream.wire.records import TopicPartition
+from stream.wire.updates import DECIDED, NO_LABEL, SETTLED, Entry, decode_update
 
 LOG = TopicPartition(TOPICS.updates, 0)
 
 
-class Scribe:
-    """Takes down what a task must have for the log, as the oracle tells it; what is decided is taken as published."""
-
-    def __init__(self, task: TaskSettings) -> None:
-        learner = task.make_learner()
-        assert isinstance(learner, KernelLearner)
-        self.entries: list[Entry] = []
-        self._task = task
-        self._observes = bool(learner.observed)
-        self._is_randomised = learner.randomised_update
-        self._open: dict[str, tuple[Features, Decision]] = {}
-
-    def decides(
-        self, event_id: str, record: Record, prediction: Prediction, logged: Logged | None, *, aside: bool
-    ) -> bool:
-        """Take down a decision; whether it is right is asked when the version is known that it was made on."""
-        x = codec.decode_context(record, self._task.n_features).x
-        self._open[event_id] = x, prediction.decision
-        if self._observes:
-            self.entries.append(Entry(DECIDED, x, prediction.decision))
-        return True
-
-    def learn(self, oracle: Oracle) -> None:
-        """Take down what has just been settled, or corrected."""
-        for settled in oracle.to_learn:
-            if settled.id not in self._open:
-                continue  # it was never decided, which is told elsewhere
-            x, decision = self._open[settled.id]
-            v = uniform(self._task.seed, Purpose.UPDATE, settled.id) if self._is_randomised else 0.0
-            if isinstance(settled, Correction):
-                if self._task.late == "correct":
-                    self.entries.append(Entry(CORRECTED, x, decision, settled.bit, 0, v))
-            elif settled.reward is not None:
-                label = label_of(settled.id) if settled.outcome == "matched" else NO_LABEL
-                self.entries.append(Entry(SETTLED, x, decision, settled.reward, NO_BIT, v, label))
-        oracle.to_learn.clear()
-
-    def counts(self, step: JournalStep) -> tuple[int, int]:
-        """Updates and drift alarms after a step: its version, which is held against the log, and none."""
-        return step.updates, 0
-
-
 class Written(NamedTuple):
-    """What one task has written, and what it must have had for the log."""
+    """The steps of one task, and the entries that it must have written to the log."""
 
     steps: list[JournalStep]
-    predictions: list[tuple[Prediction, int]]  # with the offsets of their contexts
-    contexts: dict[int, Record]  # by offset
+    decided: list[list[Decided]]  # of each step
     entries: list[Entry]
 
 
@@ -166,7 +122,7 @@ def _versions(partition: int, written: Written, log: Sequence[_Told]) -> list[st
     """A task's version never falls, is that of the offset to which the log was read, and stands in its predictions."""
     wrong: list[str] = []
     latest = 0
-    for step in written.steps:
+    for step, decided in zip(written.steps, written.decided, strict=True):
         if step.updates < latest:
             wrong.append(f"step {step.number} decides on version {step.updates}; the one before had {latest}")
         latest = step.updates
@@ -175,15 +131,10 @@ def _versions(partition: int, written: Written, log: Sequence[_Told]) -> list[st
             wrong.append(f"step {step.number}: the journal says version {step.updates}; what it read is {version}")
         wrong += [
             f"{prediction.id} names version {prediction.model_version}; its step {step.number} has {step.updates}"
-            for prediction, _ in _published_by(step, written)
+            for _, _, prediction, _ in decided
             if prediction.model_version != step.updates
         ]
     return wrong
-
-
-def _published_by(step: JournalStep, written: Written) -> list[tuple[Prediction, int]]:
-    first, end = step.contexts
-    return [(prediction, offset) for prediction, offset in written.predictions if first <= offset < end]
 
 
 def _told_again(task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Told], seen: set[SeenModel]) -> list[str]:
@@ -199,13 +150,13 @@ def _told_again(task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Tol
             if one.sha256 != digest
         ]
         for partition, written in enumerate(tasks):
-            for step in written.steps:
-                if step.updates == version and (published := _published_by(step, written)):
+            for step, decided in zip(written.steps, written.decided, strict=True):
+                if step.updates == version and decided:
                     own = [
                         told.entry for told in log[version:]
                         if told.partition == partition and told.step < step.number and told.entry.kind == DECIDED
                     ]  # fmt: skip
-                    differing = _decides_otherwise(task, model, own, published, written)
+                    differing = _decides_otherwise(task, model, own, decided)
                     wrong += [f"partition {partition}, step {step.number}: {what}" for what in differing]
         if version < len(log):
             _tell(model, log[version].entry)
@@ -213,26 +164,20 @@ def _told_again(task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Tol
 
 
 def _decides_otherwise(
-    task: TaskSettings, model: Learner, own: Sequence[Entry], published: Sequence[tuple[Prediction, int]],
-    written: Written,
-) -> list[str]:  # fmt: skip
-    """The predictions of a step that are not what a model makes them, told what the task decided itself."""
+    task: TaskSettings, model: Learner, own: Sequence[Entry], decided: Sequence[Decided]
+) -> list[str]:
+    """The predictions of a step that differ from a model's, after it has observed the task's own decisions."""
     learner = task.make_learner()
     learner.load(model.state())
     for entry in own:
         learner.observe(entry.x, entry.decision)
     wrong: list[str] = []
-    for prediction, offset in published:
-        x = codec.decode_context(written.contexts[offset], task.n_features).x
-        again = learner.predict(x, uniform(task.seed, Purpose.ACTION, prediction.id))
+    for (event_id, x, _), _, prediction, _ in decided:
+        again = learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id))
         learner.observe(x, again)
-        one, other = _plain(Entry(DECIDED, x, again)), _plain(Entry(DECIDED, x, prediction.decision))
+        one, other = (_plain(Entry(DECIDED, x, decision)) for decision in (again, prediction.decision))
         if one != other:
-            wrong.append(
-                f"{prediction.id} is decided otherwise on version {prediction.model_version}: expected action "
-                f"{again.action}, {again.scores.tolist()}; got {prediction.decision.action}, "
-                f"{prediction.decision.scores.tolist()}"
-            )
+            wrong.append(f"{event_id}, version {prediction.model_version}: expected the decision {one}; got {other}")
     return wrong
 
 

@@ -1,37 +1,41 @@
 """The audit behind `onebit verify`: the ledger again, from the topics alone.
 
-It shares neither counters nor the join with the learner. It reads what came in and what went out, and accounts for
-every offset of the inputs that the journal says were applied:
+It shares neither counters nor the join with the learner. It reads the journal step by step, applies the step's contexts
+and feedback to an `Oracle`, and compares:
 
-    contexts   an offset has a prediction, or a dead letter, or its id was decided at an earlier offset
-    feedback   an offset settled an example, or has a dead letter, or its id had been settled, or it waits
+    predictions    each context that the oracle decides has one, and no other context
+    examples and dead letters    those of the step are the oracle's, in their order
+    ledger         after each step, the journal's is the oracle's
+    ticks, drift alarms    each step with decisions has a tick; its examples report the alarms that its journal counts
 
-Topics are read record by record, and judged id by id (`evidence`, `lives`), so that memory does not grow with them.
+Topics are read once and side by side, so that memory does not grow with them.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
+from math import inf, isnan
+from operator import itemgetter
+from typing import Any, NamedTuple
 
+from stream.journal.commit import predictions_digest
 from stream.journal.format import JournalError, JournalStep
-from stream.journal.reading import read_journal
+from stream.journal.reading import last_step, read_journal
+from stream.journal.resolve import SettingsDifferError, resolve
+from stream.journal.stored_settings import stored_settings
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.learners import KernelLearner, registered
+from stream.randomness.draws import Purpose, uniform
 from stream.reporting.latency import quantiles
 from stream.shared.view import room_error
 from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
-from stream.verifying.evidence import CONTEXTS, FEEDBACK, Evidence, PredictionSeen
-from stream.verifying.lives import Judge
-from stream.verifying.settings_by_step import SettingsByStep
-from stream.verifying.step_predictions import StepPredictions
+from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled, differing
 from stream.wire import codec
 from stream.wire.codec import MalformedError
-from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, decode_dead_letter
-from stream.wire.events import Example, Feedback, Logged
+from stream.wire.dead_letters import decode_dead_letter
+from stream.wire.events import Context, Logged, Prediction
 from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition, place_of
 from stream.wire.ticks import is_tick, tick_step
@@ -44,10 +48,10 @@ class Finding(NamedTuple):
     partition: int
     learner: Ledger  # as the learner counted, in the last record of its journal
     audited: Ledger  # as the topics say
-    faults: tuple[str, ...]  # what is wrong beside the counts: each names a record
+    faults: tuple[str, ...]  # each names a record or a step
     contexts_behind: int  # context offsets that have not been applied yet
     feedback_behind: int
-    gone: tuple[str, ...] = ()  # what has been deleted of the topics: then nothing was recomputed
+    gone: tuple[str, ...] = ()  # deleted parts of the topics: then nothing was recomputed
     foreign: tuple[str, ...] = ()  # records in the learner's topics that it did not write, the first ones
     foreign_count: int = 0
     latencies: Sketch = Sketch()  # of its decisions
@@ -59,371 +63,434 @@ class Finding(NamedTuple):
 
     def as_json(self) -> dict[str, object]:
         """The finding as plain values."""
-        return {
-            "partition": self.partition,
-            "ok": self.ok,
-            "learner": self.learner._asdict(),
-            "audited": self.audited._asdict(),
-            "faults": self.faults,
-            "gone": self.gone,
-            "foreign": self.foreign,
-            "foreign_count": self.foreign_count,
-            "contexts_behind": self.contexts_behind,
-            "feedback_behind": self.feedback_behind,
-            "latency": latency._asdict() if (latency := quantiles(self.latencies)) else None,
-        }
+        latency = quantiles(self.latencies)
+        fields = {name: value for name, value in self._asdict().items() if name != "latencies"}
+        ledgers = {"learner": self.learner._asdict(), "audited": self.audited._asdict()}
+        return {**fields, **ledgers, "ok": self.ok, "latency": None if latency is None else latency._asdict()}
 
 
 def latencies_of(findings: Iterable[Finding]) -> Sketch:
-    """How long the decisions of all partitions took."""
+    """Latencies of the decisions of all partitions."""
     return total_sketch(finding.latencies for finding in findings)
 
 
-def _sketch(latencies_ms: Iterable[tuple[int, int]]) -> Sketch:
-    sketch = Sketch()
-    for latency_ms, decisions in latencies_ms:
-        sketch.add(latency_ms, decisions)
-    return sketch
-
-
 FAULTS_SHOWN_MAX = 20
-"""A partition that is wrong in one way is often wrong in thousands of records; the first ones tell enough."""
+"""A partition that is wrong in one way is often wrong in thousands of records."""
+
+SETTLED_COUNTS = ("matched", "expired", "unmatched")
+LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
+"""Counts of the ledger that say how many examples and dead letters a step has published."""
+
+STEPS_AHEAD_MAX = 100
+"""Steps whose records may stand before those of an earlier step; beyond it, a step has no further records."""
 
 PROGRESS_RECORDS = 100_000
-"""After so many records of a topic its reader says how far it has come."""
+"""Records of a topic between two reports of progress."""
 
 Progress = Callable[[str], None]
+Observe = Callable[[JournalStep, Oracle], None]
 
 
 def audit_partition(
-    broker: Broker, topics: Topics, partition: int, progress: Progress = lambda message: None
+    broker: Broker,
+    topics: Topics,
+    partition: int,
+    progress: Progress = lambda message: None,
+    observe: Observe = lambda step, oracle: None,
 ) -> Finding:
     """Recompute one partition's ledger from its topics.
+
+    Args:
+        broker: the broker.
+        topics: the topics.
+        partition: the partition.
+        progress: called with messages.
+        observe: called after each step with the oracle, whose `events` are the step's.
 
     Raises:
         JournalError: the journal cannot be read.
     """
-    journal = TopicPartition(topics.journal, partition)
-    books = _Books()
-    if broker.beginnings([journal])[journal] == 0:
-        _read_journal(broker, journal, books)
-    if gone := _gone(broker, topics, partition, books):
-        return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone)
-    audit = _Audit(broker, topics, partition, books, progress)
-    try:
-        finding = audit.of_nothing() if books.settings is None else audit.find(books.settings)
-    finally:
-        books.evidence.close()
-    return finding._replace(gone=_gone(broker, topics, partition, books))  # it may have been deleted while it was read
+    audit = _Audit(broker, topics, partition, progress, observe)
+    if not (gone := audit.gone()):
+        finding = audit.run()
+        gone = audit.gone()  # records may have been deleted while they were read
+    return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone) if gone else finding
 
 
-_NO_STEP = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
+class _Input:
+    """Records of an input, a portion at a time."""
+
+    def __init__(self, records: Iterator[Record]) -> None:
+        self._records = records
+        self._next: Record | None = None
+
+    def take(self, end: float) -> list[Record]:
+        """The next records, up to an offset."""
+        taken: list[Record] = []
+        while (record := self._next or next(self._records, None)) is not None:
+            self._next = record
+            if record.offset >= end:
+                break
+            self._next = None
+            taken.append(record)
+        return taken
 
 
-@dataclass(slots=True)
-class _Books:
-    """What the journal says, and what was found."""
+class _Output:
+    """Records of an output, by the steps that they name."""
 
-    settings: SettingsByStep | None = None  # None: nothing has begun
-    last: JournalStep = _NO_STEP
-    begun_at: tuple[int, int] | None = None  # the offsets at which the first step began; None: there is none
-    alarms: dict[int, tuple[int, int]] = field(default_factory=dict)  # drift alarms of a step: at least, at most
-    told_alarms: Counter[int] = field(default_factory=Counter)  # examples that tell of one, by step
-    evidence: Evidence = field(default_factory=Evidence)
-    made: StepPredictions | None = None  # what the steps tell of their predictions; None: the model is the task's own
-    faults: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-    foreign_count: int = 0
+    def __init__(self, records: Iterator[Record]) -> None:
+        self._records = records
+        self._ahead: dict[int, list[Record]] = {}  # of later steps
 
-    def fault(self, message: str) -> None:
-        if len(self.faults) < FAULTS_SHOWN_MAX:
-            self.faults.append(message)
+    def take(self, step: int, count: int) -> list[Record]:
+        """The next `count` records of a step, with those of earlier steps among them."""
+        taken = self._ahead.pop(step, [])
+        count -= len(taken)
+        while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
+            number = codec.step_of(record) or 0
+            (taken if number <= step else self._ahead.setdefault(number, [])).append(record)
+            count -= number == step
+        return taken
 
-    def is_foreign(self, what: str, reason: str) -> None:
-        """Take note of a record that no learner has written."""
-        self.foreign_count += 1
-        if len(self.foreign) < FAULTS_SHOWN_MAX:
-            self.foreign.append(f"{what} is not of a learner: {reason}")
+    def rest(self) -> Iterator[Record]:
+        """The records that no step has taken."""
+        yield from chain(*self._ahead.values())
+        yield from self._records
 
 
-def _gone(broker: Broker, topics: Topics, partition: int, books: _Books) -> tuple[str, ...]:
-    """Which topics begin behind what the ledger takes: the inputs from the first step on, and all that was written."""
-    needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
-    needed |= dict(zip((topics.contexts, topics.feedback), books.begun_at or (), strict=False))
-    beginnings = broker.beginnings([TopicPartition(topic, partition) for topic in needed])
-    return tuple(
-        f"{tp.topic}/{tp.partition} begins at offset {beginning}, and the ledger is counted from offset "
-        f"{needed[tp.topic]} on: what was before is deleted; set its retention.ms to -1 for pipelines that are to be "
-        "verified"
-        for tp, beginning in beginnings.items()
-        if beginning > needed[tp.topic]
-    )
-
-
-def _read_journal(broker: Broker, tp: TopicPartition, books: _Books) -> None:
-    """Read the settings and steps of a journal."""
-    for record, step in read_journal(broker, tp, open_ms=OPEN_MS):
-        place = f"journal at offset {record.offset}"
-        if books.settings is None:
-            if step.settings is None or step.number != 1:
-                raise JournalError(
-                    f"{tp.topic}/{tp.partition}: expected step 1 with the task's settings; got step {step.number}: the "
-                    "first record of the journal is gone, and nothing can be audited"
-                )
-            books.settings = SettingsByStep(step.settings, books.evidence.stream_ms)
-            books.made = StepPredictions() if step.settings.model == "shared" else None
-        elif step.settings is not None and (wrong := books.settings.change(step.number, step.settings)):
-            books.fault(f"{place}: {wrong}")
-        _take_step(books, books.settings, step, place)
-
-
-def _take_step(books: _Books, settings: SettingsByStep, step: JournalStep, place: str) -> None:
-    last = books.last
-    follows = last.number == 0 or (step.contexts[0], step.feedback[0]) == (last.contexts[1], last.feedback[1])
-    if step.number != last.number + 1 or not follows:
-        books.fault(f"{place}: step {step.number} does not follow on {last.number}")
-    if step.settings_from != settings.settings_from:
-        books.fault(
-            f"{place}: step {step.number} has the settings of step {step.settings_from}; the journal holds those of "
-            f"step {settings.settings_from} before it"
-        )
-    if step.alarms > last.alarms:
-        raised = step.alarms - last.alarms
-        # The first count may hold those of an imported model.
-        books.alarms[step.number] = (raised if last.number else 0, raised)
-    elif step.alarms < last.alarms:
-        books.fault(f"{place}: step {step.number} counts {step.alarms} drift alarms, after {last.alarms} before it")
-    books.begun_at = books.begun_at or (step.contexts[0], step.feedback[0])
-    books.last = step
-    if books.made is not None:
-        books.made.add(step)
-    books.evidence.add_step(step.contexts[1], step.feedback[1])
-
-
-@dataclass(slots=True)
 class _Audit:
-    """Reads the topics of one partition, and judges what they say."""
+    """Reads the topics of one partition side by side, and compares them with the oracle."""
 
-    broker: Broker
-    topics: Topics
-    partition: int
-    books: _Books
-    progress: Progress
-    latest_step: int = 0  # of those that have published
-    ticks_behind: set[int] = field(default_factory=set)  # steps whose ticks are not applied yet
-    misplaced: list[int] = field(default_factory=lambda: [0, 0])  # records of each input
-    behind: list[int] = field(default_factory=lambda: [0, 0])  # records of each input that are not applied yet
+    def __init__(self, broker: Broker, topics: Topics, partition: int, progress: Progress, observe: Observe) -> None:
+        self._broker, self._topics, self._partition = broker, topics, partition
+        self._progress, self._observe = progress, observe
+        self._journal = TopicPartition(topics.journal, partition)
+        self._last = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
+        self._end = 0  # the last step that is audited; the learner may make more meanwhile
+        self._published_by = 0  # the last step that has published
+        self._settings_from = 1
+        self._oracle: Oracle | None = None  # None: no learner has begun
+        self._differs = False  # the ledgers did, at an earlier step
+        self._faults: list[str] = []
+        self._foreign: list[str] = []
+        self._foreign_count = 0
+        self._latencies = Sketch()
+        self._contexts = _Input(self._records(topics.contexts))
+        self._feedback = _Input(self._records(topics.feedback))
+        self._outputs = {
+            topic: _Output(self._published(topic))
+            for topic in (topics.predictions, topics.examples, topics.dead_letter)
+        }
 
-    def of_nothing(self) -> Finding:
-        """The finding where no learner has begun: then nothing may have been published."""
-        published = sum(1 for _ in self._predictions())
-        if published:
-            self.books.fault(f"{published} predictions, and no journal")
-        for of_input, topic in enumerate((self.topics.contexts, self.topics.feedback)):
-            deque(self._applied(of_input, topic, 0), maxlen=0)
-        return self._finding(Ledger())
-
-    def find(self, settings: SettingsByStep) -> Finding:
-        """The finding where a learner has begun."""
-        topics, evidence, latest = self.topics, self.books.evidence, settings.latest
-        evidence.add_predictions(self._predictions())
-        evidence.add_contexts(self._contexts(latest))
-        evidence.add_feedback(self._feedback(latest))
-        if latest.dated_by == "context":
-            evidence.date_by_contexts()
-        else:
-            self._check_ticks()
-        evidence.add_examples(self._examples())
-        evidence.add_dead_letters(self._dead_letters())
-        self._check_journal_is_whole()
-        self._check_alarms()
-        judge = Judge(evidence, settings, self.books.last.number, self.books.fault)
-        self.progress("judging each event id")
-        if evidence.examples > settings.retained_max:
-            evidence.index_settlements()
-        for life in evidence.lives():
-            judge.judge(life)
-        counts = judge.counts
-        counts["context_malformed"] = self._unreadable(CONTEXTS, "context")
-        counts["feedback_malformed"] = self._unreadable(FEEDBACK, "feedback")
-        counts["contexts"] += counts["context_malformed"]
-        counts["feedback"] += counts["feedback_malformed"]
-        counts["contexts_misplaced"], counts["feedback_misplaced"] = self.misplaced
-        counts["pending"] = counts["decided"] - counts["matched"] - counts["expired"] - counts["unmatched"]
-        for offset in evidence.dead_letters_again():
-            self.books.fault(f"{topics.dead_letter} at offset {offset}: a second dead letter of the same record")
-        return self._finding(Ledger(**counts))
-
-    def _finding(self, audited: Ledger) -> Finding:
-        books = self.books
-        return Finding(
-            self.partition,
-            books.last.ledger,
-            audited,
-            tuple(books.faults),
-            self.behind[CONTEXTS],
-            self.behind[FEEDBACK],
-            foreign=tuple(books.foreign),
-            foreign_count=books.foreign_count,
-            latencies=_sketch(books.evidence.latencies_ms()),
+    def gone(self) -> tuple[str, ...]:
+        """Topics that begin after the first record that the ledger counts, with the remedy."""
+        topics = self._topics
+        needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
+        if self._broker.beginnings([self._journal])[self._journal] == 0:
+            _, first = next(read_journal(self._broker, self._journal), (None, None))
+            if first is not None:
+                needed |= {topics.contexts: first.contexts[0], topics.feedback: first.feedback[0]}
+        beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
+        return tuple(
+            f"{tp.topic}/{tp.partition} begins at offset {beginning}, and the ledger is counted from offset "
+            f"{needed[tp.topic]} on: earlier records are deleted; set its retention.ms to -1 for pipelines that are "
+            "to be verified"
+            for tp, beginning in beginnings.items()
+            if beginning > needed[tp.topic]
         )
+
+    def run(self) -> Finding:
+        """The finding, up to the step that is now the last one."""
+        if (end := last_step(self._broker, self._journal)) is not None:
+            self._end = end.number
+        for record, step in read_journal(self._broker, self._journal):
+            place = place_of(record)
+            if self._oracle is None:
+                if step.settings is None or step.number != 1:
+                    raise JournalError(
+                        f"{place}: expected step 1 with the task's settings; got step {step.number}: the first record "
+                        "of the journal is gone, and nothing can be audited"
+                    )
+                self._oracle = self._begin(step.settings)
+            elif step.number <= self._end and step.settings is not None:
+                self._change_settings(self._oracle, step, step.settings, place)
+            if step.number <= self._end:
+                self._apply(self._oracle, step, place)
+        for topic, output in self._outputs.items():
+            self._check_rest(topic, output.rest())
+        feedback = self._feedback.take(inf)
+        self._check_journal_is_whole()
+        self._check_ticks({tick_step(record) or 0 for record in feedback})
+        return Finding(
+            self._partition,
+            self._last.ledger,
+            Ledger() if self._oracle is None else self._oracle.ledger(),
+            tuple(self._faults),
+            len(self._contexts.take(inf)),
+            sum(not is_tick(record) for record in feedback),
+            foreign=tuple(self._foreign),
+            foreign_count=self._foreign_count,
+            latencies=self._latencies,
+        )
+
+    def _begin(self, settings: TaskSettings) -> Oracle:
+        self._log, self._encoder = settings.log_reading, settings.feature_encoder()
+        self._shared = settings.make_learner() if settings.model == "shared" else None
+        self._needs_label = registered()[settings.learner].needs_label
+        return Oracle(settings)
+
+    def _change_settings(self, oracle: Oracle, step: JournalStep, settings: TaskSettings, place: str) -> None:
+        try:
+            resolve(stored_settings(oracle.settings), settings, change=True, place="the journal before")
+        except SettingsDifferError as error:
+            self._fault(f"{place}: {error}")
+        self._settings_from = step.number
+        oracle.change_settings(settings)
+
+    def _apply(self, oracle: Oracle, step: JournalStep, place: str) -> None:
+        """Apply a step's records, and compare its outputs."""
+        last, self._last = self._last, step
+        follows = last.number == 0 or (step.contexts[0], step.feedback[0]) == (last.contexts[1], last.feedback[1])
+        if step.number != last.number + 1 or not follows:
+            self._fault(f"{place}: step {step.number} does not follow on {last.number}")
+        if step.settings_from != self._settings_from:
+            self._fault(
+                f"{place}: expected the settings of step {self._settings_from}; got those of step {step.settings_from}"
+            )
+        predictions = self._predictions(step, last)
+        date: list[int] = []
+        for record in self._records_of(step):
+            if record.topic == self._topics.contexts:
+                self._apply_context(oracle, record, predictions, date)
+            else:
+                self._apply_feedback(oracle, record)
+        if oracle.settings.dated_by == "tick" and any(isinstance(event, Decided) for event in oracle.events):
+            oracle.undated[step.number] = date
+        for offset, (record, _) in predictions.items():
+            self._fault(f"{place_of(record)}: step {step.number} has decided no context at offset {offset}")
+        self._compare_outputs(oracle, step, last)
+        if not self._differs and (expected := oracle.ledger()) != step.ledger:
+            self._differs = True
+            self._fault(f"{place}: step {step.number} expected {differing(expected, step.ledger)}")
+        self._observe(step, oracle)
+        oracle.events.clear()
+
+    def _records_of(self, step: JournalStep) -> list[Record]:
+        """The inputs of a step in their order: append time, contexts first, offset.
+
+        Where the clock of an input steps back, its records have the largest time before them in the step.
+        """
+        placed = []
+        for of_input, source, (first, end) in (
+            (0, self._contexts, step.contexts),
+            (1, self._feedback, step.feedback),
+        ):
+            order_ms = 0
+            for record in source.take(end):
+                if record.offset >= first:
+                    order_ms = max(order_ms, record.append_ms)
+                    placed.append((order_ms, of_input, record.offset, record))
+        return [record for *_, record in sorted(placed, key=itemgetter(0, 1, 2))]
+
+    def _apply_context(
+        self, oracle: Oracle, record: Record, predictions: dict[int, tuple[Record, Prediction]], date: list[int]
+    ) -> None:
+        settings = oracle.settings
+        context: Context | None
+        try:
+            context = codec.decode_context(record, settings.n_features, self._log, self._encoder)
+        except MalformedError:
+            context = None
+        if context and isinstance(self._shared, KernelLearner) and room_error(self._shared, context.x):
+            context = None
+        self._count_misplaced(oracle, record, context and context.id)
+        if context is None:
+            oracle.malformed(record, "context")
+            return
+        published, prediction = predictions.pop(record.offset, (None, None))
+        is_aside = prediction is not None and _is_aside(settings, context, prediction.decision.action)
+        if wrong := oracle.context(context, record, prediction, date, is_aside=is_aside):
+            self._fault(f"{place_of(record)}: {wrong}")
+        elif published is not None and prediction is not None:
+            self._latencies.add(published.append_ms - record.append_ms)
+            self._check_played(oracle, context.logged, prediction, place_of(published))
+
+    def _check_played(self, oracle: Oracle, logged: Logged | None, prediction: Prediction, place: str) -> None:
+        """Compare a decision with the log's, and count a propensity below the minimum."""
+        settings, target = oracle.settings, prediction.target
+        if (logged is None) is not (target is None):
+            self._fault(f"{place}: target {target}; the log's decision is {logged}")
+        if logged is None:
+            return
+        least = settings.propensity_min if settings.play == "match" else settings.learned_propensity_min
+        oracle.counts["propensities_floored"] += logged.propensity is not None and logged.propensity < least
+        own, played = prediction.decision, logged if settings.play == "logged" else target
+        propensity = None if isnan(own.propensity) else own.propensity
+        if played is not None and (own.action, propensity) != tuple(played):
+            self._fault(f"{place}: action {own.action} with propensity {propensity}; expected {played}")
+
+    def _apply_feedback(self, oracle: Oracle, record: Record) -> None:
+        oracle.pass_time(record.append_ms)
+        if is_tick(record):
+            oracle.tick(tick_step(record) or 0, record.append_ms)
+            return
+        try:
+            feedback = codec.decode_feedback(record, oracle.settings.n_classes, needs_label=self._needs_label)
+        except MalformedError:
+            self._count_misplaced(oracle, record, None)
+            oracle.malformed(record, "feedback")
+        else:
+            self._count_misplaced(oracle, record, feedback.id)
+            oracle.feedback(feedback, record)
+
+    def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
+        """Count a record whose key, or id if it has no key, belongs to another partition."""
+        partitions = self._last.partitions
+        key = record.key if record.key is not None or event_id is None else event_id.encode()
+        if partitions > 1 and key is not None and partition_for(key, partitions) != self._partition:
+            name = "contexts" if record.topic == self._topics.contexts else "feedback"
+            oracle.counts[f"{name}_misplaced"] += 1
+
+    def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
+        """The predictions of a step, by the offsets of their contexts.
+
+        With a shared model the journal has their number and their digest: further ones are of other programs.
+        """
+        topic, log = self._topics.predictions, step.log
+        records = self._outputs[topic].take(step.number, step.ledger.decided - last.ledger.decided)
+        if log is not None:
+            of_others = [record for record in records if codec.step_of(record) != step.number]
+            records = [record for record in records if codec.step_of(record) == step.number]
+            for record in (*of_others, *records[log.predictions :]):
+                self._pass_over(record, "no step has made it, by the journal")
+            del records[log.predictions :]
+            if predictions_digest(record.value or b"" for record in records) != log.sha256:
+                self._fault(f"step {step.number}: {topic}/{self._partition} has other predictions than its journal")
+        predictions: dict[int, tuple[Record, Prediction]] = {}
+        for record, (prediction, offset) in self._decoded(records, codec.decode_prediction):
+            if offset in predictions:
+                self._fault(f"{place_of(record)}: a second prediction of context offset {offset}")
+            predictions[offset] = record, prediction
+        return predictions
+
+    def _compare_outputs(self, oracle: Oracle, step: JournalStep, last: JournalStep) -> None:
+        """Compare a step's examples and dead letters with the expected ones, and its drift alarms with the journal."""
+        topics = self._topics
+        examples, letters = (
+            self._outputs[topic].take(
+                step.number, sum(getattr(step.ledger, n) - getattr(last.ledger, n) for n in names)
+            )
+            for topic, names in ((topics.examples, SETTLED_COUNTS), (topics.dead_letter, LETTER_COUNTS))
+        )
+        settled = [
+            (record, Settled._make((*example[:-1], offset)), example.drift is not None)
+            for record, (example, offset) in self._decoded(examples, codec.decode_example)
+        ]
+        of_inputs = [
+            (record, Letter(*found[:4]))
+            for record, found in self._decoded(letters, decode_dead_letter)
+            if found[0] in (topics.contexts, topics.feedback)
+        ]
+        expected = oracle.events
+        self._compare(topics.examples, step, Settled, expected, [(record, found) for record, found, _ in settled])
+        self._compare(topics.dead_letter, step, Letter, expected, of_inputs)
+        raised, told = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
+        if raised < 0 or told > raised or (told < raised and last.number):  # the first step has those of an import
+            self._fault(f"step {step.number}: {raised} drift alarms by its journal; {told} of its examples have one")
+
+    def _compare(
+        self,
+        topic: str,
+        step: JournalStep,
+        kind: type,
+        events: Sequence[Event],
+        published: Sequence[tuple[Record, Any]],
+    ) -> None:
+        """Report the first difference between the expected and the published records of a step."""
+        expected = [event for event in events if isinstance(event, kind)]
+        for wanted, got in zip_longest(expected, published):
+            record, found = got or (None, None)
+            if wanted != found:
+                place = f"{topic}/{self._partition}" if record is None else place_of(record)
+                one, other = str(wanted or "nothing"), str(found or "nothing")
+                difference = f"{one}; got {other}" if one != other else differing(wanted, found)
+                self._fault(f"{place}, step {step.number}: expected {difference}")
+                return
+
+    def _check_rest(self, topic: str, records: Iterable[Record]) -> None:
+        """Report records of an output that belong to no step."""
+        topics = self._topics
+        if topic == topics.predictions and self._last.log is not None:
+            for record in records:
+                self._pass_over(record, "no step has made it, by the journal")
+            return
+        decoders = {topics.predictions: codec.decode_prediction, topics.examples: codec.decode_example}
+        for record, found in self._decoded(records, decoders.get(topic, decode_dead_letter)):
+            if topic != topics.dead_letter or found[0] in (topics.contexts, topics.feedback):
+                self._fault(f"{place_of(record)}: no step has published it")
+
+    def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
+        """Records with their contents; those that cannot be read are reported."""
+        for record in records:
+            try:
+                yield record, decode(record)
+            except MalformedError as error:
+                if codec.step_of(record) == 0:  # no step of a learner claims it
+                    self._pass_over(record, str(error))
+                else:
+                    self._fault(f"{place_of(record)} cannot be read: {error}")
 
     def _records(self, topic: str, open_ms: int = 0) -> Iterator[Record]:
-        self.progress(topic)
-        tp = TopicPartition(topic, self.partition)
-        for number, record in enumerate(read_partition(self.broker, tp, open_ms=open_ms), start=1):
+        self._progress(topic)
+        tp = TopicPartition(topic, self._partition)
+        for number, record in enumerate(read_partition(self._broker, tp, open_ms=open_ms), start=1):
             yield record
             if number % PROGRESS_RECORDS == 0:
-                self.progress(f"{topic}: {number:,} records")
+                self._progress(f"{topic}: {number:,} records")
 
-    def _published(self, topic: str) -> Iterator[tuple[Record, int]]:
-        """What the steps up to the last one read have published: the learner may go on meanwhile."""
+    def _published(self, topic: str) -> Iterator[Record]:
+        """Records of the audited steps in an output."""
         for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
             if step is None:
-                self.books.is_foreign(f"{topic}/{self.partition} offset {record.offset}", "it names no step")
+                self._pass_over(record, "it names no step")
                 continue
-            self.latest_step = max(self.latest_step, step)
-            if self.books.settings is None or step <= self.books.last.number:
-                yield record, step
-
-    def _predictions(self) -> Iterator[PredictionSeen]:
-        for record, step in self._made(self.topics.predictions):
-            try:
-                prediction, context_offset = codec.decode_prediction(record)
-            except MalformedError as error:
-                self._cannot_read("prediction", record, step, error)
-                continue
-            action, _, propensity, *_ = prediction.decision
-            yield PredictionSeen(
-                prediction.id, record.offset, step, context_offset, action, propensity, record.append_ms,
-                prediction.target,
-            )  # fmt: skip
-
-    def _made(self, topic: str) -> Iterator[tuple[Record, int]]:
-        """Of the published predictions those that steps made, where the journal tells which."""
-        books = self.books
-        if books.made is None:
-            return self._published(topic)
-        return books.made.tell_apart(
-            self._published(topic),
-            lambda record: books.is_foreign(place_of(record), "no step has made it, by the journal"),
-            lambda step: books.fault(f"step {step} has made other predictions, by its journal, than stand in {topic}"),
-        )
-
-    def _contexts(self, settings: TaskSettings) -> Iterator[tuple[int, int, str | None, Logged | None]]:
-        log, encoder = settings.log_reading, settings.feature_encoder()
-        shared = settings.make_learner() if settings.model == "shared" else None
-        for record in self._applied(CONTEXTS, self.topics.contexts, self.books.last.contexts[1]):
-            event_id: str | None
-            try:
-                event_id, x, logged = codec.decode_context(record, settings.n_features, log, encoder)
-            except MalformedError:
-                event_id, logged = None, None
-            else:
-                if isinstance(shared, KernelLearner) and room_error(shared, x):
-                    event_id, logged = None, None
-            self._look_at_place(record, CONTEXTS, event_id)
-            yield record.offset, record.append_ms, event_id, logged
-
-    def _feedback(self, settings: TaskSettings) -> Iterator[tuple[int, int, Feedback | int | None]]:
-        n_classes, needs_label = settings.n_classes, registered()[settings.learner].needs_label
-        for record in self._applied(FEEDBACK, self.topics.feedback, self.books.last.feedback[1]):
-            event: Feedback | int | None
-            if is_tick(record):
-                event = tick_step(record) or 0
-            else:
-                try:
-                    event = codec.decode_feedback(record, n_classes, needs_label=needs_label)
-                except MalformedError:
-                    event = None
-                self._look_at_place(record, FEEDBACK, None if event is None else event.id)
-            yield record.offset, record.append_ms, event
-
-    def _look_at_place(self, record: Record, of_input: int, event_id: str | None) -> None:
-        """Count a record whose key, or id where it has none, belongs to another partition."""
-        partitions = self.books.last.partitions
-        key = record.key if record.key is not None or event_id is None else event_id.encode()
-        if partitions > 1 and key is not None and partition_for(key, partitions) != self.partition:
-            self.misplaced[of_input] += 1
-
-    def _applied(self, of_input: int, topic: str, end: int) -> Iterator[Record]:
-        for record in self._records(topic):
-            if record.offset < end:
+            self._published_by = max(self._published_by, step)
+            if step <= self._end:
                 yield record
-            elif of_input == FEEDBACK and is_tick(record):
-                self.ticks_behind.add(tick_step(record) or 0)
-            else:
-                self.behind[of_input] += 1
-
-    def _examples(self) -> Iterator[tuple[int, int, Example, int | None]]:
-        for record, step in self._published(self.topics.examples):
-            try:
-                example, feedback_offset = codec.decode_example(record)
-            except MalformedError as error:
-                self._cannot_read("example", record, step, error)
-            else:
-                if example.drift is not None:
-                    self.books.told_alarms[step] += 1
-                yield record.offset, step, example, feedback_offset
-
-    def _dead_letters(self) -> Iterator[tuple[int, int, int, str, int]]:
-        inputs = {self.topics.contexts: CONTEXTS, self.topics.feedback: FEEDBACK}
-        for record, step in self._published(self.topics.dead_letter):
-            try:
-                topic, partition, offset, kind, *_ = decode_dead_letter(record)
-            except MalformedError as error:
-                self._cannot_read("dead letter", record, step, error)
-                continue
-            if topic not in inputs:
-                continue  # of another program
-            if partition != self.partition:
-                self.books.fault(f"dead letter at offset {record.offset} is of {topic}/{partition}, another partition")
-                continue
-            yield record.offset, inputs[topic], offset, kind, step
-
-    def _cannot_read(self, kind: str, record: Record, step: int, error: MalformedError) -> None:
-        """Take note of a record that says of no step that it wrote it, or of one that a step wrote so."""
-        if step == 0:
-            self.books.is_foreign(f"{record.topic}/{self.partition} offset {record.offset}", str(error))
-        else:
-            self.books.fault(f"{kind} at offset {record.offset} cannot be read: {error}")
 
     def _check_journal_is_whole(self) -> None:
-        """See that what has been published is in the journal, which may have gone on since it was read."""
-        if self.latest_step <= self.books.last.number:
-            return
-        again = _Books()
-        _read_journal(self.broker, TopicPartition(self.topics.journal, self.partition), again)
-        again.evidence.close()
-        if again.last.number < self.latest_step:
-            self.books.fault(
-                f"step {self.latest_step} has published, and the journal ends with step {again.last.number}"
-            )
+        """Check that the journal has the last step that has published; it may have grown since it was read."""
+        if self._published_by > self._end:
+            entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
+            last = max((step.number for _, step in entries), default=0)
+            if last < self._published_by:
+                self._fault(f"step {self._published_by} has published, and the journal ends with step {last}")
 
-    def _check_ticks(self) -> None:
-        """See that each step with decisions has a tick, up to the last that is found: without one none expires."""
-        evidence = self.books.evidence
-        newest = max(evidence.latest_dated, *self.ticks_behind, 0)
-        for step in evidence.undated():
-            if step < newest and step not in self.ticks_behind:
-                self.books.fault(f"step {step} has decided, and {self.topics.feedback} has no tick of it")
+    def _check_ticks(self, behind: set[int]) -> None:
+        """Check that each step with decisions has a tick, up to the last that has one: without it none expires."""
+        if self._oracle is not None:
+            newest = max(self._oracle.dated_step, *behind, 0)
+            for step in self._oracle.undated:
+                if step < newest and step not in behind:
+                    self._fault(f"step {step} has decided, and {self._topics.feedback} has no tick of it")
 
-    def _check_alarms(self) -> None:
-        """See that as many examples tell of a drift alarm as their step has counted."""
-        books = self.books
-        for step in sorted(books.alarms.keys() | books.told_alarms.keys()):
-            least, most = books.alarms.get(step, (0, 0))
-            if not least <= books.told_alarms[step] <= most:
-                books.fault(
-                    f"step {step} raised {most} drift alarms by its journal; {books.told_alarms[step]} of its examples "
-                    "tell of one"
-                )
+    def _fault(self, message: str) -> None:
+        if len(self._faults) < FAULTS_SHOWN_MAX:
+            self._faults.append(message)
 
-    def _unreadable(self, of_input: int, name: str) -> int:
-        count = 0
-        for offset, dead_letter in self.books.evidence.unreadable(of_input):
-            count += 1
-            if dead_letter != DEAD_LETTER_MALFORMED:
-                self.books.fault(f"{name} at offset {offset} is malformed and has no dead letter")
-        return count
+    def _pass_over(self, record: Record, reason: str) -> None:
+        """Count a record that no learner has written."""
+        self._foreign_count += 1
+        if len(self._foreign) < FAULTS_SHOWN_MAX:
+            self._foreign.append(f"{place_of(record)} is not of a learner: {reason}")
+
+
+def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:
+    """Whether the log has no bit for the decided action."""
+    logged, least = context.logged, settings.propensity_min
+    if settings.play != "match" or logged is None:
+        return False
+    is_taken = least == 0.0 or uniform(settings.seed, Purpose.LOG, context.id) * (logged.propensity or 0.0) < least
+    return action != logged.action or not is_taken

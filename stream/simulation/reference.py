@@ -1,0 +1,116 @@
+"""Reference learners: the oracle of the audit tells them what is decided and settled, in its order.
+
+An own model is a learner that must decide the same. For a shared model the entries are collected that a task must
+write to the log.
+"""
+
+from math import nan
+
+from stream.journal.format import JournalStep
+from stream.learners.base import KernelLearner
+from stream.randomness.draws import Purpose, uniform
+from stream.simulation.outside import label_of
+from stream.task.settings import TaskSettings
+from stream.verifying.oracle import Corrected, Decided, Event, Settled
+from stream.wire.events import Decision, Features, Logged, Outcome
+from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry
+
+WEIGHING = ("banditron", "soba-diag")
+"""Of the learners here, those that weigh a bit by the propensity."""
+
+
+def can_play(task: TaskSettings, logged: Logged | None) -> bool:
+    """Whether a context has all that the task needs of its log."""
+    if task.play == "own" or logged is None:
+        return task.play == "own"
+    return logged.propensity is not None or (task.play == "logged" and task.learner not in WEIGHING)
+
+
+class OwnReference:
+    """A learner that must decide as the task did."""
+
+    def __init__(self, task: TaskSettings) -> None:
+        self.learner = task.make_learner()
+        self.updates = 0
+        self.task = task
+        self._open: dict[str, tuple[Features, Decision]] = {}
+
+    def apply(self, event: Event) -> bool:
+        """Decide or learn; false if the published decision differs."""
+        if isinstance(event, Decided):
+            decision, is_same = self.decide(event)
+            self._open[event.context.id] = event.context.x, decision
+            return is_same
+        if isinstance(event, Settled | Corrected):
+            x, decision = self._open[event.id]
+            v = uniform(self.task.seed, Purpose.UPDATE, event.id) if self.learner.randomised_update else 0.0
+            if isinstance(event, Settled) and event.reward is not None:
+                self.settle(x, decision, event.reward, v, label_of(event.id) if event.outcome is MATCHED else None)
+            elif isinstance(event, Corrected) and self.task.late == "correct":
+                self.correct(x, decision, event.reward, v)
+        return True
+
+    def decide(self, decided: Decided) -> tuple[Decision, bool]:
+        """The decision to learn from, and whether the published one is the same."""
+        task, (event_id, x, logged), prediction = self.task, decided.context, decided.prediction
+        own = mine = taught = self.learner.predict(x, uniform(task.seed, Purpose.ACTION, event_id))
+        target = None if task.play == "own" else (own.action, own.propensity)
+        if task.play == "logged" and logged is not None:
+            known = logged.propensity
+            mine = self.learner.as_played(x, own, logged.action, nan if known is None else known)
+            least = task.propensity_min if task.learner in WEIGHING else 0.0
+            taught = mine._replace(propensity=1.0 if known is None else max(known, least))
+        if not decided.is_aside:
+            self.learner.observe(x, taught)
+        version = self.updates
+        is_same = plain(mine) == plain(prediction.decision) and prediction.target == target
+        return taught, is_same and prediction.model_version == version
+
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> None:
+        """Learn from a bit."""
+        self.updates += self.learner.update(x, decision, reward, v, label)
+
+    def correct(self, x: Features, decision: Decision, reward: int, v: float) -> None:
+        """Replace the assumed bit, 0, by the real one."""
+        self.updates += self.learner.retract(x, decision, 0, reward, v)
+
+    def differs(self, step: JournalStep) -> bool:
+        """Whether a step's journal has other numbers of updates or drift alarms."""
+        return (self.updates, int(self.learner.alarms.sum())) != (step.updates, step.alarms)
+
+
+MATCHED = Outcome.MATCHED
+
+
+class SharedReference(OwnReference):
+    """Collects the entries of one task for the log; `shared_model` checks its decisions by their versions."""
+
+    def __init__(self, task: TaskSettings) -> None:
+        super().__init__(task)
+        assert isinstance(self.learner, KernelLearner)
+        self._observes = bool(self.learner.observed)
+        self.entries: list[Entry] = []
+
+    def decide(self, decided: Decided) -> tuple[Decision, bool]:
+        """The published decision."""
+        decision = decided.prediction.decision
+        if self._observes:
+            self.entries.append(Entry(DECIDED, decided.context.x, decision))
+        return decision, True
+
+    def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> None:
+        """Collect a bit."""
+        self.entries.append(Entry(SETTLED, x, decision, reward, NO_BIT, v, NO_LABEL if label is None else label))
+
+    def correct(self, x: Features, decision: Decision, reward: int, v: float) -> None:
+        """Collect a correction."""
+        self.entries.append(Entry(CORRECTED, x, decision, reward, 0, v))
+
+    def differs(self, step: JournalStep) -> bool:
+        """Never: `shared_model` compares versions with the log."""
+        return False
+
+
+def plain(decision: Decision) -> tuple[object, ...]:
+    """A decision as values that can be compared, but for what the learner itself logs."""
+    return decision.action, decision.greedy, repr(decision.propensity), decision.scores.tolist()

@@ -1,0 +1,280 @@
+"""The expected outcome of every record: the rules of the join again, in plain code.
+
+`onebit verify` and the simulation compare the learner with it. It shares nothing with `stream.task.join` but the names
+of states and inputs. Its entries have the limits of the join, so its memory does not grow with the topics.
+"""
+
+from collections import Counter, OrderedDict
+from typing import Any, NamedTuple
+
+from stream.task.join_table import Input, State
+from stream.task.settings import TaskSettings
+from stream.wire.dead_letters import DEAD_LETTER_MALFORMED, DEAD_LETTER_MISMATCHED, DEAD_LETTER_ORPHAN
+from stream.wire.events import Context, Feedback, Outcome, Prediction
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
+
+
+class Decided(NamedTuple):
+    """A context with its decision."""
+
+    context: Context
+    offset: int
+    prediction: Prediction
+    is_aside: bool  # the log has no bit for this action
+
+
+class Settled(NamedTuple):
+    """An expected example; whether its bit set off a drift detector is not expected."""
+
+    id: str
+    outcome: Outcome
+    action: int
+    propensity: float
+    reward: int | None
+    delay_ms: int | None
+    settled_at_ms: int
+    feedback_offset: int | None
+
+    def __str__(self) -> str:
+        return f"{self.outcome} {self.id!r}"
+
+
+class Corrected(NamedTuple):
+    """The first late feedback for an expired decision."""
+
+    id: str
+    reward: int
+
+
+class Letter(NamedTuple):
+    """An expected dead letter."""
+
+    topic: str  # of the record that it holds
+    partition: int
+    offset: int
+    kind: str
+
+    def __str__(self) -> str:
+        return f"a dead letter ({self.kind}) of {self.topic}/{self.partition} offset {self.offset}"
+
+
+Event = Decided | Settled | Corrected | Letter
+
+
+class _Pending(NamedTuple):
+    id: str
+    action: int
+    propensity: float
+    date: list[int]  # empty until the step's tick; shared by the decisions of a step
+
+
+class _Orphan(NamedTuple):
+    feedback: Feedback
+    place: TopicPartition
+    offset: int
+    append_ms: int
+    kept_ms: int
+
+
+class _Known(NamedTuple):
+    """A settled decision that is not forgotten yet."""
+
+    state: State
+    reward: int | None
+    action: int
+    settled_ms: int
+    is_corrected: bool = False
+
+
+class Oracle:
+    """Takes each record in the order of the journal; `events` then has the expected outcome, until it is cleared."""
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self.settings = settings
+        self.events: list[Event] = []
+        self.counts: Counter[str] = Counter()  # by the names of the ledger, and overflows
+        self.rows: Counter[tuple[State, Input]] = Counter()  # rows of the join's table that occurred
+        self.undated: dict[int, list[int]] = {}  # dates of steps whose ticks were not applied yet
+        self.dated_step = 0  # the last step whose tick was applied
+        self._stream_ms = 0
+        self._dated_ms = 0
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    def change_settings(self, settings: TaskSettings) -> None:
+        """Use other limits and policies, and settle what is due by them."""
+        self.settings = settings
+        self._settle_due()
+        for held, limit, end in (
+            (self._pending, settings.join.pending_max, self._expire_oldest),
+            (self._orphans, settings.join.orphans_max, self._drop_oldest),
+            (self._known, settings.join.retained_max, self._forget_oldest),
+        ):
+            while len(held) > limit:
+                end()
+
+    def ledger(self) -> Ledger:
+        """The expected counts."""
+        levels = {"pending": len(self._pending), "orphans_waiting": len(self._orphans)}
+        return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
+
+    def malformed(self, record: Record, name: str) -> None:
+        """Apply a record of the contexts ("context") or the feedback ("feedback") that cannot be read."""
+        self.counts["contexts" if name == "context" else name] += 1
+        self.counts[f"{name}_malformed"] += 1
+        self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MALFORMED)
+
+    def context(
+        self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
+    ) -> str:
+        """Apply a context, and return what is wrong with its prediction, or nothing.
+
+        Args:
+            context: the context.
+            record: that holds it.
+            prediction: that names its offset; None: there is none.
+            date: of the decisions of the step.
+            is_aside: whether the log has no bit for the decided action.
+        """
+        event_id, state = context.id, self._state(context.id)
+        self.counts["contexts"] += 1
+        if state not in (State.UNSEEN, State.ORPHAN):
+            self.rows[state, Input.CONTEXT] += 1
+            self.counts["context_duplicates"] += 1
+            return f"{event_id!r} is {state.name.lower()}, and is decided again" if prediction else ""
+        if prediction is None:
+            return f"{event_id!r} has no prediction"
+        if prediction.id != event_id:
+            return f"the prediction of {event_id!r} is of {prediction.id!r}"
+        self.counts["decided"] += 1
+        self.events.append(Decided(context, record.offset, prediction, is_aside))
+        if self.settings.dated_by == "context":
+            self._dated_ms = max(self._dated_ms, record.append_ms)
+            date = [self._dated_ms]
+        action, _, propensity, *_ = prediction.decision
+        pending, orphan = _Pending(event_id, action, propensity, date), self._orphans.pop(event_id, None)
+        is_match = orphan is not None and orphan.feedback.action in (None, action)
+        if is_aside:
+            self.rows[state, Input.ASIDE] += 1
+            self.counts["feedback_unmatched"] += orphan is not None
+            self._settle(pending, Outcome.UNMATCHED, None, None, None if orphan is None else orphan.offset)
+            return ""
+        self.rows[state, Input.CONTEXT if orphan is None or is_match else Input.CONTEXT_MISMATCH] += 1
+        if orphan is not None and is_match:
+            self._match(pending, orphan.feedback, orphan.append_ms, orphan.offset)
+            return ""
+        if orphan is not None:
+            self.counts["mismatched"] += 1
+            self._write_off(*orphan.place, orphan.offset, DEAD_LETTER_MISMATCHED)
+        self._pending[event_id] = pending
+        if len(self._pending) > self.settings.join.pending_max:
+            self.counts["overflow of pending"] += 1
+            self._expire_oldest()
+        return ""
+
+    def feedback(self, feedback: Feedback, record: Record) -> None:
+        """Apply feedback, when stream time has passed to its append time."""
+        event_id, state = feedback.id, self._state(feedback.id)
+        pending, known = self._pending.get(event_id), self._known.get(event_id)
+        decision = pending or known
+        is_mismatch = decision is not None and feedback.action not in (None, decision.action)
+        self.rows[state, Input.MISMATCH if is_mismatch else Input.FEEDBACK] += 1
+        self.counts["feedback"] += 1
+        if state is State.UNMATCHED:
+            self.counts["feedback_unmatched"] += 1
+        elif is_mismatch:
+            self.counts["mismatched"] += 1
+            self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MISMATCHED)
+        elif pending is not None:
+            del self._pending[event_id]
+            self._match(pending, feedback, record.append_ms, record.offset)
+        elif known is not None and state is State.EXPIRED:
+            self.counts["late"] += 1
+            if not known.is_corrected:
+                self.events.append(Corrected(event_id, feedback.reward))
+                self._known[event_id] = known._replace(is_corrected=True)
+        elif state is State.UNSEEN:
+            place = TopicPartition(record.topic, record.partition)
+            self._orphans[event_id] = _Orphan(feedback, place, record.offset, record.append_ms, self._stream_ms)
+            if len(self._orphans) > self.settings.join.orphans_max:
+                self.counts["overflow of orphans"] += 1
+                self._drop_oldest()
+        else:
+            first = self._orphans[event_id].feedback.reward if known is None else known.reward
+            self.counts["feedback_duplicates"] += 1
+            self.counts["conflicts"] += first != feedback.reward
+
+    def tick(self, step: int, append_ms: int) -> None:
+        """Date the decisions of a step, not before those that have a date."""
+        date = self.undated.pop(step, None)
+        if date is not None:
+            self._dated_ms = max(self._dated_ms, append_ms)
+            date.append(self._dated_ms)
+            self.dated_step = max(self.dated_step, step)
+
+    def pass_time(self, stream_ms: int) -> None:
+        """Advance stream time, and settle what is due; an earlier time changes nothing."""
+        if stream_ms > self._stream_ms:
+            self._stream_ms = stream_ms
+            self._settle_due()
+
+    def _settle_due(self) -> None:
+        now_ms, limits = self._stream_ms, self.settings.join
+        while self._pending:
+            date = next(iter(self._pending.values())).date
+            if not date or date[0] + limits.window_ms >= now_ms:
+                break
+            self.rows[State.PENDING, Input.DEADLINE] += 1
+            self._expire_oldest()
+        while self._orphans and next(iter(self._orphans.values())).kept_ms + limits.orphan_ms < now_ms:
+            self.rows[State.ORPHAN, Input.DEADLINE] += 1
+            self._drop_oldest()
+        while self._known and (oldest := next(iter(self._known.values()))).settled_ms + limits.retain_ms < now_ms:
+            self.rows[oldest.state, Input.DEADLINE] += 1
+            self._forget_oldest()
+
+    def _state(self, event_id: str) -> State:
+        if event_id in self._pending:
+            return State.PENDING
+        known = self._known.get(event_id)
+        if known is not None:
+            return known.state
+        return State.ORPHAN if event_id in self._orphans else State.UNSEEN
+
+    def _match(self, pending: _Pending, feedback: Feedback, append_ms: int, offset: int) -> None:
+        delay_ms = max(0, append_ms - pending.date[0]) if pending.date else 0
+        self._settle(pending, Outcome.MATCHED, feedback.reward, delay_ms, offset)
+
+    def _expire_oldest(self) -> None:
+        assumed = 0 if self.settings.on_expiry == "negative" else None
+        self._settle(self._pending.popitem(last=False)[1], Outcome.EXPIRED, assumed, None, None)
+
+    def _settle(
+        self, pending: _Pending, outcome: Outcome, reward: int | None, delay_ms: int | None, offset: int | None
+    ) -> None:
+        event_id, action, propensity, _ = pending
+        self.counts[outcome] += 1
+        self.events.append(Settled(event_id, outcome, action, propensity, reward, delay_ms, self._stream_ms, offset))
+        self._known[event_id] = _Known(State[outcome.name], reward, action, self._stream_ms)
+        if len(self._known) > self.settings.join.retained_max:
+            self.counts["overflow of retained"] += 1
+            self._forget_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, orphan = self._orphans.popitem(last=False)
+        self.counts["orphans_dropped"] += 1
+        self._write_off(*orphan.place, orphan.offset, DEAD_LETTER_ORPHAN)
+
+    def _forget_oldest(self) -> None:
+        self._known.popitem(last=False)
+
+    def _write_off(self, topic: str, partition: int, offset: int, kind: str) -> None:
+        self.events.append(Letter(topic, partition, offset, kind))
+
+
+def differing(expected: Any, got: Any) -> str:
+    """The fields in which two named tuples of one type differ, for messages."""
+    pairs = zip(expected._fields, expected, got, strict=True)
+    return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)

@@ -1,0 +1,189 @@
+"""The oracle of the audit at the edge of each rule: one millisecond, one entry or one action decides."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream.task.join import JoinSettings
+from stream.verifying.oracle import Corrected, Decided, Letter, Oracle, Settled
+from stream.wire.events import Context, Decision, Features, Feedback, Outcome, Prediction
+from stream.wire.records import Record
+from tests.pipeline import TOPICS, small_task
+
+LIMITS = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000)
+X = Features(np.zeros(1, np.int32), np.ones(1))
+
+Line = tuple[Any, ...]
+"""An input: `("context", id, at_ms)`, with an action or "aside"; `("feedback", id, at_ms)`, with reward and action;
+`("tick", step, at_ms)`; `("limits", settings of the join)`. Each context is a step, from 1 on; feedback passes time.
+"""
+
+
+def prediction(event_id: str, action: int) -> Prediction:
+    return Prediction(event_id, Decision(action, action, 0.5, np.zeros(3)), 0)
+
+
+def played(*lines: Line, **changes: Any) -> Oracle:
+    """The oracle after these inputs."""
+    oracle = Oracle(small_task(**{"join": LIMITS, **changes}))
+    steps = 0
+    for offset, (kind, *line) in enumerate(lines):
+        if kind == "limits":
+            oracle.change_settings(small_task(**{**changes, "join": line[0]}))
+            continue
+        name, at_ms, *more = line
+        topic = TOPICS.contexts if kind == "context" else TOPICS.feedback
+        record = Record(topic, 0, offset, at_ms, None, b"", ())
+        if kind == "context":
+            steps += 1
+            date: list[int] = []
+            made = prediction(name, more[0] if more and more[0] != "aside" else 1)
+            decides = oracle.events
+            before = len(decides)
+            oracle.context(Context(name, X), record, made, date, is_aside="aside" in more)
+            if any(isinstance(event, Decided) for event in decides[before:]):
+                oracle.undated[steps] = date
+        else:
+            oracle.pass_time(at_ms)
+            if kind == "tick":
+                oracle.tick(name, at_ms)
+            else:
+                oracle.feedback(
+                    Feedback(name, more[0] if more else 1, action=more[1] if len(more) > 1 else None), record
+                )
+    return oracle
+
+
+def counts(oracle: Oracle) -> dict[str, int]:
+    """The counts of the ledger that are not 0, but for the records and decisions."""
+    left_out = ("contexts", "feedback", "decided")
+    return {name: n for name, n in oracle.ledger()._asdict().items() if n and name not in left_out}
+
+
+DECIDED: tuple[Line, ...] = (("context", "a", 900), ("tick", 1, 1_000))
+MATCHED: tuple[Line, ...] = (*DECIDED, ("feedback", "a", 1_000))
+ASIDE: tuple[Line, ...] = (("context", "a", 900, "aside"),)
+ONE = JoinSettings(window_ms=1_000, orphan_ms=500, retain_ms=10_000, pending_max=1, orphans_max=1, retained_max=1)
+
+CASES: dict[str, tuple[tuple[Line, ...], dict[str, int]]] = {
+    "feedback before its tick": ((("context", "a", 900), ("feedback", "a", 5_000)), {"matched": 1}),
+    "undated decision waits": ((("context", "a", 900), ("feedback", "b", 9_000)), {"pending": 1, "orphans_waiting": 1}),
+    "feedback at the deadline": ((*DECIDED, ("feedback", "a", 2_000)), {"matched": 1}),
+    "feedback after the deadline": ((*DECIDED, ("feedback", "a", 2_001)), {"expired": 1, "late": 1}),
+    "tick at the deadline": ((*DECIDED, ("tick", 0, 2_000)), {"pending": 1}),
+    "tick after the deadline": ((*DECIDED, ("tick", 0, 2_001)), {"expired": 1}),
+    "tick of no step yet": ((("context", "a", 900), ("tick", 2, 1_000), ("tick", 0, 9_000)), {"pending": 1}),
+    "second tick of a step": ((*DECIDED, ("tick", 1, 1_500), ("feedback", "a", 2_001)), {"expired": 1, "late": 1}),
+    "first decision not dated": (
+        (("context", "a", 900), ("context", "b", 900), ("tick", 2, 1_000), ("tick", 0, 9_000)), {"pending": 2},
+    ),
+    "duplicate context": ((*DECIDED, ("context", "a", 1_100)), {"pending": 1, "context_duplicates": 1}),
+    "duplicate at the end of memory": ((*MATCHED, ("feedback", "a", 11_000)), {"matched": 1, "feedback_duplicates": 1}),
+    "duplicate after the end of memory": ((*MATCHED, ("feedback", "a", 11_001)), {"matched": 1, "orphans_waiting": 1}),
+    "conflict": ((*MATCHED, ("feedback", "a", 1_001, 0)), {"matched": 1, "feedback_duplicates": 1, "conflicts": 1}),
+    "orphan": ((("feedback", "a", 800), *DECIDED), {"matched": 1}),
+    "second orphan in time": (
+        (("feedback", "a", 800), ("feedback", "a", 1_300, 0)),
+        {"orphans_waiting": 1, "feedback_duplicates": 1, "conflicts": 1},
+    ),
+    "second orphan too late": (
+        (("feedback", "a", 800), ("feedback", "a", 1_301)), {"orphans_waiting": 1, "orphans_dropped": 1},
+    ),
+    "orphan of another action": ((("feedback", "a", 800, 1, 2), *DECIDED), {"pending": 1, "mismatched": 1}),
+    "feedback of another action": ((*DECIDED, ("feedback", "a", 1_000, 1, 2)), {"pending": 1, "mismatched": 1}),
+    "duplicate of another action": ((*MATCHED, ("feedback", "a", 1_000, 1, 2)), {"matched": 1, "mismatched": 1}),
+    "late feedback of another action": (
+        (*DECIDED, ("feedback", "a", 2_001, 1, 2)), {"expired": 1, "mismatched": 1},
+    ),
+    "feedback of the decided action": ((*DECIDED, ("feedback", "a", 1_000, 1, 1)), {"matched": 1}),
+    "room for a decision": (
+        (("limits", ONE), *DECIDED, ("context", "b", 1_000), ("feedback", "a", 1_001)),
+        {"pending": 1, "expired": 1, "late": 1},
+    ),
+    "room for an orphan": (
+        (("limits", ONE), ("feedback", "a", 800), ("feedback", "b", 800)), {"orphans_waiting": 1, "orphans_dropped": 1},
+    ),
+    "room for a settled id": (
+        (("limits", ONE), *MATCHED, ("context", "b", 1_000), ("feedback", "b", 1_000), ("feedback", "a", 1_000)),
+        {"matched": 2, "orphans_waiting": 1},
+    ),
+    "shorter window": ((*DECIDED, ("tick", 0, 1_301), ("limits", JoinSettings(window_ms=300))), {"expired": 1}),
+    "less room": (
+        (("context", "a", 900), ("context", "b", 900), ("limits", ONE)), {"pending": 1, "expired": 1},
+    ),
+    "shorter memory": ((*MATCHED, ("tick", 0, 1_011), ("limits", JoinSettings(retain_ms=10)), ("feedback", "a", 1_011)),
+                       {"matched": 1, "orphans_waiting": 1}),
+    "aside": ((*ASIDE, ("tick", 0, 9_000)), {"unmatched": 1}),
+    "aside after an orphan": ((("feedback", "a", 800), *ASIDE), {"unmatched": 1, "feedback_unmatched": 1}),
+    "aside, then feedback of any action": (
+        (*ASIDE, ("feedback", "a", 1_000, 1, 2)), {"unmatched": 1, "feedback_unmatched": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", CASES)
+def test_records_are_counted_by_the_rules(claim: str) -> None:
+    lines, expected = CASES[claim]
+    oracle = played(*lines)
+    assert counts(oracle) == expected
+    assert oracle.ledger().balances
+
+
+def example(outcome: Outcome, *rest: int | None, event_id: str = "a") -> Settled:
+    reward, delay_ms, settled_at_ms, offset = rest
+    return Settled(event_id, outcome, 1, 0.5, reward, delay_ms, settled_at_ms or 0, offset)
+
+
+def outcomes(oracle: Oracle) -> list[Any]:
+    return [event for event in oracle.events if not isinstance(event, Decided)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((*DECIDED, ("feedback", "a", 1_250, 0)), [example(Outcome.MATCHED, 0, 250, 1_250, 2)]),
+        ((*DECIDED, ("feedback", "a", 990)), [example(Outcome.MATCHED, 1, 0, 1_000, 2)]),  # another leader's clock
+        ((("feedback", "a", 800), *DECIDED), [example(Outcome.MATCHED, 1, 0, 800, 0)]),
+        ((*DECIDED, ("tick", 0, 3_000)), [example(Outcome.EXPIRED, None, None, 3_000, None)]),
+        ((("feedback", "a", 800), *ASIDE), [example(Outcome.UNMATCHED, None, None, 800, 0)]),
+        ((("feedback", "a", 800), ("tick", 0, 1_301)), [Letter(TOPICS.feedback, 0, 0, "orphan")]),
+        ((("feedback", "a", 800, 1, 2), *DECIDED), [Letter(TOPICS.feedback, 0, 0, "mismatched")]),
+        (
+            (*DECIDED, ("feedback", "a", 2_001), ("feedback", "a", 2_002, 0)),
+            [example(Outcome.EXPIRED, None, None, 2_001, None), Corrected("a", 1)],
+        ),
+    ],
+)
+def test_outcome_of_a_record_has_its_times_and_offsets(lines: tuple[Line, ...], expected: list[Any]) -> None:
+    assert outcomes(played(*lines)) == expected
+
+
+def test_expired_decision_has_the_assumed_reward_of_the_policy() -> None:
+    assert outcomes(played(*DECIDED, ("tick", 0, 3_000), on_expiry="negative")) == [
+        example(Outcome.EXPIRED, 0, None, 3_000, None)
+    ]
+
+
+def test_decision_is_not_dated_before_an_earlier_one() -> None:
+    lines = (*DECIDED, ("context", "b", 900), ("tick", 2, 950), ("feedback", "b", 1_100))
+    assert outcomes(played(*lines)) == [example(Outcome.MATCHED, 1, 100, 1_100, 4, event_id="b")]
+
+
+def test_decision_dated_by_its_context_expires_a_window_after_it() -> None:
+    for at_ms, outcome in ((1_900, "matched"), (1_901, "expired")):
+        oracle = played(("context", "a", 900), ("feedback", "a", at_ms), dated_by="context")
+        assert counts(oracle)[outcome] == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "published"),
+    [(DECIDED, prediction("a", 1)), ((), None), ((), prediction("b", 1))],
+    ids=["decided again", "no prediction", "prediction of another event"],
+)
+def test_wrong_prediction_of_a_context_is_reported(before: tuple[Line, ...], published: Prediction | None) -> None:
+    oracle = played(*before)
+    decided = oracle.counts["decided"]
+    record = Record(TOPICS.contexts, 0, 9, 1_100, None, b"", ())
+    assert oracle.context(Context("a", X), record, published, [], is_aside=False) != ""
+    assert oracle.counts["decided"] == decided
