@@ -11,19 +11,21 @@ from stream.task.settings import Sharing
 
 def make_learner(setup: LearnerSetup) -> LearnerProgram:
     """The learner program itself, as the simulation runs it."""
+    schedule = setup.schedule
     options = LearnerOptions(
         group=setup.group,
         instance=setup.instance,
-        records_max=setup.records_max,
-        idle_ms=setup.idle_ms,
-        snapshot_interval_ms=setup.snapshot_interval_ms,
-        snapshot_bytes_max=setup.snapshot_bytes_max,
-        snapshot_chunk_bytes=setup.snapshot_chunk_bytes,
+        records_max=schedule.records_max,
+        idle_ms=schedule.idle_ms,
+        snapshot_interval_ms=schedule.snapshot_interval_ms,
+        snapshot_bytes_max=schedule.snapshot_bytes_max,
+        snapshot_chunk_bytes=schedule.snapshot_chunk_bytes,
     )
     parked = setup.parked if isinstance(setup.parked, Parked) else None
     return LearnerProgram(
-        setup.broker, setup.topics, setup.task, options, setup.now_ms, setup.announce, setup.crash_point, parked=parked
-    )
+        setup.broker, setup.topics, schedule.task, options, setup.now_ms, setup.announce, setup.crash_point,
+        parked=parked,
+    )  # fmt: skip
 
 
 class Runs(NamedTuple):

@@ -4,6 +4,8 @@ A process that is paused in the middle of a call is a call that, before it retur
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
@@ -17,39 +19,24 @@ from stream.simulation.tracing import OPEN_IN_LOG, WAITS_FOR_FOLLOWERS, Trace
 from stream.wire.records import TopicPartition
 
 
+@dataclass(eq=False)
 class Faults:
     """See Strikes. A fault happens at once, or is armed until its process makes the call that it is for."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        processes: Processes,
-        broker: EmbeddedBroker,
-        timers: Timers,
-        trace: Trace,
-        run_until: Callable[[int], None],
-    ) -> None:
-        """Begin with none.
+    _schedule: Schedule
+    _processes: Processes
+    _broker: EmbeddedBroker
+    _timers: Timers
+    _trace: Trace
+    _run_until: Callable[[int], None]  # lets the rest of the world go on until a time, within a call of a process
+    _armed: dict[str, list[Item]] = field(default_factory=dict)
+    _slow_until_ms: int = 0
+    _call_ms: int = 0  # duration of an operation until then
+    _held: dict[TopicPartition, int] = field(default_factory=dict)  # partitions that are not replicated, until when
 
-        Args:
-            schedule: of the run.
-            processes: which they befall.
-            broker: the broker itself.
-            timers: the run's.
-            trace: takes note of them.
-            run_until: lets the world go on until a time, from within a call of a process that stands still.
-        """
-        self._schedule = schedule
-        self._processes = processes
-        self._broker = broker
-        self._clock: VirtualClock = broker.clock
-        self._timers = timers
-        self._trace = trace
-        self._run_until = run_until
-        self._armed: dict[str, list[Item]] = {}
-        self._slow_until_ms = 0
-        self._call_ms = 0  # what an operation takes until then
-        self._held: dict[TopicPartition, int] = {}  # partitions that are not replicated, and until when
+    @property
+    def _clock(self) -> VirtualClock:
+        return self._broker.clock
 
     def do(self, item: Item) -> None:
         """Let a fault happen, or arm it."""
@@ -88,8 +75,7 @@ class Faults:
         self._armed.clear()
         self._slow_until_ms = 0
         self._processes.outage_until_ms = 0
-        self._processes.wake_all()
-        self._processes.end_lags()
+        self._processes.end_faults()
         for tp in list(self._held):
             self._release(tp)
 
@@ -142,31 +128,23 @@ class Faults:
             raise BrokerUnavailableError(f"{call}: no answer")
 
     def _do_to(self, process: Process, item: Item) -> None:
-        kind = item.kind
-        if kind is Kind.CRASH:
-            self._trace.fire(item, process.name)
-            self._processes.die(process, item.for_ms)
-        elif kind is Kind.ZOMBIE:
-            self._trace.fire(item, process.name)
-            self._processes.replace(process)
-        elif kind is Kind.EXPELLED:
-            self._trace.fire(item, process.name)
-            self._processes.expel(process)
-        elif kind is Kind.LEAVE:
-            if len(self._processes.live()) > 1:
-                self._trace.fire(item, process.name)
-                self._processes.close(process)
-        elif kind is Kind.SLEEP:
-            self._trace.fire(item, process.name)
-            self._processes.sleep(process, item.for_ms)
-        elif kind is Kind.LAG:
-            if process.broker is not None:
-                self._trace.fire(item, process.name)
-                process.broker.lag(TopicPartition(TOPICS.updates, 0), item.number)
-        else:
+        processes = self._processes
+        actions: dict[Kind, Callable[[], object]] = {
+            Kind.CRASH: lambda: processes.die(process, item.for_ms),
+            Kind.ZOMBIE: lambda: processes.replace(process),
+            Kind.EXPELLED: lambda: processes.expel(process),
+            Kind.LEAVE: lambda: processes.close(process),
+            Kind.SLEEP: lambda: processes.sleep(process, item.for_ms),
+            Kind.LAG: partial(process.broker.lag, TopicPartition(TOPICS.updates, 0), item.number),
+        }
+        act = actions.get(item.kind)
+        if act is None:
             self._armed.setdefault(process.name, []).append(item)
-            if kind is Kind.CRASH_IN_RECOVERY:
-                self._processes.die(process, 0)
+            if item.kind is Kind.CRASH_IN_RECOVERY:
+                processes.die(process, 0)
+        elif not (item.kind is Kind.LEAVE and len(processes.live()) == 1):
+            self._trace.fire(item, process.name)
+            act()
 
     def _meet(self, process: Process, call: str) -> Verdict:
         """Whether an armed fault is for this call, and what then becomes of it."""
@@ -209,7 +187,7 @@ class Faults:
 
     def _pause(self, process: Process, for_ms: int) -> None:
         """Let the world go on while a process stands still in a call."""
-        if process.broker is not None and process.broker.is_open_in(TOPICS.updates):
+        if process.broker.is_open_in(TOPICS.updates):
             self._trace.fired[OPEN_IN_LOG] += 1
         if for_ms:
             self._processes.leave_behind(process)

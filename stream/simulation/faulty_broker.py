@@ -7,11 +7,11 @@ broker behind it is the whole embedded one: nothing is pretended but what a netw
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any, ClassVar
 
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedTransactionalProducer
-from stream.kafka.port import BrokerUnavailableError, Consumer, Ends, Producer, RebalanceListener
+from stream.kafka.port import BrokerUnavailableError, Consumer, Ends, RebalanceListener
 from stream.wire.records import Headers, Record, TopicPartition
-from stream.wire.topics import TopicDescription, TopicSpec
 
 
 class CrashError(Exception):
@@ -76,73 +76,44 @@ Consult = Callable[[str], Verdict]
 """Asked before each operation, by its name: it may raise CrashError or BrokerUnavailableError."""
 
 
+def _forwarded(name: str) -> Any:
+    """An operation of the broker itself, after the schedule was asked."""
+
+    def operation(self: "FaultyBroker", *arguments: Any) -> Any:
+        self.consult(name)
+        return getattr(self.broker, name)(*arguments)
+
+    return operation
+
+
+@dataclass(eq=False)
 class FaultyBroker:
     """See Broker; one for each process."""
 
-    def __init__(
-        self,
-        broker: EmbeddedBroker,
-        process: str,
-        consult: Consult,
-        transactions: Transactions,
-        hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None,
-        observe: Callable[[Transaction], None] = lambda transaction: None,
-        *,
-        lingers: bool = False,
-        poll_max: int = 1_000_000,
-        dry_every: int = 0,
-        old_lags: bool = False,
-    ) -> None:
-        """Connect.
+    broker: EmbeddedBroker
+    process: str
+    consult: Consult
+    transactions: Transactions  # where its own are noted
+    hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # it may call `finish` later
+    observe: Callable[[Transaction], None] = lambda transaction: None  # called when the client knows of a commit
+    lingers: bool = False  # records are queued until they are flushed, and not sent at once
+    poll_max: int = 1_000_000  # records of a poll, however many are there
+    dry_every: int = 0  # so many polls, of which the last gives none; 0: no poll does
+    old_lags: bool = False  # lags are those of the last poll that fetched, as those of Kafka's clients are
+    polls: int = 0
+    may_be_dry: bool = True  # repeated polls at one moment must get everything in the end
+    moved: int = 0  # polls that advanced, be it past records that are not visible
+    member: EmbeddedConsumer | None = None  # its membership of the group
+    transaction: Transaction | None = None  # the last one that was begun here
+    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # reported instead, N more times
 
-        Args:
-            broker: the broker itself.
-            process: the process's name.
-            consult: see Consult.
-            transactions: where what is written is noted.
-            hang: takes over a producer whose commit hangs; it may call `finish` on it later.
-            observe: told every transaction that the client knows to be committed.
-            lingers: whether records are queued until they are flushed; else they are sent at once.
-            poll_max: a poll gives at most so many records, however many are there.
-            dry_every: every so many polls give none; 0: no poll does.
-            old_lags: whether lags are those of the last poll that fetched, as those of Kafka's clients are.
-        """
-        self.broker = broker
-        self.process = process
-        self.consult = consult
-        self.transactions = transactions
-        self.hang = hang
-        self.observe = observe
-        self.lingers = lingers
-        self.poll_max = poll_max
-        self.dry_every = dry_every
-        self.old_lags = old_lags
-        self.polls = 0
-        self.may_be_dry = True  # what polls and polls at one moment must get everything in the end
-        self.moved = 0  # polls that got on, be it past records that are not visible
-        self.member: EmbeddedConsumer | None = None  # its membership of the group
-        self.transaction: Transaction | None = None  # the last one that was begun here
-        self._old_ends: dict[TopicPartition, tuple[Ends, int]] = {}  # what is told instead, and how often still
-
-    def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """See Broker."""
-        self.consult("create_topics")
-        self.broker.create_topics(specs)
-
-    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
-        """See Broker."""
-        self.consult("describe_topics")
-        return self.broker.describe_topics(names)
-
-    def delete_topics(self, names: Sequence[str]) -> None:
-        """See Broker."""
-        self.consult("delete_topics")
-        self.broker.delete_topics(names)
-
-    def producer(self) -> Producer:
-        """See Broker."""
-        self.consult("producer")
-        return self.broker.producer()
+    create_topics: ClassVar[Any] = _forwarded("create_topics")
+    describe_topics: ClassVar[Any] = _forwarded("describe_topics")
+    delete_topics: ClassVar[Any] = _forwarded("delete_topics")
+    producer: ClassVar[Any] = _forwarded("producer")
+    beginnings: ClassVar[Any] = _forwarded("beginnings")
+    committed: ClassVar[Any] = _forwarded("committed")
+    members: ClassVar[Any] = _forwarded("members")
 
     def transactional_producer(self, transactional_id: str) -> "FaultyTransactionalProducer":
         """See Broker."""
@@ -198,21 +169,6 @@ class FaultyBroker:
         else:
             self._old_ends.pop(tp, None)
         return old
-
-    def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        self.consult("beginnings")
-        return self.broker.beginnings(tps)
-
-    def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        self.consult("committed")
-        return self.broker.committed(group, tps)
-
-    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """See Broker."""
-        self.consult("members")
-        return self.broker.members(group)
 
     def close(self) -> None:
         """See Broker."""

@@ -164,15 +164,11 @@ class Outside:
     def _end_foreign(self, number: int, *, commits: bool) -> None:
         foreign = self._foreign.pop(number, None)
         if foreign is not None:
-            if commits and self._commits(foreign.producer):
-                self.foreign_outputs |= set(foreign.outputs)
-            else:
-                foreign.producer.abort()
-
-    @staticmethod
-    def _commits(producer: TransactionalProducer) -> bool:
-        try:
-            producer.commit()
-        except BrokerUnavailableError:
-            return False  # what it wrote is not replicated
-        return True
+            try:
+                if commits:
+                    foreign.producer.commit()
+                    self.foreign_outputs |= set(foreign.outputs)
+                    return
+            except BrokerUnavailableError:
+                pass  # its records are not replicated
+            foreign.producer.abort()

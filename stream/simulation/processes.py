@@ -1,7 +1,7 @@
 """The learner processes of a run, from their start until they are gone, and what the broker does about them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -25,7 +25,6 @@ from stream.simulation.outside import TOPICS
 from stream.simulation.schedule import Schedule
 from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
-from stream.task.settings import TaskSettings
 from stream.task.task import Task
 from stream.wire.topics import Topics
 
@@ -64,14 +63,9 @@ class LearnerSetup(NamedTuple):
 
     broker: Broker
     topics: Topics
-    task: TaskSettings
     group: str
     instance: str
-    records_max: int
-    idle_ms: int
-    snapshot_interval_ms: int
-    snapshot_bytes_max: int
-    snapshot_chunk_bytes: int
+    schedule: Schedule
     now_ms: Callable[[], int]
     announce: Callable[[str], None]
     crash_point: CrashPoint
@@ -86,7 +80,7 @@ class Process:
     """One learner process, from its start until it is gone."""
 
     name: str
-    broker: FaultyBroker | None = None
+    broker: FaultyBroker = field(init=False)
     program: Learner | None = None
     busy: bool = False  # in a call
     dead: bool = False
@@ -131,30 +125,26 @@ class UnexpectedError(Exception):
     """A learner did what it must never do, whatever fails around it."""
 
 
+@dataclass(eq=False)
 class Processes:
-    """All processes of a run. Each call of one is made here, and what comes of it is done with the process."""
+    """All processes of a run: makes their calls, and ends or restarts a process as its call ends."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        make_learner: MakeLearner,
-        broker: EmbeddedBroker,
-        timers: Timers,
-        trace: Trace,
-    ) -> None:
-        self.transactions = Transactions()
-        self.outage_until_ms = 0  # until then nobody gets an answer of the broker, and nobody is started
-        self.models: set[SeenModel] = set()  # all states of a shared model that processes decided on
-        self._schedule = schedule
-        self._make_learner = make_learner
-        self._broker = broker
-        self._clock: VirtualClock = broker.clock
-        self._timers = timers
-        self._trace = trace
-        self._all: list[Process] = []
-        self._names = 0
-        self._starts = 0
-        self.strikes: Strikes  # is set when there is one
+    _schedule: Schedule
+    _make_learner: MakeLearner
+    _broker: EmbeddedBroker
+    _timers: Timers
+    _trace: Trace
+    strikes: Strikes = field(init=False)
+    transactions: Transactions = field(default_factory=Transactions)
+    outage_until_ms: int = 0  # until then the broker does not answer, and no process starts
+    models: set[SeenModel] = field(default_factory=set)  # all states of a shared model that processes decided on
+    _all: list[Process] = field(default_factory=list)
+    _names: int = 0
+    _starts: int = 0
+
+    @property
+    def _clock(self) -> VirtualClock:
+        return self._broker.clock
 
     # -------------------------------------------------------------------------------------------- who there is
 
@@ -193,8 +183,7 @@ class Processes:
         for number in range(ROUNDS_MAX):
             done = 0
             for process in list(self._all):
-                if process.broker is not None:
-                    process.broker.may_be_dry = number < DRY_ROUNDS_MAX
+                process.broker.may_be_dry = number < DRY_ROUNDS_MAX
                 program = process.program
                 if program is None or process.busy or process.dead or process.asleep_until_ms > self._clock.now_ms:
                     continue
@@ -206,7 +195,6 @@ class Processes:
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
         """Run a call of a process, and do with the process what its end asks for; how much was done."""
         broker = process.broker
-        assert broker is not None
         process.busy = True
         moved = broker.moved
         try:
@@ -286,20 +274,15 @@ class Processes:
         if for_ms > self._schedule.session_timeout_ms:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
-    def wake_all(self) -> None:
-        """End all sleep."""
+    def end_faults(self) -> None:
+        """Wake all processes, and report the present end of the log to them."""
         for process in self._all:
             process.asleep_until_ms = 0
-
-    def end_lags(self) -> None:
-        """Tell all processes where the log ends."""
-        for process in self._all:
-            if process.broker is not None:
-                process.broker.end_lag()
+            process.broker.end_lag()
 
     def expel(self, process: Process) -> None:
         """Take a process out of the group, if it is in it."""
-        if process.broker is not None and process.broker.member is not None:
+        if process.broker.member is not None:
             self._broker.leave(process.broker.member)
 
     def leave_behind(self, process: Process) -> None:
@@ -307,8 +290,7 @@ class Processes:
         for transaction in self.transactions.open.values():
             if transaction.process == process.name:
                 self._timers.after(self._schedule.transaction_timeout_ms, partial(self._time_out, transaction))
-        member = process.broker.member if process.broker is not None else None
-        if member is not None:
+        if process.broker.member is not None:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def _start(self, name: str, parked: object = None) -> None:
@@ -340,18 +322,12 @@ class Processes:
         self._guard(process, start)
 
     def _setup(self, process: Process, broker: FaultyBroker) -> LearnerSetup:
-        schedule = self._schedule
         return LearnerSetup(
             broker=broker,
             topics=TOPICS,
-            task=schedule.task,
             group=GROUP,
             instance=process.name,
-            records_max=schedule.records_max,
-            idle_ms=schedule.idle_ms,
-            snapshot_interval_ms=schedule.snapshot_interval_ms,
-            snapshot_bytes_max=schedule.snapshot_bytes_max,
-            snapshot_chunk_bytes=schedule.snapshot_chunk_bytes,
+            schedule=self._schedule,
             now_ms=lambda: self._clock.now_ms,
             announce=lambda message: self._trace.announced(process.name, message),
             crash_point=lambda number: self.strikes.commit_step(process, number),

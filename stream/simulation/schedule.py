@@ -234,7 +234,8 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items.sort(key=lambda item: item.at_ms)
     if timeless:  # deadlines, which are even, pass in odd milliseconds, in which nothing happens
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
-        task = replace(task, join=_doubled(limits))
+        doubled = replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
+        task = replace(task, join=doubled)
     if clock_stands:
         items = [item._replace(at_ms=START_MS) for item in items]
     drawn = Schedule(
@@ -260,10 +261,6 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         items=tuple(items),
     )
     return drawn if model == "own" else _of_several(Luck(~seed ^ _SHARED_DICE), drawn)
-
-
-def _doubled(limits: JoinSettings) -> JoinSettings:
-    return replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
@@ -388,15 +385,8 @@ _LOG_TOPIC = "updates"
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:
     """In time, late, or to the millisecond."""
-    return luck.choice(
-        (
-            0,
-            luck.between(0, window_ms),
-            luck.between(0, window_ms),
-            window_ms + luck.between(-1, 1),
-            luck.between(window_ms, 3 * window_ms),
-        )
-    )
+    in_time = [luck.between(0, window_ms) for _ in range(2)]
+    return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
 
 
 _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}

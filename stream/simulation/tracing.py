@@ -49,10 +49,7 @@ class Trace:
 
     def fire(self, item: Item, who: str) -> None:
         """A fault happens."""
-        label = str(item.kind)
-        if item.kind in IN_COMMIT:
-            label = f"{label} {item.number}"
-        self.fired[label] += 1
+        self.fired[f"{item.kind} {item.number}" if item.kind in IN_COMMIT else str(item.kind)] += 1
         self.note(who, f"FAULT {item.text()}")
 
     def announced(self, who: str, message: str) -> None:

@@ -18,11 +18,10 @@ from stream.journal.reading import pipeline_settings, read_journal
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.run_report import Behind, ReplicaReport
+from stream.verifying.audit import FAULTS_SHOWN_MAX
 from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 from stream.wire.updates import Update, UpdatesError, decode_update
-
-FAULTS_SHOWN_MAX = 20
 
 
 class Told(NamedTuple):
