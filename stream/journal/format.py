@@ -87,8 +87,8 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
     """A step as plain values."""
-    fields = {name: value for name, value in step._asdict().items() if value}
-    return {name: _PLAIN[name][0](value) if name in _PLAIN else value for name, value in fields.items()}
+    fields: dict[str, Any] = {name: value for name, value in zip(JournalStep._fields, step, strict=True) if value}
+    return fields | {name: _PLAIN[name][0](fields[name]) for name in fields.keys() & _PLAIN}
 
 
 def step_of_plain(fields: dict[str, Any]) -> JournalStep:
@@ -97,9 +97,10 @@ def step_of_plain(fields: dict[str, Any]) -> JournalStep:
     Raises:
         KeyError, TypeError, ValueError, IndexError, AttributeError: the values are no step.
     """
-    known = {name: value for name, value in fields.items() if name in JournalStep._fields}
-    values = {name: _PLAIN[name][1](value) if name in _PLAIN else value for name, value in known.items()}
-    return JournalStep(**{"number": 0, "updates": 0, **values})
+    values: dict[str, Any] = {"number": 0, "updates": 0}
+    for name in fields.keys() & JournalStep._fields:
+        values[name] = _PLAIN[name][1](fields[name]) if name in _PLAIN else fields[name]
+    return JournalStep(**values)
 
 
 def encode_step(step: JournalStep) -> bytes:

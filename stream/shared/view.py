@@ -74,7 +74,6 @@ class View:
         """See nothing but the log: all that the task has decided must be in it, and be read."""
         self._replica = replica
         self._partition = partition
-        self._observes = bool(replica.learner.observed)
         self._own: deque[tuple[Features, Decision]] = deque()  # decisions from number `_first` on
         self._first = replica.place_of(partition).decided
         self.version = replica.version  # at the last step
@@ -119,7 +118,7 @@ class View:
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Take note of a decision of the step, here at once, and for all by the log."""
-        if self._observes:
+        if self._replica.learner.observed:
             self._overlay.observe(x, decision)
             self._own.append((x, decision))
             self._entries.append(Entry(DECIDED, x, decision))

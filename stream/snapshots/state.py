@@ -315,7 +315,7 @@ def _decode_blobs(lengths: NDArray[Any], items: NDArray[Any]) -> list[bytes | No
 
 def _headers_json(headers: Any) -> bytes:
     # Not orjson, which refuses the lone surrogates of a name that is not UTF-8.
-    return json.dumps([(name, value.hex()) for name, value in headers]).encode()
+    return json.dumps([(name, value.hex()) for name, value in headers], separators=(",", ":")).encode()
 
 
 def _headers_of(stored: bytes) -> tuple[tuple[str, bytes], ...]:

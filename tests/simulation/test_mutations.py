@@ -319,7 +319,7 @@ def forgets_its_own(self: View) -> None:
 
 def observes_for_all_alone(self: View, x: Any, decision: Decision) -> None:
     """A decision goes to the log, and the task itself hears of it only from there."""
-    if self._observes:
+    if self._replica.learner.observed:
         self._entries.append(Entry(DECIDED, x, decision))
 
 
