@@ -83,7 +83,7 @@ const errorChart = new Chart("error", {
 });
 const delayChart = new Chart("delays", {
   padding: [8, 0, 0, 0],
-  scales: {x: {time: false, range: (u, low, high) => [low - 0.5, high + 0.5]}, y: {range: (u, low, high) => [0, high]}},
+  scales: {x: {time: false, range: () => [-0.5, delayBins.length - 0.5]}, y: {range: (u, low, high) => [0, high]}},
   axes: [
     axis(28, (u, splits) => splits.map(place => seconds(delayBins[place][0])),
       {grid: {show: false}, splits: u => delayBins.map((_, place) => place).filter(place => place % Math.ceil(56 * delayBins.length / u.width) === 0)}),
