@@ -4,13 +4,13 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STUCK_MS = 2_000
-"""Without a step for so long while something waits, a learner is stuck: it makes one at least every second then."""
+"""Time without a step after which a learner is stuck if records wait: it makes one a second at least."""
 
 PENDING_MS = 3_000
 """The same where decisions wait for their feedback alone: then it makes a step a second, to tell the time."""
 
 ANSWERS_MS = 3_000
-"""After so long without an answer of Kafka nothing can be said."""
+"""Time without an answer of Kafka after which the condition is unknown."""
 
 
 FAULTY_SHARE = 0.05

@@ -17,7 +17,7 @@ RECENT_MS = 60_000
 """The last minute: what the page shows as of now."""
 
 Z = 1.959964
-"""Of a normal distribution: 95 % lie within so many standard deviations."""
+"""The 97.5th percentile of the normal distribution."""
 
 
 class Counts(NamedTuple):
@@ -48,7 +48,7 @@ class Counts(NamedTuple):
     def greedy_error(self) -> "Share | None":
         """What the error would be, had the greedy action been played: by snips; None where it never was.
 
-        The interval is that of so many decisions as the weights are worth.
+        The interval is that of the effective sample size.
         """
         if not self.weight:
             return None

@@ -1,7 +1,7 @@
 """One HTML page about runs side by side: what was run, the error curves, the ledger, and how to do it again.
 
 The page is one file, and nothing is fetched. A script draws its charts, to be hovered over and zoomed. It follows the
-reader's light or dark mode. The same reports give the same bytes. What is said stands here, how it looks in
+reader's light or dark mode. The same reports give the same bytes. Its words are in this module, its look in
 `templates/`.
 """
 
@@ -135,7 +135,7 @@ class _Stream(NamedTuple):
 
 
 def _streams(names: Sequence[str], found: Sequence[Series]) -> list[_Stream]:
-    """Runs over the same events with the same feedback are told of once."""
+    """One entry for the runs over the same events with the same feedback."""
     of: dict[str, list[str]] = {}
     words: dict[str, str] = {}
     for name, series in zip(names, found, strict=True):
