@@ -275,7 +275,7 @@ def measure_streams(bootstrap: str, class_path: str, case: Row, arguments: argpa
     """The Kafka Streams rival, by store and commit interval; replay and feedback use confluent-kafka."""
     given = given_to(bootstrap, "confluent", case)
     broker = connect(bootstrap, client="confluent")
-    dataset = dataset_of(load_settings(given))
+    dataset = dataset_of(load_settings(given).source)
     for store, commit_ms in STREAMS:
         found = {**case, "client": f"streams {store} {commit_ms} ms"}
         with tempfile.TemporaryDirectory() as directory:

@@ -66,7 +66,7 @@ def in_memory(events: int) -> None:
     """Decide and learn as a Faust agent would that keeps what waits in a dict."""
     settings = load_settings({})
     topics = Topics.with_prefix(settings.topic_prefix)
-    dataset = dataset_of(settings)
+    dataset = dataset_of(settings.source)
     task = task_settings(settings, settings.learner[0], dataset.n_classes, dataset.n_features)
     learner, draw = task.make_learner(), Draws(task.seed, Purpose.ACTION)
     task.warm_up()

@@ -182,3 +182,9 @@ def test_a_learner_is_used_without_a_pipeline() -> None:
     decision = learner.predict(x, u=0.5)
     learner.observe(x, decision)
     assert learner.update(x, decision, reward=1)
+
+
+def test_notices_go_to_pythons_logging(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="onebit"):
+        onebit.run("optdigits", learners="auto", events=20)
+    assert {(record.name, record.levelname) for record in caplog.records} == {("onebit", "INFO")}

@@ -1,5 +1,7 @@
 """The data set of a run: named, an svmlight file, or the part of a log that the settings select."""
 
+from dataclasses import replace
+
 import platformdirs
 
 from producers.datasets.base import Dataset
@@ -7,22 +9,23 @@ from producers.datasets.catalogue import catalogue, is_log, load
 from producers.datasets.log import OnBadRow, rows_left_out
 from producers.datasets.logged import LogDataset, has_labels, log_dataset, part_of
 from stream.app.notices import announce, warn
+from stream.app.setting_groups import Source
 from stream.app.setting_values import parse_time
-from stream.app.settings import Settings, SettingsError
+from stream.app.settings import SettingsError
 
 
-def dataset_of(settings: Settings) -> Dataset:
-    """The data set to be replayed: a log only in the part that is asked for."""
-    if settings.map is not None or is_log(settings.data):
-        return _part(settings, log_of(settings.data, settings.map, settings.on_bad_row, settings.reward_above))
-    return _part(settings, load(settings.data, settings.n_features, settings.seed))
+def dataset_of(source: Source) -> Dataset:
+    """Load a data set; of a log only the part that is asked for."""
+    if source.map is not None or is_log(source.data):
+        return _part(source, log_of(source.data, source.map, source.on_bad_row, source.reward_above))
+    return _part(source, load(source.data, source.n_features, source.seed))
 
 
-def dataset_of_seed(settings: Settings, seed: int, dataset: Dataset) -> Dataset:
-    """The data set of the same settings with this seed: another one only where the rows follow from it."""
-    if seed == settings.seed or not any(entry.is_generated for entry in catalogue() if entry.name == settings.data):
+def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
+    """The data set of the same source with another seed: the same one, unless its rows follow from the seed."""
+    if seed == source.seed or not any(entry.is_generated for entry in catalogue() if entry.name == source.data):
         return dataset
-    return dataset_of(settings.model_copy(update={"seed": seed}))
+    return dataset_of(replace(source, seed=seed))
 
 
 def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None) -> LogDataset:
@@ -43,9 +46,9 @@ def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: f
     return log_dataset(log, log.rows, log.n_features, log.class_names, log.name)
 
 
-def _part(settings: Settings, dataset: Dataset) -> Dataset:
-    from_ms, to_ms = (None if time is None else parse_time(time) for time in (settings.from_time, settings.to_time))
-    return part_of(dataset, from_ms, to_ms, settings.limit)
+def _part(source: Source, dataset: Dataset) -> Dataset:
+    from_ms, to_ms = (None if time is None else parse_time(time) for time in (source.from_time, source.to_time))
+    return part_of(dataset, from_ms, to_ms, source.limit)
 
 
 def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
@@ -54,13 +57,13 @@ def class_names_of(dataset: Dataset) -> tuple[str, ...] | None:
     return names if isinstance(dataset, LogDataset) and names != tuple(map(str, range(len(names)))) else None
 
 
-def check_play(settings: Settings, dataset: Dataset) -> None:
+def check_play(play: str, dataset: Dataset) -> None:
     """See that there is a bit for what is played.
 
     Raises:
         SettingsError: the learner is to play its own actions, and the log tells of its own alone.
     """
-    if settings.play == "own" and not has_labels(dataset):
+    if play == "own" and not has_labels(dataset):
         raise SettingsError(
             f"--play own: {dataset.name} has no true classes, and tells of the actions alone that it played; --play "
             "logged learns from these, and with --play match those of the learner count that are the same"

@@ -33,9 +33,9 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
     Raises:
         SettingsError: a setting is invalid, or does not fit the data.
     """
-    dataset = dataset_of(settings)
+    dataset = dataset_of(settings.source)
     topics = topics_of(settings)
-    plan = feedback_plan(settings, dataset)
+    plan = feedback_plan(settings.feedback, dataset)
     sent = 0
 
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
@@ -47,7 +47,7 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
             group=f"{settings.topic_prefix}feedback",
             instance=f"feedback-{settings.instance}",
             with_label=settings.with_label,
-            speed=feedback_speed(settings),
+            speed=feedback_speed(settings.feedback),
         )
         program = FeedbackProgram(
             broker, topics, dataset.known_of, plan, options, clock.now_ms, heard=clock.heard, announce=announce

@@ -1,5 +1,7 @@
 """Notices for the user, by Python's logging: `onebit` is the logger, and the command line writes its records to stderr.
 
+Like every library, this one sets no level: an application that wants all notices asks for `logging.INFO`.
+
 A record may have two attributes: `limited`, False if it must not be dropped when similar records are frequent, and
 `fields`, a dict for a log in JSON.
 """
@@ -12,8 +14,6 @@ from typing import Any
 
 logger = logging.getLogger("onebit")
 logger.addHandler(logging.NullHandler())
-logger.setLevel(logging.INFO)
-logger.propagate = False  # an application that wants the notices adds a handler
 
 WARNING = "warning:"
 """The beginning of a warning on stderr, by which `onebit run --kafka` finds those of its programs."""

@@ -35,7 +35,7 @@ def run_replay(
     Raises:
         SettingsError: a setting is invalid, or does not fit the data.
     """
-    dataset = dataset_of(settings)
+    dataset = dataset_of(settings.source)
     topics = topics_of(settings)
     reached = 0
     timetable: Timetable | None = None
@@ -43,7 +43,7 @@ def run_replay(
     def work(broker: Broker, partitions: int, watched: Watched) -> None:
         nonlocal reached, timetable
         watch = watch_topics(broker, settings, partitions)
-        options = replay_options(settings.model_copy(update={"partitions": partitions}), dataset, start=reached)
+        options = replay_options(replace(settings.replay, partitions=partitions), dataset, start=reached)
         announce_start(Program.REPLAY, settings, partitions)
         if resume or reached:
             announce(f"looking for the last event in {topics.contexts}")

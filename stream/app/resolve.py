@@ -62,16 +62,16 @@ def resolve_run(settings: Settings, learner: str, dataset: Dataset, command: str
     return Run(
         name=learner if name is None else name,
         dataset=dataset,
-        events=events_of(settings, dataset),
+        events=events_of(settings.replay, dataset),
         task=task_settings(settings, learner, dataset.n_classes, dataset.n_features, class_names_of(dataset)),
         topics=topics_of(settings),
         partitions=settings.partitions,
-        replay=replay_options(settings, dataset),
-        plan=feedback_plan(settings, dataset),
+        replay=replay_options(settings.replay, dataset),
+        plan=feedback_plan(settings.feedback, dataset),
         feedback=FeedbackOptions(
-            with_label=registered()[learner].needs_label or settings.with_label, speed=feedback_speed(settings)
+            with_label=registered()[learner].needs_label or settings.with_label, speed=feedback_speed(settings.feedback)
         ),
-        shortest_delay_ms=shortest_delay_ms(settings, dataset),
+        shortest_delay_ms=shortest_delay_ms(settings.feedback, dataset),
         is_estimated=settings.estimate,
         origin=Origin(settings=settings.shown() | {"command": command}, changed=settings.changed()),
     )
@@ -92,7 +92,7 @@ class Chosen:
         for learner in self.settings.learner:
             for seed in range(first, first + seeds):
                 settings = self.settings.model_copy(update={"seed": seed})
-                dataset = dataset_of_seed(self.settings, seed, self.dataset)
+                dataset = dataset_of_seed(self.settings.source, seed, self.dataset)
                 name = f"{learner}, seed {seed}" if seeds > 1 else learner
                 found.append(resolve_run(settings, learner, dataset, command, name))
         return found
@@ -105,13 +105,13 @@ def choose_learners(settings: Settings) -> Chosen:
         SettingsError: settings contradict each other, or the data.
         ParameterError: a learner, or a parameter of it, is unknown.
     """
-    dataset = dataset_of(settings)
-    check_play(settings, dataset)
+    dataset = dataset_of(settings.source)
+    check_play(settings.play, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)
     settings, why = with_chosen(settings, dataset.n_classes, dataset.n_features, cost.mean_nnz_of(dataset))
     if why:
         announce(why)
-    nnz, events = cost.nnz_of(dataset), events_of(settings, dataset)
+    nnz, events = cost.nnz_of(dataset), events_of(settings.replay, dataset)
     seconds = []
     for name in settings.learner:
         task = task_settings(settings, name, dataset.n_classes, dataset.n_features, class_names_of(dataset))

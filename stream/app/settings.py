@@ -9,14 +9,16 @@ goes without it: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 """
 
 import json
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from producers.datasets.log import OnBadRow
+from stream.app.setting_groups import Feedback, Replay, Source
 from stream.app.setting_names import PREFIX, config_path, setting_name, variable_of
 from stream.app.setting_values import (
     FOR_EVER,
@@ -31,11 +33,15 @@ from stream.app.setting_values import (
     Time,
 )
 from stream.errors import OnebitError
+from stream.task.join import JoinSettings
 from stream.wire.topics import DEFAULT_PREFIX
 
 AUTO: Final = "auto"
 """Stands for what fits: the learner for the data, the model for the partitions. It is resolved before anything is
 stored."""
+
+
+Group = TypeVar("Group", Source, Replay, Feedback)
 
 
 class SettingsError(OnebitError, ValueError):
@@ -581,6 +587,36 @@ class Settings(BaseSettings):
     def given(self) -> frozenset[str]:
         """The fields (`window_ms`) that a flag, a variable or the file gave; the others have their defaults."""
         return frozenset(self.model_fields_set)
+
+    @property
+    def source(self) -> Source:
+        """The settings of the data set."""
+        return self._group(Source)
+
+    @property
+    def replay(self) -> Replay:
+        """The settings of its replay."""
+        return self._group(Replay)
+
+    @property
+    def feedback(self) -> Feedback:
+        """The settings of the simulated environment."""
+        return self._group(Feedback)
+
+    @property
+    def join(self) -> JoinSettings:
+        """The windows and limits of the join."""
+        return JoinSettings(
+            window_ms=self.window_ms,
+            orphan_ms=self.orphan_window_ms,
+            retain_ms=self.retain_ms,
+            pending_max=self.pending_max,
+            orphans_max=self.orphans_max,
+            retained_max=self.retained_max,
+        )
+
+    def _group(self, kind: type[Group]) -> Group:
+        return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
 
     def shown(self) -> dict[str, object]:
         """The effective settings as people write them, by the settings' names."""

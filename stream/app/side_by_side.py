@@ -181,6 +181,7 @@ def _work(connection: Connection) -> None:
     with suppress(KeyboardInterrupt, EOFError, BrokenPipeError):  # it is told to end, or nobody listens any more
         sender = _Sender(connection)
         logger.addHandler(_SentNotices(sender))
+        logger.setLevel(logging.INFO)  # the first process decides what it writes
         runs: tuple[Run, ...] = connection.recv()
         while True:
             sender.send(_run(runs[connection.recv()], sender))

@@ -9,7 +9,6 @@ from stream.app.settings import AUTO, Settings, SettingsError
 from stream.app.topics import model_of
 from stream.learners import check_parameters, registered
 from stream.learners.auto import choose, defaults_for
-from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 from stream.wire.named_features import NamedFeaturesError, from_plain, to_plain
 
@@ -79,14 +78,7 @@ def task_settings(
         n_features=n_features,
         parameters=parameters_of(settings, learner),
         seed=settings.seed,
-        join=JoinSettings(
-            window_ms=settings.window_ms,
-            orphan_ms=settings.orphan_window_ms,
-            retain_ms=settings.retain_ms,
-            pending_max=settings.pending_max,
-            orphans_max=settings.orphans_max,
-            retained_max=settings.retained_max,
-        ),
+        join=settings.join,
         on_expiry=settings.on_expiry,
         late=settings.late,
         play=settings.play,

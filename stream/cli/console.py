@@ -10,6 +10,7 @@ import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -66,6 +67,7 @@ class _Notices(logging.Handler):
 
 
 logger.addHandler(_Notices())
+logger.setLevel(logging.INFO)
 
 
 def end_log() -> None:
@@ -77,6 +79,11 @@ def end_log() -> None:
 def examples(*lines: str) -> str:
     """Command lines as they stand below a command's help."""
     return "[bold]Examples[/]\n\n" + "\n\n".join(f"[cyan]$ {escape(line)}[/]" for line in lines)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object, or list, on stdout."""
+    sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
 
 
 def print_table(table: "tables.Table", title: str | None = None) -> None:

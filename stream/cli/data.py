@@ -1,15 +1,13 @@
 """`onebit data`: the data sets that can be replayed."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 
 from producers.datasets.catalogue import catalogue, is_log, load
-from stream.cli.console import boxed_table, out
+from stream.cli.console import boxed_table, out, print_json
 from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags
 
 app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True)
@@ -17,8 +15,11 @@ app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True
 
 @app.command(name="list")
 @with_log_flags
-def list_data() -> None:
+def list_data(json: Json = False) -> None:
     """The data sets that have a name; any svmlight file can be replayed too."""
+    if json:
+        print_json([{k: v for k, v in entry._asdict().items() if k != "load"} for entry in catalogue()])
+        return
     table = boxed_table("name", "rows", "features", "classes", "what", numbers=("rows", "features", "classes"))
     for entry in catalogue():
         table.add_row(entry.name, f"{entry.rows:,}", f"{entry.n_features:,}", str(entry.n_classes), entry.summary)
@@ -56,7 +57,7 @@ def show(
             "name": dataset.name, "rows": dataset.rows, "features": dataset.n_features, "classes": dataset.n_classes,
             "class_names": dataset.class_names, "terms": dataset.terms,
         }  # fmt: skip
-        sys.stdout.write(orjson.dumps(fields).decode() + "\n")
+        print_json(fields)
         return
     out.print(f"[bold]{escape(dataset.name)}[/]: {dataset.rows:,} rows, {dataset.n_features:,} features")
     named = ", ".join(f"{label} = {name}" for label, name in enumerate(dataset.class_names))

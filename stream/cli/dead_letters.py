@@ -6,8 +6,8 @@ import typer
 
 from stream.app.connection import connected
 from stream.app.settings import Program, Settings
-from stream.cli.console import examples, out
-from stream.cli.flags import with_settings
+from stream.cli.console import examples, out, print_json
+from stream.cli.flags import Json, with_settings
 from stream.kafka.requeueing import Fate, Requeued, requeue
 from stream.reporting.record_lines import quoted, short_name
 from stream.wire.dead_letters import DeadLetter
@@ -36,6 +36,7 @@ def requeue_letters(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which, and write nothing.")] = False,
+    json: Json = False,
 ) -> None:
     """Put dead letters into their topics again, as the records that they were.
 
@@ -54,9 +55,13 @@ def requeue_letters(
                 f"dead-letter/{one.partition}@{one.offset} {topic}/{letter.partition}@{letter.offset} {letter.kind}: "
                 f"{quoted(letter.reason)}: {'would be ' if dry_run and one.fate is Fate.REQUEUED else ''}{one.fate}"
             )
-            out.print(line, highlight=False, soft_wrap=True, markup=False)
+            if not json:
+                out.print(line, highlight=False, soft_wrap=True, markup=False)
 
         counts = requeue(broker, topics, partitions, wanted, told, dry_run=dry_run)
+    if json:
+        print_json({str(fate): count for fate, count in counts.items()} | {"dry_run": dry_run})
+        return
     verb = "would be put" if dry_run else "put"
     passed_over = counts.total() - counts[Fate.REQUEUED]
     out.print(f"{counts[Fate.REQUEUED]:,} {verb} into their topics again, {passed_over:,} passed over")

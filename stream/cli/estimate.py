@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +13,7 @@ from stream.app.estimate import estimate_policies as use_case
 from stream.app.notices import announce
 from stream.app.settings import SettingsError
 from stream.app.sources import command_line
-from stream.cli.console import examples, out
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
 from stream.estimating.estimate import Estimates
 from stream.estimating.intervals import Interval
@@ -93,7 +92,7 @@ def estimate_policies(
     if report is not None:
         _publish(found, confidence, report)
     if json:
-        sys.stdout.write(orjson.dumps(fields_of(found, interval)).decode() + "\n")
+        print_json(fields_of(found, interval))
     else:
         show(found, options, training)
 

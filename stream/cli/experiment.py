@@ -10,8 +10,8 @@ from stream.app import experiment as use_case
 from stream.app.clocks import every
 from stream.app.experiment import Sizes, Written
 from stream.app.notices import announce, warn
-from stream.cli.console import boxed_table, err, examples, out
-from stream.cli.flags import with_log_flags
+from stream.cli.console import boxed_table, err, examples, out, print_json
+from stream.cli.flags import Json, with_log_flags
 from stream.errors import ExitCode
 from stream.experiments.definition import read_experiment, shipped
 from stream.experiments.report import PAGE
@@ -40,11 +40,14 @@ Results = Annotated[
 
 @app.command("list")
 @with_log_flags
-def list_experiments() -> None:
+def list_experiments(json: Json = False) -> None:
     """Show the experiments that ship."""
+    found = {name: read_experiment(path) for name, path in shipped().items()}
+    if json:
+        print_json([{"name": name, "title": one.title, "data": list(one.data())} for name, one in found.items()])
+        return
     table = boxed_table("name", "what", "data")
-    for name, path in shipped().items():
-        experiment = read_experiment(path)
+    for name, experiment in found.items():
         table.add_row(name, experiment.title, ", ".join(experiment.data()))
     out.print(table)
 

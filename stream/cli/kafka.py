@@ -10,8 +10,8 @@ import typer
 
 from stream.app.notices import announce
 from stream.app.settings import SettingsError
-from stream.cli.console import out
-from stream.cli.flags import with_log_flags
+from stream.cli.console import out, print_json
+from stream.cli.flags import Json, with_log_flags
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka
 from stream.errors import ExitCode
@@ -52,6 +52,7 @@ def up(
     secure: Annotated[
         bool, typer.Option("--secure", help="Let clients in by TLS and SCRAM alone, to do what ACLs allow.")
     ] = False,
+    json: Json = False,
 ) -> None:
     """Start the broker, and wait until it answers; one that runs already is left as it is.
 
@@ -59,14 +60,20 @@ def up(
     its own, and a user who may do everything; it says which --client-config lets other commands in as that user.
     """
     kafka = local_kafka.start(port, data_dir, ephemeral=ephemeral, secure=secure, progress=announce)
-    print_running(kafka, data_dir, "runs already" if kafka.already else "runs")
+    if json:
+        print_json(kafka._asdict())
+    else:
+        print_running(kafka, data_dir, "runs already" if kafka.already else "runs")
 
 
 @app.command()
 @with_log_flags
-def status(data_dir: DataDir = None) -> None:
+def status(data_dir: DataDir = None, json: Json = False) -> None:
     """Say whether the broker runs; exit code 1 when it does not."""
     kafka = local_kafka.status(data_dir)
+    if json:
+        print_json({"runs": kafka is not None, **({} if kafka is None else kafka._asdict())})
+        raise typer.Exit(ExitCode.OK if kafka else ExitCode.DIFFERS)
     if kafka is None:
         _none_runs(data_dir, f"; start one: {_command('up', data_dir)}")
         raise typer.Exit(ExitCode.DIFFERS)

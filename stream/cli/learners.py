@@ -1,17 +1,15 @@
 """`onebit learners`: what can be asked to learn, what is best for what, and what it costs."""
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from stream.app.learners import Row, Size, Survey, data_of, fields_of, survey_learners
 from stream.app.settings import SettingsError
-from stream.cli.console import out
+from stream.cli.console import out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
 from stream.learners import FromLogs
 from stream.learners.auto import choose
@@ -57,7 +55,7 @@ def learners(
     else:
         raise SettingsError(f"--data {data} tells the classes and the non-zeros: leave --n-classes and --nnz out")
     if json:
-        sys.stdout.write(orjson.dumps([fields_of(row) for row in found.rows]).decode() + "\n")
+        print_json([fields_of(row) for row in found.rows])
     else:
         _print(found)
 

@@ -1,12 +1,10 @@
 """`onebit model`: models of any past moment, side by side, into a new pipeline; and the replay of `onebit verify`."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +12,7 @@ from rich.table import Table
 from stream.app.connection import command_hint
 from stream.app.models import Moment, exported, imported
 from stream.app.settings import Panel, Program, Settings
-from stream.cli.console import examples, out
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import Json, Partition, with_log_flags, with_settings
 from stream.errors import ExitCode
 from stream.verifying.model_files import compare_models, read_model, write_model
@@ -63,7 +61,7 @@ def export(
     model = exported(settings, Moment(at, journal, version), partition)
     write_model(out_file, model)
     if json:
-        sys.stdout.write(orjson.dumps({"file": str(out_file), **model.meta}).decode() + "\n")
+        print_json({"file": str(out_file), **model.meta})
         return
     out.print(
         f"{out_file}: {model.meta['learner']} {model.moment}, {model.meta['updates']:,} updates, digest "
@@ -83,7 +81,7 @@ def diff(first: ModelFile, second: ModelFile, json: Json = False) -> None:
     same = all(difference.same for difference in differences) and identities[0] == identities[1]
     if json:
         arrays = [difference._asdict() | {"same": difference.same} for difference in differences]
-        sys.stdout.write(orjson.dumps({"same": same, "models": identities, "arrays": arrays}).decode() + "\n")
+        print_json({"same": same, "models": identities, "arrays": arrays})
     else:
         for path, model in zip((first, second), models, strict=True):
             parameters = ", ".join(f"{name}={value}" for name, value in model.meta["parameters"].items())
@@ -125,6 +123,7 @@ def import_file(
             help="Only this one, whose tasks then have models of their own.",
         ),
     ] = None,
+    json: Json = False,
 ) -> None:
     """Let a learner that has not begun yet begin with a model; start it with the model's learner and parameters.
 
@@ -134,6 +133,9 @@ def import_file(
     """
     found = imported(settings, file, partition)
     meta = found.model.meta
+    if json:
+        print_json({"partitions": found.partitions, "shared": found.is_shared, **meta})
+        return
     flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
     whose = ", which is then one model" if found.is_shared else ""
     out.print(

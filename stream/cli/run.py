@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 
 from stream.app.live_estimates import estimate_lines
@@ -14,7 +13,7 @@ from stream.app.notices import announced_when_slow, warn
 from stream.app.run import run_all_embedded, run_all_on_kafka
 from stream.app.settings import Panel, Program, Settings, SettingsError
 from stream.app.sources import command_line
-from stream.cli.console import StopRequest, examples, fail, out, print_table
+from stream.cli.console import StopRequest, examples, fail, out, print_json, print_table
 from stream.cli.flags import Json, with_settings
 from stream.cli.progress import shown_progress
 from stream.errors import ExitCode
@@ -118,7 +117,7 @@ def _print_results(reports: list[RunReport], page: Path | None, *, json: bool) -
         for message in warnings:
             warn(message)
         objects = [report.as_json() for report in reports]
-        sys.stdout.write(orjson.dumps(objects[0] if len(objects) == 1 else {"runs": objects}).decode() + "\n")
+        print_json(objects[0] if len(objects) == 1 else {"runs": objects})
         return
     print_table(comparison(reports))
     for report in reports:

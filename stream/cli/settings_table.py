@@ -9,8 +9,8 @@ from rich.table import Table
 
 from stream.app.described import Described, described
 from stream.app.settings import CONNECTED, Panel, Program
-from stream.cli.console import out
-from stream.cli.flags import with_log_flags
+from stream.cli.console import out, print_json
+from stream.cli.flags import Json, with_log_flags
 
 app = typer.Typer()
 
@@ -19,6 +19,7 @@ app = typer.Typer()
 @with_log_flags
 def settings(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md instead.")] = False,
+    json: Json = False,
 ) -> None:
     """List every setting with its default.
 
@@ -26,6 +27,9 @@ def settings(
     """
     if markdown:
         sys.stdout.write(as_markdown())
+        return
+    if json:
+        print_json({one.name: {"default": one.shown_default, "help": one.setting.help} for one in described()})
         return
     table = Table("setting", "default", "what", box=None, header_style="bold underline", padding=(0, 2, 0, 0))
     for one in described():

@@ -1,16 +1,14 @@
 """What `onebit data show` prints of a log."""
 
-import sys
 from pathlib import Path
 
-import orjson
 from rich.markup import escape
 
 from producers.datasets.log import rows_left_out
 from producers.datasets.logs.guess import to_toml
 from producers.datasets.logs.reading import LogFile
 from stream.app.log_summary import LogSummary, fields_of, rows_of, save_features, summarise_log
-from stream.cli.console import out
+from stream.cli.console import out, print_json
 
 _CLASSES_SHOWN = 20
 
@@ -23,7 +21,7 @@ def show_log(
     if features_file is not None:
         save_features(shown, features_file)
     if as_json:
-        sys.stdout.write(orjson.dumps(fields_of(path, shown)).decode() + "\n")
+        print_json(fields_of(path, shown))
         return
     out.print(f"[bold]{escape(path)}[/]: {shown.format}", soft_wrap=True)
     if shown.columns:

@@ -1,11 +1,9 @@
 """`onebit simulate`: the pipeline's learners through thousands of drawn disasters, in virtual time."""
 
 import os
-import sys
 import time
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +12,7 @@ from stream.app.clocks import every
 from stream.app.notices import announce
 from stream.app.settings import SettingsError
 from stream.app.simulate import Runs, make_learner
-from stream.cli.console import out
+from stream.cli.console import out, print_json
 from stream.cli.flags import with_log_flags
 from stream.errors import ExitCode
 from stream.simulation.campaign import (
@@ -169,7 +167,7 @@ def _print_json(campaign: Campaign, runs: Runs, seeds: range, wall_s: float, *, 
             for failure in campaign.failures
         ],
     }
-    sys.stdout.write(orjson.dumps(fields).decode() + "\n")
+    print_json(fields)
 
 
 def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:

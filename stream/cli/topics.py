@@ -11,10 +11,10 @@ from rich.table import Table
 from stream.app.connection import command_hint
 from stream.app.notices import warn
 from stream.app.settings import Panel, Program, Settings
-from stream.app.topic_admin import create_topics, deletable_topics, describe_topics
+from stream.app.topic_admin import Described, create_topics, deletable_topics, describe_topics
 from stream.app.topics import topics_of
-from stream.cli.console import out
-from stream.cli.flags import with_settings
+from stream.cli.console import out, print_json
+from stream.cli.flags import Json, with_settings
 from stream.errors import ExitCode
 from stream.wire import schemas
 from stream.wire.topics import TopicDescription
@@ -24,13 +24,16 @@ app = typer.Typer(help="Create, describe and delete the topics.", no_args_is_hel
 
 @app.command()
 @with_settings(Program.CREATE)
-def create(settings: Settings) -> None:
+def create(settings: Settings, json: Json = False) -> None:
     """Create all topics, with the broker's append time and compaction where needed; those that exist are checked.
 
     With a --retention the learner still recovers, from its snapshots, but `onebit verify` cannot recompute the ledger
     once the first records are deleted. `onebit topics describe` warns when it is too short for a recovery.
     """
     made = create_topics(settings)
+    if json:
+        print_json(made._asdict())
+        return
     log = f", {made.updates} with one: the log of the model that they share" if made.updates else ""
     out.print(f"{made.topics} topics {settings.topic_prefix}* with {made.partitions} partitions are there{log}")
 
@@ -47,6 +50,7 @@ def describe(
             help="Print one JSON object instead, without asking Kafka: the JSON Schema of the values of each topic.",
         ),
     ] = False,
+    json: Json = False,
 ) -> None:
     """Show the topics as they are; exit code 1 when one is missing.
 
@@ -57,15 +61,23 @@ def describe(
         sys.stdout.write(orjson.dumps(by_topic, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
     found = describe_topics(settings)
+    if json:
+        topics = {name: None if topic is None else topic._asdict() for name, topic in found.topics.items()}
+        print_json({"ok": found.ok, "topics": topics, "warnings": found.warnings})
+    else:
+        _print(found)
+    if not found.ok:
+        warn(f"topics are missing; create them: {command_hint(settings, 'topics create')}")
+        raise typer.Exit(ExitCode.DIFFERS)
+
+
+def _print(found: Described) -> None:
     table = Table("topic", "partitions", "time", "cleanup", "retention", "copies", box=None, padding=(0, 2, 0, 0))
     for name, topic in found.topics.items():
         table.add_row(*((name, "-", "[red]missing[/]", "-", "-", "-") if topic is None else _row(topic)))
     out.print(table)
     for warning in found.warnings:
         out.print(f"[bold yellow]warning:[/] {escape(warning)}", highlight=False, soft_wrap=True)
-    if not found.ok:
-        warn(f"topics are missing; create them: {command_hint(settings, 'topics create')}")
-        raise typer.Exit(ExitCode.DIFFERS)
 
 
 def _row(topic: TopicDescription) -> tuple[str, ...]:
@@ -84,13 +96,17 @@ def _row(topic: TopicDescription) -> tuple[str, ...]:
 def delete(
     settings: Settings,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = False,
 ) -> None:
     """Delete all topics of a prefix, with all that they hold."""
     with deletable_topics(settings) as (found, broker):
-        if not found:
+        if not found and not json:
             out.print(f"there is no topic {settings.topic_prefix}*")
             return
-        if not yes and not typer.confirm(f"Delete {', '.join(found)} on {settings.bootstrap}?", err=True):
+        if found and not yes and not typer.confirm(f"Delete {', '.join(found)} on {settings.bootstrap}?", err=True):
             raise typer.Exit(ExitCode.DIFFERS)
         broker.delete_topics(found)
-    out.print(f"deleted: {', '.join(found)}")
+    if json:
+        print_json({"deleted": found})
+    else:
+        out.print(f"deleted: {', '.join(found)}")

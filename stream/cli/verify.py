@@ -1,10 +1,8 @@
 """`onebit verify`: the ledger again, from the topics alone; with --replay the learner's whole state too."""
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -12,7 +10,7 @@ from rich.table import Table
 from stream.app.settings import Program, Settings
 from stream.app.tally import misplaced
 from stream.app.verify import verify as use_case
-from stream.cli.console import examples, out
+from stream.cli.console import examples, out, print_json
 from stream.cli.flags import Json, with_settings
 from stream.cli.model import print_replays
 from stream.durations import parse_duration
@@ -61,7 +59,7 @@ def verify(
         replay=replay,
     )
     if json:
-        sys.stdout.write(orjson.dumps(found.to_dict()).decode() + "\n")
+        print_json(found.to_dict())
     else:
         if found.log is not None and found.log.ok:
             print_log(found.log)

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,9 @@ def test_log_without_propensities_is_refused_record_by_record_where_the_learner_
 )
 def test_settings_that_do_not_fit_a_log_are_refused_with_what_to_do(given: dict[str, Any], says: str) -> None:
     settings, data = settings_with(**given), clicks(5, delay_ms=None)
-    check = feedback_plan if "delay" in given else replay_options
+    check = partial(feedback_plan, settings.feedback) if "delay" in given else partial(replay_options, settings.replay)
     with pytest.raises(SettingsError) as refused:
-        check(settings, data)
+        check(data)
     assert str(refused.value).startswith(says)
 
 
@@ -109,10 +110,10 @@ def test_learner_does_not_play_its_own_where_nobody_would_know_the_bit() -> None
     with pytest.raises(
         SettingsError, match=r"^--play own: visits has no true classes.*--play logged learns from these"
     ):
-        check_play(settings_with(), clicks(5))
-    check_play(settings_with(play="logged"), clicks(5))
-    check_play(settings_with(), log_of([clicks(1).log.outcome(0)._replace(label=2)]))
-    check_play(settings_with(), dataset_of(settings_with()))
+        check_play("own", clicks(5))
+    check_play("logged", clicks(5))
+    check_play("own", log_of([clicks(1).log.outcome(0)._replace(label=2)]))
+    check_play("own", dataset_of(settings_with().source))
 
 
 def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,27 +145,27 @@ def test_run_says_what_standard_input_needs(
 
 def test_logged_delays_need_time() -> None:
     with pytest.raises(SettingsError, match="--speed max leaves no time for it; give a factor"):
-        feedback_plan(settings_with(delay="logged", speed="max"), clicks(5))
-    assert feedback_speed(settings_with(speed="60x")) == 60.0
+        feedback_plan(settings_with(delay="logged", speed="max").feedback, clicks(5))
+    assert feedback_speed(settings_with(speed="60x").feedback) == 60.0
 
 
 def test_speed_needs_the_times_of_a_log() -> None:
     settings = settings_with(speed="2x", limit=None)
     with pytest.raises(SettingsError, match="--speed 2x: optdigits has no times of its decisions; give a --rate"):
-        replay_options(settings, dataset_of(settings))
+        replay_options(settings.replay, dataset_of(settings.source))
 
 
 def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
-    part = dataset_of(settings_with(**given))
+    part = dataset_of(settings_with(**given).source)
     assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20"
-    assert events_of(settings_with(loop=True), part) > 10**9
+    assert events_of(settings_with(loop=True).replay, part) > 10**9
 
 
 def test_part_is_one_of_a_log_only() -> None:
     with pytest.raises(DatasetError, match="optdigits is no log of decisions"):
-        dataset_of(settings_with(limit=3))
+        dataset_of(settings_with(limit=3).source)
 
 
 @pytest.mark.parametrize(("name", "value"), [("speed", "60"), ("speed", "0x"), ("from", "tomorrow"), ("limit", 0)])

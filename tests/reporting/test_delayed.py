@@ -100,8 +100,8 @@ class Rounds:
     """The rows as River wants them, with what it asks of each."""
 
     def __init__(self, settings: Settings) -> None:
-        self.data: Dataset = dataset_of(settings)
-        self.plan = feedback_plan(settings, self.data)
+        self.data: Dataset = dataset_of(settings.source)
+        self.plan = feedback_plan(settings.feedback, self.data)
 
     def __iter__(self) -> Iterator[tuple[dict[Any, Any], Any]]:
         for position, (event_id, row) in enumerate(self.data.schedule(0, 400)):
@@ -157,7 +157,7 @@ def test_curve_and_error_are_those_of_rivers_progressive_validation_with_delay(n
 
 def test_run_that_loses_feedback_has_a_curve_of_its_expired_decisions() -> None:
     settings = settings_with(loss=0.5, window="1s", learner=["late-ucb"], delay="fixed:75ms")
-    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
+    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings.source)))
     last = report.delayed[-1]
     assert last.matched + last.outstanding + last.expired == 400
     assert 0.25 < last.expired / (400 - 100) / 1.0 < 0.75, "half of those older than a second"
@@ -176,6 +176,6 @@ def captions_of(report: RunReport) -> dict[str, str]:
 
 def test_run_without_losses_has_no_figure_of_what_expired() -> None:
     settings = settings_with(learner=["late-ucb"], events=50)
-    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings)))
+    report = run_embedded(resolve_run(settings, "late-ucb", dataset_of(settings.source)))
     assert "Expired" not in captions_of(report)
     assert np.isfinite(report.delayed[-1].error_rate)

@@ -1,0 +1,50 @@
+"""Every command has the flags of its log, --debug and --config; every command with a result has --json."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from stream.cli.app import LoadedCommands
+from tests.cli.conftest import Onebit
+
+WITHOUT_RESULT = {
+    "learn", "feedback", "replay", "monitor", "kafka logs", "kafka down", "experiment run", "experiment report"
+}  # fmt: skip
+"""They run until they are stopped, write files, or show a log."""
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    for name, command in LoadedCommands().items():
+        if hasattr(command, "commands"):
+            yield from ((f"{name} {own}", one) for own, one in command.commands.items())
+        else:
+            yield name, command
+
+
+def flags_of(command: Any) -> set[str]:
+    return {flag for parameter in command.params for flag in parameter.opts}
+
+
+def test_every_command_has_the_flags_of_its_log_and_debug_and_config() -> None:
+    common = {"--log-format", "--log-level", "--debug", "--config"}
+    assert {name: common - flags_of(command) for name, command in commands()} == {name: set() for name, _ in commands()}
+
+
+def test_every_command_with_a_result_has_json() -> None:
+    assert {name for name, command in commands() if "--json" not in flags_of(command)} == WITHOUT_RESULT
+
+
+@pytest.mark.parametrize("command", ["data list", "settings", "experiment list", "config show", "kafka status"])
+def test_json_is_one_value_on_stdout(command: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "nowhere")
+    assert orjson.loads(onebit(*command.split(), "--json").out)
+
+
+@pytest.mark.parametrize("command", ["data list", "learners", "experiment list"])
+def test_a_wrong_variable_is_refused_by_every_command(
+    command: str, onebit: Onebit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEBIT_WINDOW", "soon")
+    assert onebit(*command.split()).code == 2
