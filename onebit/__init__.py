@@ -103,7 +103,8 @@ def main() -> None:
     try:
         check_packages()
     except CollisionError as error:
-        sys.exit(f"error: {error}")
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)  # ExitCode.USAGE, which may be in the package that cannot be imported
     from stream.cli.entry import main as run
 
     run()

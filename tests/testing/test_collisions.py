@@ -41,6 +41,6 @@ def test_program_says_so_in_one_line(tmp_path: Path) -> None:
         [sys.executable, "-c", "import onebit; onebit.main()", "--version"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path}/stream.py is in the way of Onebit's package stream in {ROOT}: ")
     assert done.stderr.count("\n") == 1
