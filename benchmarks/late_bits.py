@@ -60,16 +60,16 @@ SETS = (*FILES, "SynSep", "SynNonSep")
 
 GOALS: dict[int | str, dict[str, float]] = {
     0: {
-        "vowel": 67, "optdigits": 9.5, "pendigits": 12.5, "satimage": 21.5, "usps": 12, "letter": 42, "shuttle": 4.6,
-        "covtype": 30, "r8": 6, "reuters4": 5.5, "20news": 19, "amazon3": 7.6, "amazon7": 27, "SynSep": 0.2,
+        "vowel": 60, "optdigits": 8.2, "pendigits": 6, "satimage": 15.5, "usps": 11.3, "letter": 31, "shuttle": 1.2,
+        "covtype": 31, "r8": 5.7, "reuters4": 5.5, "20news": 17.5, "amazon3": 7.6, "amazon7": 26.2, "SynSep": 0.2,
         "SynNonSep": 5.2,
     },
     1_000: {
-        "pendigits": 21, "letter": 49, "covtype": 30.5, "r8": 18.5, "reuters4": 8.8, "20news": 29, "amazon3": 18.5,
-        "amazon7": 33.5,
+        "pendigits": 14, "letter": 38, "satimage": 27.5, "usps": 22.5, "r8": 17.8, "20news": 25.5, "amazon7": 31.5,
     },
+    10_000: {"20news": 34.5, "letter": 51, "pendigits": 27, "amazon7": 33.5},
 }  # fmt: skip
-"""What the errors are to stay below, in percent; by delay."""
+"""What the errors are to stay below, in percent; by delay. At 10,000 that of decisions made since bits come."""
 
 
 class Loaded(NamedTuple):

@@ -161,7 +161,7 @@ def observe(
     rest[DECIDED] += 1.0
     counts[WAITING, action] += 1.0
     if m > 0 and is_refreshed_at(rest[DECIDED]):
-        refresh(Z, vectors, words, K, m, rest[DECIDED])
+        refresh(words, K, m, rest[DECIDED])
 
 
 @compiled
@@ -263,7 +263,8 @@ class StackIgw(WatchingLearner):
     (`waiting`) decisions without their bit; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the
     stack, shared by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p.
     Of the words: `row` and `stamp` of each feature; `vectors` [rows, 128] its U and G, grown by need; `words` rows in
-    use, refreshes, and whether the vectors count; `basis`, `gram`, `overlap`, `sketch` B, GᵀG, GᵀV, GᵀC; `centroids` Ĉ.
+    use, refreshes, whether the vectors count, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap` GᵀV, `sketch`
+    GᵀC; `centroids` Ĉ.
 
     The sums are of the x as it was weighted when it came: n and df go on. Of the decision that a bit belongs to, n does
     not count itself when x is weighted again, df does.
@@ -309,7 +310,8 @@ class StackIgw(WatchingLearner):
         **dict.fromkeys(("M", "df", "df_log"), Extent.FEATURES),
         "waiting": Extent.ACTION,
         "totals": Extent.WHOLE,
-        **dict.fromkeys(("row", "stamp", "vectors", "basis", "centroids", "b", "R"), Extent.OTHER),
+        **dict.fromkeys(("row", "stamp"), Extent.FEATURES),
+        **dict.fromkeys(("vectors", "basis", "centroids", "b", "R"), Extent.OTHER),
         **dict.fromkeys(("words", "gram", "overlap", "sketch"), Extent.WHOLE),
     }
     instead: ClassVar[str] = "igw-logistic, whose state is half of it, or fewer features"
@@ -388,11 +390,7 @@ class StackIgw(WatchingLearner):
         is_new = (self.arrays["df"][x.indices] == FREQUENCY_MIN - 1) & (x.values != 0.0)
         end = min(used + int(np.count_nonzero(is_new)), self.arrays["vectors"].shape[0])
         if is_refreshed_at(self.arrays["totals"][1] + 1.0):
-            yield from ((name, ...) for name in ("row", "stamp", "basis", "centroids", "b", "R"))
-            yield "vectors", slice(0, end)
-            return
-        yield "row", x.indices
-        yield "stamp", x.indices
+            yield from ((name, ...) for name in ("basis", "centroids", "b", "R"))
         rows = self.arrays["row"][x.indices].astype(np.int64)
         yield "vectors", np.concatenate((rows[rows > 0] - 1, np.arange(used, end)))
 

@@ -8,12 +8,11 @@
 What is kept is arranged so that no refresh passes over all rows, which would take 0.1 s at 32,768 of them:
 
     V = U B, B = R⁻¹, and U is the G of before the refresh. So a row is two slots that change their parts with every
-    refresh; a row that was not touched since the refresh before the last is 0, which its stamp says.
+    refresh; a row that was not touched since the refresh before the last is 0, which its stamp says. Rows that are
+    newer than the last refresh have V itself in the place of U.
     GᵀG  += e hᵀ + h eᵀ,  h = Gᵀx + ‖x‖² e/2        over the rows of x, Gᵀx and C_kᵀx, too
     GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
     GᵀC_k += e C_kᵀx;  where x is added to C_a: GᵀC_a += Gᵀx     so that VᵀC_k = Bᵀ GᵀC_k
-
-Before 500 decisions, while there are few rows, V itself is written and B = I, since new rows are not 0.
 
 A column of G that depends on those before it to 1e-10 of its square gets the V' of 0.
 """
@@ -23,6 +22,7 @@ from math import sqrt
 import numpy as np
 
 from stream.learners.kernels import compiled, inlined
+from stream.learners.symmetric_kernels import sum_of_rows
 from stream.wire.events import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
@@ -42,8 +42,9 @@ CONSTANT = 0.3
 """Of the regressions on (ê, .3)."""
 
 # Places at the beginning of the words' part of the model.
-USED, REFRESHES, IS_ON = range(3)
-WORDS = 3
+USED, REFRESHES, IS_ON, OLD = range(4)
+WORDS = 4
+"""Rows in use, refreshes, whether the vectors count, and how many rows there were at the last refresh."""
 
 ROW, STAMP = 3, 4
 """Places in a feature's row of Z: its row of the vectors, from 1 on (0: none), and the refresh that it is up to."""
@@ -107,14 +108,16 @@ def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, t
 
 
 @inlined
-def rows_since(indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float) -> tuple[IndexArray, FloatArray]:
-    """The rows of the features of x that are up to a refresh, and their entries."""
+def rows_since(
+    indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
+) -> tuple[IndexArray, FloatArray]:
+    """The rows from `first` up to `end` of the features of x that are up to a refresh, and their entries."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):
-        row = Z[indices[j]]
-        if row[ROW] > 0.0 and row[STAMP] >= stamp_min:
-            rows[n], entries[n] = int(row[ROW]) - 1, x[j]
+        feature = Z[indices[j]]
+        if first < feature[ROW] <= end and feature[STAMP] >= stamp_min:
+            rows[n], entries[n] = int(feature[ROW]) - 1, x[j]
             n += 1
     return rows[:n], entries[:n]
 
@@ -130,11 +133,18 @@ def slots(words: FloatArray, m: int) -> tuple[int, int]:
 def embedded(
     indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
 ) -> FloatArray:
-    """Σ x_i V_i = Bᵀ Σ x_i U_i."""
-    rows, entries = rows_since(indices, x, Z, words[REFRESHES] - 1.0)
+    """Σ x_i V_i = Bᵀ Σ x_i U_i, and the rows that are newer than B, which are 0 once the vectors count."""
+    of_u = slots(words, m)[0]
+    rows, entries = rows_since(indices, x, Z, words[REFRESHES] - 1.0, 0.0, words[OLD])
     u = np.empty(m)
-    add_rows(vectors, rows, entries, slots(words, m)[0], u)
-    return from_basis(squares(words, m)[0], u)
+    add_rows(vectors, rows, entries, of_u, u)
+    e = from_basis(squares(words, m)[0], u)
+    if words[IS_ON] == 0.0:
+        rows, entries = rows_since(indices, x, Z, words[REFRESHES], words[OLD], words[USED])
+        add_rows(vectors, rows, entries, of_u, u)
+        for j in range(m):
+            e[j] += u[j]
+    return e
 
 
 @inlined
@@ -153,7 +163,7 @@ def pulled(
     indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
 ) -> FloatArray:
     """Gᵀx."""
-    rows, entries = rows_since(indices, x, Z, words[REFRESHES])
+    rows, entries = rows_since(indices, x, Z, words[REFRESHES], 0.0, words[USED])
     g = np.empty(m)
     add_rows(vectors, rows, entries, slots(words, m)[1], g)
     return g
@@ -181,14 +191,12 @@ def observe_words(
             if feature[STAMP] < refreshes - 1.0:
                 row[of_u : of_u + m] = 0.0
             feature[STAMP] = refreshes
-    rows, entries = rows_since(indices, x, Z, refreshes)
+    rows, entries = rows_since(indices, x, Z, refreshes, 0.0, words[USED])
     if rows.size == 0:
         return
-    u, h = np.empty(m), np.empty(m)
-    add_rows(vectors, rows, entries, of_u, u)
+    e, h = embedded(indices, x, Z, vectors, words, m), np.empty(m)
     add_rows(vectors, rows, entries, of_g, h)
     parts = squares(words, m)
-    e = from_basis(parts[0], u)
     half = 0.0
     for a in range(rows.size):
         half += 0.5 * entries[a] * entries[a]
@@ -264,7 +272,7 @@ def inverse_factor(gram: FloatArray) -> FloatArray:
 
 
 @compiled
-def refresh(Z: FloatArray, vectors: FloatArray, words: FloatArray, K: int, m: int, decided: float) -> None:
+def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
     """New vectors, and what was learned of the old ones in their terms."""
     parts = squares(words, m)
     sketch, centroids, b, R = by_class(words, K, m)
@@ -289,56 +297,31 @@ def refresh(Z: FloatArray, vectors: FloatArray, words: FloatArray, K: int, m: in
                 centroids[j, k] += B[i, j] * sketch[i, k]
     sketch[:] = 0.0
     parts[1:] = 0.0
-    if decided < ON_FROM:
-        write_out(Z, vectors, words, B)
-    else:
-        parts[0] = B
+    parts[0] = B
+    if decided >= ON_FROM:
         words[IS_ON] = 1.0
+    words[OLD] = words[USED]
     words[REFRESHES] += 1.0
-
-
-@compiled
-def write_out(Z: FloatArray, vectors: FloatArray, words: FloatArray, B: FloatArray) -> None:
-    """Write V' into the slots that are U after the refresh."""
-    m = B.shape[0]
-    of_u, of_g = slots(words, m)
-    for i in range(Z.shape[0]):
-        if Z[i, ROW] > 0.0:
-            row = vectors[int(Z[i, ROW]) - 1]
-            if Z[i, STAMP] == words[REFRESHES]:
-                row[of_g : of_g + m] = from_basis(B, row[of_g : of_g + m])
-            else:
-                row[of_g : of_g + m] = 0.0
-            row[of_u : of_u + m] = 0.0
-            Z[i, STAMP] = words[REFRESHES] + 1.0
 
 
 @compiled
 def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
     """b_k = T b_k, R_k = T R_k Tᵀ + (I − T Tᵀ)/.3, that is T (R_k − I/.3) Tᵀ + I/.3."""
     size = T.shape[0]
-    moved = np.zeros(b.shape)
+    every = np.arange(size).astype(np.int32)
+    moved, half, row = np.empty(b.shape), np.empty((size, size)), np.empty(size)
     for j in range(size):
-        for i in range(size):
-            for k in range(b.shape[1]):
-                moved[j, k] += T[j, i] * b[i, k]
+        sum_of_rows(b, every, T[j], moved[j])
     b[:] = moved
-    half = np.empty((size, size))
     across = np.ascontiguousarray(T.T)
     for k in range(R.shape[0]):
         for j in range(size):
             R[k, j, j] -= 1.0 / RIDGE
-        half[:] = 0.0
         for j in range(size):
-            for i in range(size):
-                for c in range(size):
-                    half[j, c] += T[j, i] * R[k, i, c]
+            sum_of_rows(R[k], every, T[j], half[j])
         for j in range(size):
-            row = R[k, j]
-            row[:] = 0.0
-            for i in range(size):
-                for c in range(j, size):
-                    row[c] += half[j, i] * across[i, c]
+            sum_of_rows(across, every, half[j], row)
+            R[k, j, j:] = row[j:]
         for j in range(size):
             R[k, j, j] += 1.0 / RIDGE
             for c in range(j):

@@ -38,7 +38,7 @@ class Overlay:
         """Take note of a decision."""
         for name, index in self._learner.observed_parts(x, decision):
             array = self._learner.arrays[name]
-            if isinstance(index, np.ndarray | slice):
+            if isinstance(index, np.ndarray):
                 self._keep(array, index)
             elif (name, index) not in self._kept:
                 self._kept.add((name, index))
