@@ -44,16 +44,6 @@ def test_the_package_is_a_program(module: str) -> None:
     assert done.stdout == f"onebit {stream.__version__}\n"
 
 
-def test_the_public_api_is_there_and_importing_it_is_cheap() -> None:
-    for name in stream.__all__:
-        assert getattr(stream, name) is not None
-        assert name in dir(stream)
-    assert (Path(stream.__file__).parent / "py.typed").exists()
-    code = "import stream, sys; print(sorted({'numba', 'numpy', 'scipy', 'kafka', 'typer'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_help_tells_every_exit_code(onebit: Onebit) -> None:
     told = onebit("--help").out
     assert [code for code in ExitCode if f" {code.value} {code.meaning.split(' ')[0]}" not in told] == []

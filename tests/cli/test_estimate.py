@@ -211,8 +211,8 @@ def test_rows_that_are_skipped_are_counted(log: list[str], capsys: pytest.Captur
 def test_learner_that_gets_its_bits_too_late_learns_nothing(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(log[2])
     path.write_text(path.read_text().replace(",1500,", ",,"))
-    late = last_line(capsys, [*log, "--policy", "late-ucb", "--delay", "fixed:2h"])
-    soon = last_line(capsys, [*log, "--policy", "late-ucb", "--delay", "fixed:1s"])
+    late = last_line(capsys, [*log, "--policy", "late-ucb:expand=none", "--delay", "fixed:2h"])
+    soon = last_line(capsys, [*log, "--policy", "late-ucb:expand=none", "--delay", "fixed:1s"])
     learned = [
         next(one["value"] for one in found["policies"][0]["estimates"] if one["estimator"] == "snips")
         for found in (late, soon)

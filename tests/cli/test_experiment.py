@@ -66,7 +66,7 @@ def test_without_matplotlib_figures_are_in_the_html_page_alone(onebit: Onebit, m
     Path("mine.toml").write_text(MINE)
     assert onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1").code == ExitCode.OK
     folder = Path("reports") / "experiments" / "mine"
-    assert {path.suffix for path in folder.iterdir()} == {".md", ".html", ".parquet", ".csv", ".json"}
+    assert {path.suffix for path in folder.iterdir()} == {".md", ".html", ".gz", ".csv", ".json"}
     assert "errors.svg" not in (folder / "README.md").read_text()
     assert '<figure data-chart="figure-0-0">' in (folder / "index.html").read_text()
 

@@ -63,7 +63,7 @@ def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(le
 
 
 def test_late_ucb_learns_from_a_uniform_log_what_is_right() -> None:
-    settings = settings_with(play="logged", delay="none")
+    settings = settings_with(play="logged", delay="none", param=["expand=none"])
     pipeline = prepare_embedded(resolve_run(settings, "late-ucb", clicks(ROWS)))
     pipeline.run_to_end()
     (task,) = pipeline.learner.tasks.values()

@@ -54,7 +54,7 @@ def _objects(block: LineBlock) -> Objects:
         return Objects([{}], (Problem(0, *block.fault),), where)
     lines = block.data.split(b"\n")
     with suppress(orjson.JSONDecodeError):
-        rows = [orjson.loads(line) for line in lines if line]
+        rows = list(map(orjson.loads, filter(None, lines)))
         if set(map(type, rows)) <= {dict}:
             return Objects(rows, (), where)
     rows = []
