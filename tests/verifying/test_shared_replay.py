@@ -23,7 +23,7 @@ from tests.pipeline import TOPICS, Pipeline, plan, small_synsep, synsep_task
 
 PARTITIONS = 2
 LEARNERS = {
-    "late-ucb": synsep_task("late-ucb", parameters={"project": 8, "expand": "none"}, model="shared"),
+    "late-ucb": synsep_task("late-ucb", parameters={"project": 8, "m": 8}, model="shared"),
     "stack-igw": synsep_task("stack-igw", model="shared"),
     "soba-diag, corrected": synsep_task(model="shared", on_expiry="negative", late="correct"),
 }
