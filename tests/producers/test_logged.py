@@ -195,6 +195,8 @@ def answered(
             "action": action,
             "greedy": 0,
             "scores": [0, 0, 0],
+            "propensity": 1.0,
+            "model_version": 0,
             "context_offset": row,
         }
         key = f"visit-{row}".encode()
