@@ -196,17 +196,17 @@ LEARNERS = (
     Taught("banditron", {"gamma": 0.4}, "negative"),
     Taught("banditron", {"gamma": 0.4}, "negative", "correct"),
     Taught("perceptron", {}),
-    Taught("late-ucb", {"drift": "class"}),
-    Taught("late-ucb", {"floor": 0.3, "drift": "off"}, "negative", "correct"),
+    Taught("late-ucb", {"drift": "class", "m": 2}),
+    Taught("late-ucb", {"floor": 0.3, "drift": "off", "m": 2}, "negative", "correct"),
     Taught("igw-logistic", {"drift": "class"}),
-    Taught("stack-igw", {"drift": "global"}, "negative"),
+    Taught("stack-igw", {"drift": "global", "vectors": 0}, "negative"),
 )
 """No run is long enough for a drift alarm: those are the business of `tests/recovery/test_drift_alarms.py`."""
 
 N_CLASSES, N_FEATURES = 3, 8
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
-LOG_LEARNERS = ("late-ucb", "stack-igw")
+LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
 """Those that carry with a decision what must be of the log's action; they take part where a log is replayed."""
 
 
@@ -336,7 +336,8 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
     least = luck.choice((0.0, 0.3))
     task = replace(task, play=play, propensity_min=least)
     if task.late == "ignore" and luck.chance(40):
-        task = replace(task, learner=luck.choice(LOG_LEARNERS), parameters={}, on_expiry="drop")
+        learner = luck.choice(tuple(LOG_LEARNERS))
+        task = replace(task, learner=learner, parameters=LOG_LEARNERS[learner], on_expiry="drop")
         if luck.chance(50):
             task = replace(task, reward="any")
     logs: dict[str, Logged | None] = {}

@@ -337,6 +337,7 @@ def _check_class(name: str, value: int, n_classes: int) -> None:
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
+_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # msgspec names them in another order in each process
 
 
 def _reason(error: ValidationError, value: bytes) -> str:
@@ -347,12 +348,13 @@ def _reason(error: ValidationError, value: bytes) -> str:
     ...     read_feedback(b'{"id": "a", "reward": "1"}')
     ... except ValidationError as error:
     ...     _reason(error, b'{"id": "a", "reward": "1"}')
-    "reward: expected `float | bool`; got '1'"
+    "reward: expected `bool | float`; got '1'"
     """
     expected, _, path = str(error).partition(" - at `$")
     path = path.removesuffix("`")
     if missing := _MISSING.match(expected):
         expected, path = "Expected a value", f"{path}.{missing[1]}"
+    expected = _TYPES.sub(lambda types: " | ".join(sorted(types[0].split(" | "))), expected)
     expected = f"{path[1:] or 'value'}: {expected[0].lower()}{expected[1:].partition(', got ')[0]}"
     try:
         found = orjson.loads(value)
