@@ -175,28 +175,28 @@ def _delay_clause(report: RunReport) -> str:
 
 
 def _best(names: Sequence[str], found: Sequence[Series]) -> list[tuple[str, str]]:
-    """Which learner erred least, and in what words: of those that see one bit, and of those told the right class."""
+    """The learners with the least error, among those that learn from one bit and those that learn from the class."""
     best = []
-    for told, whom in ((False, "of those that learn from one bit"), (True, "of those told the right class")):
+    for full, whom in ((False, "of those that learn from one bit"), (True, "of those that learn from the class")):
         judged = sorted(
             (error, name)
             for name, series in zip(names, found, strict=True)
-            if series.first.full_information == told
+            if series.first.full_information == full
             and not math.isnan(error := series.mean(lambda run: run.errors.error_rate))
         )
         if len(judged) > 1:
             best.append((judged[0][1], f" erred least {whom}, {percent(judged[0][0])}"))
         elif judged:
-            knowing = ", told the right class," if told else ""
+            knowing = ", which learns from the class," if full else ""
             best.append((judged[0][1], f"{knowing} erred in {percent(judged[0][0])} of its decisions"))
     return [(name, unbroken(words)) for name, words in best]
 
 
 def _baseline(names: Sequence[str], found: Sequence[Series]) -> str:
-    told = [name for name, series in zip(names, found, strict=True) if series.first.full_information]
-    if not told or len(told) == len(names):
+    baselines = [name for name, series in zip(names, found, strict=True) if series.first.full_information]
+    if not baselines or len(baselines) == len(names):
         return ""
-    return f"{listed(told)} {'is' if len(told) == 1 else 'are'}"
+    return f"{listed(baselines)} {'learns' if len(baselines) == 1 else 'learn'}"
 
 
 def _seeds(names: Sequence[str], found: Sequence[Series]) -> str:

@@ -72,7 +72,7 @@ class RunReport:
     virtual_s: float  # how long the run took by the broker's clock
     wall_s: float
     settings: Mapping[str, object]  # the effective ones, by their names in the settings; `command` is the command line
-    full_information: bool = False  # the learner is told the right class, not only one bit
+    full_information: bool = False  # the learner learns from the true class, not from one bit
     delays: Delays | None = None
     constant_error_rate: float = math.nan  # of always answering the most frequent class; nan: not known
     report: str | None = None  # where the page is

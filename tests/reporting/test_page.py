@@ -138,8 +138,8 @@ def test_page_says_so_when_there_was_no_delay_or_none_is_known() -> None:
 def test_page_names_the_best_learner_from_one_bit_apart_from_those_told_the_class() -> None:
     text = Reader(page(THREE)).text
     assert "erred least of those that learn from one bit" in text
-    assert "perceptron , told the right class, erred in" in text
-    assert "perceptron is told the right class, as a baseline" in text
+    assert "perceptron , which learns from the class, erred in" in text
+    assert "perceptron learns from the true class, as a baseline" in text
 
 
 def test_page_shows_the_results_settings_parameters_and_command() -> None:
