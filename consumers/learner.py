@@ -41,7 +41,7 @@ class LearnerOptions:
 
 
 STANDBY_MS = 10_000
-"""After so long without a partition a learner announces who holds them."""
+"""Time without a partition after which a learner announces which members hold them."""
 
 PORTION_RECORDS = 250
 """Records of the first step: a few milliseconds of work for most learners."""
@@ -56,7 +56,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adapt to how long a step of so many records of one task worked; the broker's time does not count."""
+        """Adapt to the working time of a step of N records per task, without the time of the broker."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:

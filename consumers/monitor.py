@@ -38,7 +38,7 @@ FETCHED_MAX = 2_000
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Messages are taken in when there are so many, or after this time: what the page shows is not much older."""
+"""Limits on number and age of a batch of messages; the page is not much older than that."""
 
 BUFFERED_MAX = 16
 """Messages that wait to be taken in."""
@@ -80,7 +80,7 @@ class MonitorProgram:
             options: how it runs.
             config: how it comes in at Kafka.
             picture: takes in what is read.
-            goes_on: is told, several times a second, why the program is not ready (empty: it is); False: it is to stop.
+            goes_on: called several times a second with why the program is not ready, or ""; returns False to stop.
         """
         self._picture = picture
         self._goes_on = goes_on
@@ -148,7 +148,7 @@ class MonitorProgram:
                 contexts = await asyncio.to_thread(self._picture.contexts_of, [one for _, part in read for one in part])
                 records = [one for seeks, part in read if seeks == consumer.seeks for one in part]
                 for partition, state in self._picture.take(records, contexts).items():
-                    # Where its records stand, so that whoever gets the partition gets the state.
+                    # In the partition of its records, so that the next owner of the partition gets the state.
                     self._table.send_changelog(partition, b"%d" % partition, state)
         except Exception as error:  # Faust would go on with the next batch
             await self._app.crash(error)

@@ -211,7 +211,7 @@ class Recoveries:
             changed = [f"{name} = {value} instead of {was[name]}" for name, value in now.items() if value != was[name]]
             self.announce(f"partition {partition}: from step {step.number + 1} on {'; '.join(changed)}")
         if recovered.foreign.records:
-            self.announce(f"partition {partition}: {recovered.foreign.told('its predictions')}")
+            self.announce(f"partition {partition}: {recovered.foreign.describe('its predictions')}")
         return running
 
     def _report(self, message: str, *, at_once: bool = False) -> None:

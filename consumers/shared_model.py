@@ -150,7 +150,7 @@ class SharedModel:
                 break
         if self.replica.foreign.records > self._foreign_announced:
             self._foreign_announced = self.replica.foreign.records
-            self._announce(self.replica.foreign.told(self._place))
+            self._announce(self.replica.foreign.describe(self._place))
 
     @property
     def hold(self) -> Hold | None:
@@ -220,7 +220,7 @@ class SharedModel:
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:
-        """Whether something has been missing for so long that it will not come any more."""
+        """Whether something has been missing for longer than GONE_MS."""
         if not is_missed:
             self._missed_since_ms.pop(missed, None)
             return False

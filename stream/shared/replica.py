@@ -1,9 +1,9 @@
 """A replica of a shared model: a function of the log of updates, and of nothing else.
 
-    model at version n = the first n entries of the log, taken in one by one in the order of their offsets
+    model at version n = the first n entries of the log, applied one by one in the order of their offsets
 
-So replicas that have read equally far are equal to the bit, whoever runs them, and however many records they read at
-once. Entries are taken in by the learner's own kernels, in one compiled loop.
+Replicas at equal versions are equal to the bit, in any process and with any number of records per read. The learner's
+own kernels apply the entries, in one compiled loop.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is done with the decision of a log: the learner's own stands, the log's is played, or both must agree.
+"""Replay of a logged decision: the learner's own is played, the log's is played, or both must agree.
 
 *own*: the learner decides, and a log is not looked at. *logged*: the log's action is played, with the log's propensity,
 and learned from; what the learner would have done is its *target*. *match*: the learner decides, and the decision

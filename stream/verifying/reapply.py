@@ -76,7 +76,7 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
     state = state_digest([alone.learner.state()])
     snapshot = 0 if newest is None else newest.number
     version = None if log is None else log.replica.version
-    foreign = published.foreign.told("its predictions and examples") if published.foreign.records else ""
+    foreign = published.foreign.describe("its predictions and examples") if published.foreign.records else ""
     return Replay(partition, number, snapshot, task_digest(alone), recovered_digest, state, "", version, foreign)
 
 

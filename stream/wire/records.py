@@ -46,7 +46,7 @@ class Foreign(NamedTuple):
         """One more."""
         return Foreign(self.records + 1, self.first or place_of(record))
 
-    def told(self, where: str) -> str:
+    def describe(self, where: str) -> str:
         """The same for people."""
         return (
             f"records in {where} that are not Onebit's are passed over: {self.records:,}, the first is {self.first}; "
