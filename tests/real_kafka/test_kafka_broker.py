@@ -173,7 +173,7 @@ def test_all_clients_go_on_after_the_broker_was_killed_and_started_again(own_kaf
 
 
 def test_a_frozen_broker_wedges_nothing(own_kafka: LocalKafka, client: str) -> None:
-    broker = connect(own_kafka.bootstrap, client=client, request_timeout_ms=2_000)
+    broker = connect(own_kafka.bootstrap, client=client, request_timeout_ms=4_000)
     broker.create_topics([TopicSpec("topic", 1)])
     tp = TopicPartition("topic", 0)
     producer, transactions = broker.producer(), broker.transactional_producer("id")
