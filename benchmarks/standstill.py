@@ -2,10 +2,10 @@
 
     python benchmarks/standstill.py [--ids 200000] [--partitions 10] [--client confluent] [--results FILE.json]
 
-On a single-node Kafka a learner settles so many ids in each partition and retains them. Then contexts come at a
+On a single-node Kafka a learner first settles and retains N ids in each partition. Then contexts come at a
 steady rate, and the longest time between two predictions of each partition is measured, by their append times: while
 a second learner joins, while it leaves, and around a pause of the broker (SIGSTOP), whose length is taken off. The
-steady gap, with nothing happening, stands beside them.
+gap without any event is reported beside them.
 """
 
 import argparse
