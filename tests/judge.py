@@ -1,6 +1,7 @@
 """A reader of a pipeline's topics that shares no code with Onebit: it knows the documented formats alone."""
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -54,18 +55,19 @@ def value(message: Message) -> dict[str, Any]:
 
 
 class Deadlines(NamedTuple):
-    """Decisions whose feedback was appended near their deadlines."""
+    """Decisions and when their feedback was appended."""
 
-    lateness_ms: dict[str, int]  # append time of the feedback after the deadline; 0 and less: in time
+    lateness_ms: dict[str, int]  # append time of the feedback after the deadline; 0 and less: in time; only if it came
     appended_ms: dict[str, int]  # append time of the feedback
     outcomes: dict[str, str]
 
     def wrong(self) -> dict[str, tuple[int, str]]:
         """Decisions that are settled otherwise than the append times say."""
-        assert self.outcomes.keys() == self.lateness_ms.keys()
+        never_ms = sys.maxsize
+        lateness_ms = {event_id: self.lateness_ms.get(event_id, never_ms) for event_id in self.outcomes}
         return {
             event_id: (late_ms, self.outcomes[event_id])
-            for event_id, late_ms in self.lateness_ms.items()
+            for event_id, late_ms in lateness_ms.items()
             if self.outcomes[event_id] != ("matched" if late_ms <= 0 else "expired")
         }
 

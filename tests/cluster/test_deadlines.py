@@ -94,3 +94,5 @@ def test_feedback_is_matched_if_it_was_appended_up_to_its_deadline_and_expired_o
         f"within 10 ms of the deadline; at stake in the failures: {at_stake}; deciles {late_ms[:: len(late_ms) // 10]}"
     )
     assert judged.wrong() == {}
+    # Feedback that the leader alone has acknowledged is lost with the leader.
+    assert len(late_ms) == DECISIONS or (fail is kill_the_leader and len(late_ms) > 0.9 * DECISIONS)
