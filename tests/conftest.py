@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -86,8 +87,26 @@ def prefix() -> str:
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> str:
-    """Each of the clients in turn: for tests that the client decides about."""
+    """One of the clients; every one of them in a test with the mark `each_client`."""
     return str(request.param)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one client of each test, chosen by a hash of its name, unless it has the mark `each_client`.
+
+    The contract tests show that the clients are the same to the programs.
+    """
+    left_out = [item for item in items if not _is_its_client(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _is_its_client(item: pytest.Item) -> bool:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    if "client" not in params or item.get_closest_marker("each_client") is not None:
+        return True
+    name = item.nodeid.replace(params["client"], "")
+    return CLIENTS[crc32(name.encode()) % len(CLIENTS)] == params["client"]
 
 
 @pytest.fixture(params=["embedded", *ADAPTERS])

@@ -22,6 +22,8 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
 from tests.processes import free_port, freeze
 
+pytestmark = pytest.mark.each_client
+
 
 class Deaf:
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:

@@ -100,6 +100,7 @@ def token(subject: str) -> str:
     return ".".join((*encoded, ""))
 
 
+@pytest.mark.each_client
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_every_mechanism_lets_in(users: Secured, tmp_path: Path, mechanism: str, client: str) -> None:
     file = users.file_of(PLAIN_USER if mechanism == "PLAIN" else "learner", sasl_mechanism=mechanism)
@@ -219,12 +220,7 @@ def needed_by(*users: str) -> list[Allowed]:
     return sorted(found, key=turn)
 
 
-def by_each_client(*users: str) -> list[tuple[Allowed, str]]:
-    """Each of these, by one client after the other."""
-    return [(one, client) for one in needed_by(*users) for client in CLIENTS]
-
-
-@pytest.mark.parametrize(("missing", "client"), by_each_client("replay", "auditor", "learner"), ids=str)
+@pytest.mark.parametrize("missing", needed_by("replay", "auditor", "learner"), ids=str)
 def test_program_without_one_of_its_acls_names_it(
     begun: Secured, said: list[str], missing: Allowed, client: str
 ) -> None:
@@ -249,7 +245,7 @@ def answered(begun: Secured, tmp_path_factory: pytest.TempPathFactory) -> Secure
     return begun
 
 
-@pytest.mark.parametrize(("missing", "client"), by_each_client("feedback"), ids=str)
+@pytest.mark.parametrize("missing", needed_by("feedback"), ids=str)
 def test_feedback_program_without_one_of_its_acls_names_it(
     answered: Secured, said: list[str], missing: Allowed, client: str
 ) -> None:
