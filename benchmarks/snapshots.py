@@ -26,6 +26,7 @@ from stream.devkafka.local_kafka import local_kafka
 from stream.journal import commit as commit_module
 from stream.journal.digests import task_digest
 from stream.journal.recover import Progress, rebuild
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import Broker
 from stream.learners import check_parameters
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--large-events", type=int, default=12_000)
     given = parser.parse_args()
     with kafka_at(given.bootstrap) as bootstrap:
-        broker = KafkaBroker(bootstrap)
+        broker = KafkaBroker(ConnectionSettings(bootstrap))
         for learner, events, records_max in (("soba-diag", given.events, 200), ("soba", given.large_events, 40)):
             topics = Topics.with_prefix(f"bench-{time.time_ns()}-{learner}.")
             broker.create_topics(topics.specs(1))

@@ -12,7 +12,7 @@ from consumers.recovery import Parked, Recoveries
 from consumers.shared_model import Hold, SharedModel
 from stream.journal.commit import Commit, CrashPoint, commit
 from stream.journal.resolve import Given
-from stream.kafka.port import AccessError, Broker, BrokerError, Consumer, StaleMemberError, TransactionalProducer
+from stream.kafka.port import AccessError, Broker, BrokerError, Member, StaleMemberError, TransactionalProducer
 from stream.shared.replica import Replica
 from stream.shared.view import View
 from stream.snapshots.chunks import CHUNK_BYTES
@@ -137,7 +137,7 @@ class LearnerProgram:
             parked=parked, polled_ms=host_ms(), reported_ms=host_ms(),
         )  # fmt: skip
         self._producer: TransactionalProducer = broker.transactional_producer(f"{options.group}-{options.instance}")
-        self._consumer: Consumer = broker.group_consumer(
+        self._consumer: Member = broker.group_consumer(
             options.group, options.instance, (topics.contexts, topics.feedback), self, rejoins=False
         )
 
@@ -246,8 +246,6 @@ class LearnerProgram:
                 self.shared.close()
 
     def _step(self, timeout_ms: int) -> int:
-        if not any(running.contexts.buffer or running.feedback.buffer for running in self._running.values()):
-            self._producer.rest()
         is_recovering = len(self._running) < len(self._assigned)
         self._poll(0 if is_recovering and self._has_recovered else timeout_ms)
         self._announce_standby()

@@ -23,6 +23,7 @@ from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import HOST, LocalKafka
 from stream.journal.reading import JournalFollower
 from stream.kafka.connecting import ADAPTERS
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.port import BrokerError
 from stream.testing.processes import WAIT_S, Program, Programs, wait_for
@@ -89,7 +90,7 @@ class Pipeline:
 
     def broker(self) -> KafkaBroker:
         """A connection of the test's own."""
-        return KafkaBroker(self._bootstrap)
+        return KafkaBroker(ConnectionSettings(self._bootstrap))
 
     @contextmanager
     def watch(self) -> Iterator["Watch"]:

@@ -19,6 +19,7 @@ from stream.devkafka import local_kafka
 from stream.errors import StoppedError
 from stream.kafka.connecting import chosen
 from stream.kafka.connecting import connect as connect_to_kafka
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.port import (
     AccessError,
     Broker,
@@ -61,15 +62,15 @@ def connect(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Bro
 
     config = client_config_of(settings)
     try:
-        return connect_to_kafka(
+        connection = ConnectionSettings(
             settings.bootstrap,
-            client=settings.client,
-            config=config,
+            config,
             connect_timeout_ms=settings.connect_timeout_ms,
             session_timeout_ms=settings.session_timeout_ms,
             transaction_timeout_ms=settings.transaction_timeout_ms,
             progress=waiting,
         )
+        return connect_to_kafka(connection, settings.client)
     except BrokerUnavailableError as error:
         if "onebit kafka up" in str(error):
             error.hint = _start_hint(settings)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stream.journal import format as journal
 from stream.journal.format import JournalStep, encode_step
-from stream.kafka.port import Consumer, TransactionalProducer
+from stream.kafka.port import Member, TransactionalProducer
 from stream.snapshots.chunks import Message
 from stream.task.task import Effects
 from stream.wire import codec, updates
@@ -35,7 +35,7 @@ CrashPoint = Callable[[int], None]
 
 def commit(
     producer: TransactionalProducer,
-    consumer: Consumer,
+    consumer: Member,
     topics: Topics,
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,

@@ -2,10 +2,6 @@
 
 from collections.abc import Callable
 
-from stream.wire.records import Headers as Headers
-from stream.wire.records import Record as Record
-from stream.wire.records import TopicPartition as TopicPartition
-
 
 class VirtualClock:
     """The embedded broker's time, in milliseconds; it moves when its owner moves it, and never back."""

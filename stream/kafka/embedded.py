@@ -1,7 +1,4 @@
-"""The embedded broker: topics, transactions, groups and fencing in one process.
-
-It keeps time with a virtual clock that only its owner moves.
-"""
+"""The embedded broker: topics, transactions, groups and fencing in one process, on a virtual clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,53 +7,17 @@ from stream.kafka.port import (
     RECORD_BYTES_MAX,
     BrokerError,
     BrokerUnavailableError,
-    Consumer,
     Ends,
     FencedError,
+    Member,
     RebalanceListener,
-    StaleMemberError,
 )
-from stream.kafka.refusals import check_co_partitioned, check_settings, replaced, thrown_out
-from stream.wire.records import Headers as Headers
-from stream.wire.records import Record as Record
-from stream.wire.records import TopicPartition as TopicPartition
-from stream.wire.records import make
+from stream.kafka.refusals import Subscription, check_co_partitioned, check_settings, description_of_spec
+from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
 
-
-class _Transaction:
-    """An open transaction: what it has appended where."""
-
-    __slots__ = ("flushed", "offsets", "touched")
-
-    def __init__(self) -> None:
-        self.touched: dict[_Log, list[int]] = {}
-        self.flushed: dict[_Log, int] = {}  # the last offset in each that a flush has told of
-        self.offsets: dict[tuple[str, TopicPartition], int] = {}  # (group, partition) -> next offset
-
-    def flush(self) -> dict[TopicPartition, int]:
-        """The latest append time in each partition that was written to since the last flush."""
-        appended_ms = {}
-        for log, offsets in self.touched.items():
-            last = offsets[-1]
-            if last > self.flushed.get(log, -1):
-                self.flushed[log] = last
-                record = log.at(last)
-                appended_ms[TopicPartition(record.topic, record.partition)] = record.append_ms
-        return appended_ms
-
-    def check_replicated(self) -> None:
-        """Raise when one of its records is beyond a held high watermark."""
-        for log, offsets in self.touched.items():
-            log.check_replicated(offsets[-1])
-
-    def last_ms(self) -> int:
-        """The append time of its last record; -1 when it has none."""
-        return max((log.at(offsets[-1]).append_ms for log, offsets in self.touched.items()), default=-1)
-
-
-_HOLD = _Transaction()
-"""Stays open in each partition whose high watermark is held."""
+_HOLD = object()
+"""The key in `_Log.open` of a held high watermark."""
 
 
 class _Log:
@@ -67,7 +28,7 @@ class _Log:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0  # the offset of records[0]
-        self.open: dict[_Transaction, int] = {}  # first offset of each open transaction
+        self.open: dict[object, int] = {}  # the first offset of the open transaction of each producer, and of a hold
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
@@ -88,16 +49,16 @@ class _Log:
             record = self.at(offset)
             raise BrokerUnavailableError(
                 f"could not write the record at offset {offset} of {record.topic}/{record.partition}: a follower did "
-                "not answer in time; see that all brokers run"
+                "not answer in time; check that all brokers run"
             )
 
 
 class _Group:
-    """A consumer group: who is in it, and since which generation."""
+    """A consumer group."""
 
     def __init__(self) -> None:
         self.generation = 0
-        self.members: dict[str, EmbeddedConsumer] = {}
+        self.members: dict[str, EmbeddedMember] = {}
         self.committed: dict[TopicPartition, int] = {}
 
 
@@ -109,40 +70,29 @@ class EmbeddedBroker:
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
-        self._specs: dict[str, TopicSpec] = {}
-        self._topic_ids: dict[str, str] = {}
+        self._topics: dict[str, TopicDescription] = {}
         self._topics_made = 0
         self._logs: dict[tuple[str, int], _Log] = {}
         self._groups: dict[str, _Group] = {}
-        self._epochs: dict[str, int] = {}
-        self._open: dict[str, _Transaction] = {}  # by transactional id
+        self._producers: dict[str, EmbeddedTransactionalProducer] = {}  # the latest of each transactional id
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
-        check_settings(specs, self.describe_topics([spec.name for spec in specs]))
+        check_settings(specs, self._topics)
         for spec in specs:
-            if spec.name not in self._specs:
+            if spec.name not in self._topics:
                 self._topics_made += 1
-                self._topic_ids[spec.name] = str(self._topics_made)
-            self._specs[spec.name] = spec
-            for partition in range(spec.partitions):
-                self._logs.setdefault(TopicPartition(spec.name, partition), _Log())
+                self._topics[spec.name] = description_of_spec(spec, str(self._topics_made))
+                self._logs.update({TopicPartition(spec.name, number): _Log() for number in range(spec.partitions)})
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
-        return {
-            name: TopicDescription(
-                name, spec.partitions, append_time=True, compacted=spec.compacted,
-                retention_ms=spec.retention_ms, replication=spec.replication, topic_id=self._topic_ids[name],
-            )
-            for name in names
-            if (spec := self._specs.get(name)) is not None
-        }  # fmt: skip
+        return {name: self._topics[name] for name in names if name in self._topics}
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
         for name in names:
-            if self._specs.pop(name, None) is not None:
+            if self._topics.pop(name, None) is not None:
                 for tp in [tp for tp in self._logs if tp[0] == name]:
                     del self._logs[tp]
                     for group in self._groups.values():
@@ -154,21 +104,20 @@ class EmbeddedBroker:
 
     def transactional_producer(self, transactional_id: str) -> "EmbeddedTransactionalProducer":
         """See Broker."""
-        self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
-        self.abort(transactional_id)
-        return EmbeddedTransactionalProducer(self, transactional_id, self._epochs[transactional_id])
+        if transactional_id in self._producers:
+            self._producers[transactional_id].fence()
+        self._producers[transactional_id] = EmbeddedTransactionalProducer(self, transactional_id)
+        return self._producers[transactional_id]
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
-    ) -> "EmbeddedConsumer":
+    ) -> "EmbeddedMember":
         """See Broker."""
-        check_co_partitioned(group, topics, self.describe_topics(topics))
-        self._groups.setdefault(group, _Group())
-        consumer = EmbeddedConsumer(
-            self, [], group=group, member=member, topics=topics, listener=listener, rejoins=rejoins
-        )
-        self.join(consumer)
-        return consumer
+        check_co_partitioned(group, topics, self._topics)
+        subscription = Subscription(group, member, topics, listener, rejoins)
+        joined = EmbeddedMember(self, self._groups.setdefault(group, _Group()), subscription)
+        self.join(joined)
+        return joined
 
     def reader(self, tps: Sequence[TopicPartition]) -> "EmbeddedConsumer":
         """See Broker."""
@@ -176,15 +125,11 @@ class EmbeddedBroker:
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
-        return {tp: self._log(tp).ends() for tp in tps}
-
-    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        return {tp: self._log(tp).stable() for tp in tps}
+        return {tp: self.log(tp).ends() for tp in tps}
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
-        return {tp: self._log(tp).first for tp in tps}
+        return {tp: self.log(tp).first for tp in tps}
 
     def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -201,7 +146,7 @@ class EmbeddedBroker:
 
     def log_end(self, tp: TopicPartition) -> int:
         """The offset of the next record that is appended; beyond the high watermark while that is held."""
-        return self._log(tp).end()
+        return self.log(tp).end()
 
     def hold(self, tp: TopicPartition) -> None:
         """Keep a partition's high watermark where its log ends now, until it is released.
@@ -209,16 +154,16 @@ class EmbeddedBroker:
         Records appended later are in the log, but cannot be read. A flush of them raises BrokerUnavailableError, as
         with acks=all when a follower does not answer in time.
         """
-        log = self._log(tp)
+        log = self.log(tp)
         log.open.setdefault(_HOLD, log.end())
 
     def release(self, tp: TopicPartition) -> None:
         """Let a held high watermark catch up with the end of the log."""
-        self._log(tp).open.pop(_HOLD, None)
+        self.log(tp).open.pop(_HOLD, None)
 
     def delete_records(self, tp: TopicPartition, before: int) -> None:
-        """Forget the records below an offset, as retention does."""
-        log = self._log(tp)
+        """Delete the records below an offset, as retention does."""
+        log = self.log(tp)
         count = min(before, log.stable()) - log.first
         if count > 0:
             del log.records[:count]
@@ -227,133 +172,65 @@ class EmbeddedBroker:
 
     def append_ms_at(self, tp: TopicPartition, offset: int) -> int:
         """The append time of one record."""
-        return self._log(tp).at(offset).append_ms
+        return self.log(tp).at(offset).append_ms
 
-    def _log(self, tp: tuple[str, int]) -> _Log:
+    def log(self, tp: tuple[str, int]) -> _Log:
+        """A partition's log."""
         log = self._logs.get(tp)
         if log is None:
             raise BrokerError(f"there is no partition {tp[1]} of topic {tp[0]}; create the topics first")
         return log
 
-    def append(
-        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers,
-        transaction: _Transaction | None,
-    ) -> _Log:  # fmt: skip
-        """Append one record at the clock's time; returns the log that has it."""
-        log = self._logs.get((topic, partition)) or self._log((topic, partition))
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> _Log:
+        """Append one record at the clock's time; returns its log."""
+        log = self._logs.get((topic, partition)) or self.log((topic, partition))
         if value is not None:
             if len(value) > RECORD_BYTES_MAX:
                 raise BrokerError(
                     f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
                 )
-            # An encoder's bytes still lie in the buffer that they were written to, a page of memory for each record.
+            # An encoder's bytes are a slice of the buffer that they were written to, a page of memory for each record.
             value = b"%b" % value
-        records = log.records
-        offset = log.first + len(records)
-        records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
-        if transaction is not None:
-            offsets = transaction.touched.get(log)
-            if offsets is None:
-                log.open[transaction] = offset
-                transaction.touched[log] = [offset]
-            else:
-                offsets.append(offset)
+        offset = log.first + len(log.records)
+        log.records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
         return log
 
-    def check_epoch(self, transactional_id: str, epoch: int) -> None:
-        """Refuse a producer that a later one of the same id has replaced."""
-        if self._epochs[transactional_id] != epoch:
-            raise FencedError(f"another producer with the transactional id {transactional_id} has taken over")
-
-    def begin(self, transactional_id: str) -> _Transaction:
-        """Open a transaction."""
-        transaction = _Transaction()
-        self._open[transactional_id] = transaction
-        return transaction
-
-    def commit(self, transactional_id: str) -> None:
-        """Make an open transaction's records visible and its offsets committed."""
-        transaction = self._open.pop(transactional_id)
-        for log in transaction.touched:
-            del log.open[transaction]
-        for (group, tp), offset in transaction.offsets.items():
-            self._groups[group].committed[tp] = offset
-
-    def abort(self, transactional_id: str) -> None:
-        """Drop an open transaction, if there is one."""
-        transaction = self._open.pop(transactional_id, None)
-        if transaction is not None:
-            for log, offsets in transaction.touched.items():
-                del log.open[transaction]
-                log.aborted.update(offsets)
-
-    def check_member(self, consumer: "EmbeddedConsumer") -> str:
-        """The group of a consumer that is a current member of it."""
-        group = self._groups.get(consumer.group)
-        if group is None:
-            raise BrokerError("this consumer is in no group and has no offsets to commit")
-        self.check_place(consumer)
-        if consumer.member not in group.members or consumer.generation != group.generation:
-            raise StaleMemberError(
-                f"member {consumer.member} of group {consumer.group} is of generation {consumer.generation}; "
-                f"the group is at {group.generation}"
-            )
-        return consumer.group
-
-    def check_place(self, consumer: "EmbeddedConsumer") -> None:
-        """Refuse a member whose place another has, and one that was thrown out and does not join again."""
-        current = self._groups[consumer.group].members.get(consumer.member)
-        if current is not None and current is not consumer:
-            raise FencedError(replaced(consumer.member, consumer.group))
-        if current is None and not consumer.rejoins:
-            raise FencedError(thrown_out(consumer.member, consumer.group))
-
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Remember a group's next offsets."""
-        self._groups[group].committed.update(offsets)
-
-    def join(self, consumer: "EmbeddedConsumer") -> None:
-        """Take a member into its group, in the place of an earlier one of its name: then the others hear nothing."""
-        group = self._groups[consumer.group]
-        before = group.members.get(consumer.member)
-        group.members[consumer.member] = consumer
-        if before is not None and list(before.topics) == list(consumer.topics):
-            consumer.next_assignment = before.next_assignment
+    def join(self, member: "EmbeddedMember") -> None:
+        """Add a member to its group. One that replaces an earlier one of its name causes no rebalance."""
+        before = member.current()
+        member.group.members[member.subscription.member] = member
+        if before is not None and list(before.subscription.topics) == list(member.subscription.topics):
+            member.next_assignment = before.next_assignment
         else:
-            self._rebalance(group)
+            self._rebalance(member.group)
 
-    def leave(self, consumer: "EmbeddedConsumer") -> None:
-        """Take a member out of its group."""
-        group = self._groups[consumer.group]
-        if group.members.get(consumer.member) is consumer:
-            del group.members[consumer.member]
-            self._rebalance(group)
+    def leave(self, member: "EmbeddedMember") -> None:
+        """Remove a member from its group."""
+        if member.current() is member:
+            del member.group.members[member.subscription.member]
+            self._rebalance(member.group)
 
     def expel(self, group: str, member: str) -> None:
-        """Take a member out of its group as a session time-out does; its next poll tells it so."""
+        """Remove a member from its group as a session time-out does; its next poll reports that."""
         self.leave(self._groups[group].members[member])
 
-    def group_of(self, consumer: "EmbeddedConsumer") -> _Group:
-        """The group that a consumer joined."""
-        return self._groups[consumer.group]
-
     def _rebalance(self, group: _Group) -> None:
-        """Deal the partition numbers in ranges over the members; each hears of it in its next poll."""
+        """Assign the partition numbers in ranges to the members, which receive them in their next poll."""
         group.generation += 1
         members = [group.members[name] for name in sorted(group.members)]
-        if not members:
-            return
         for consumer in members:
             consumer.next_assignment = frozenset()
-        partitions = max(self._specs[topic].partitions for topic in members[0].topics)
-        for topic in members[0].topics:
-            for partition in range(self._specs[topic].partitions):
-                owner = members[partition * len(members) // partitions]
+        counts = {
+            topic: self._topics[topic].partitions for topic in (members[0].subscription.topics if members else ())
+        }
+        for topic, count in counts.items():
+            for partition in range(count):
+                owner = members[partition * len(members) // max(counts.values())]
                 owner.next_assignment |= {TopicPartition(topic, partition)}
 
     def read(self, tp: TopicPartition, offset: int, records_max: int) -> tuple[list[Record], int]:
-        """Visible records from an offset on, and the offset after the last one looked at."""
-        log = self._log(tp)
+        """Visible records from an offset on, and the offset after the last one examined."""
+        log = self.log(tp)
         if offset < log.first:
             raise BrokerError(
                 f"offset {offset} of {tp.topic}/{tp.partition} is no longer kept: the first is {log.first}"
@@ -379,7 +256,7 @@ class EmbeddedProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
-        log = self._broker.append(topic, partition, key, value, headers, None)
+        log = self._broker.append(topic, partition, key, value, headers)
         self._last_ms = self._broker.clock.now_ms
         if log.open:
             self._unstable[log] = log.end() - 1
@@ -399,100 +276,121 @@ class EmbeddedProducer:
 class EmbeddedTransactionalProducer:
     """See TransactionalProducer."""
 
-    def __init__(self, broker: EmbeddedBroker, transactional_id: str, epoch: int) -> None:
+    def __init__(self, broker: EmbeddedBroker, transactional_id: str) -> None:
         self._broker = broker
         self._id = transactional_id
-        self._epoch = epoch
-        self._transaction: _Transaction | None = None
+        self._is_fenced = False
+        self._is_open = False
+        self._written: dict[_Log, list[int]] = {}  # offsets in each partition
+        self._flushed: dict[_Log, int] = {}  # the last offset in each that a flush has reported
+        self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []
 
-    def rest(self) -> None:
-        """See TransactionalProducer; a commit is done when it is answered."""
+    def fence(self) -> None:
+        """Abort its open transaction; every later call raises FencedError."""
+        self._is_fenced = True
+        self._discard()
 
     def begin(self) -> None:
         """See TransactionalProducer."""
-        self._broker.check_epoch(self._id, self._epoch)
-        if self._transaction is not None:
+        self._check_fenced()
+        if self._is_open:
             raise BrokerError(f"a transaction of {self._id} is open already: commit or abort it first")
-        self._transaction = self._broker.begin(self._id)
+        self._is_open = True
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
-        broker = self._broker
-        broker.check_epoch(self._id, self._epoch)
-        broker.append(topic, partition, key, value, headers, self._transaction or self._current())
+        if self._is_fenced or not self._is_open:
+            self._check_open()
+        log = self._broker.append(topic, partition, key, value, headers)
+        offset = log.first + len(log.records) - 1
+        offsets = self._written.get(log)
+        if offsets is None:
+            log.open[self] = offset
+            self._written[log] = [offset]
+        else:
+            offsets.append(offset)
 
     def flush(self) -> Mapping[TopicPartition, int]:
         """See TransactionalProducer."""
-        self._broker.check_epoch(self._id, self._epoch)
-        transaction = self._current()
-        transaction.check_replicated()
-        return transaction.flush()
+        self._check_replicated()
+        appended_ms = {}
+        for log, offsets in self._written.items():
+            if offsets[-1] > self._flushed.get(log, -1):
+                record = log.at(offsets[-1])
+                self._flushed[log] = record.offset
+                appended_ms[TopicPartition(record.topic, record.partition)] = record.append_ms
+        return appended_ms
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Member) -> None:
         """See TransactionalProducer."""
-        self._broker.check_epoch(self._id, self._epoch)
-        assert isinstance(consumer, EmbeddedConsumer)
-        group = self._broker.check_member(consumer)
-        transaction = self._current()
-        for tp, offset in offsets.items():
-            transaction.offsets[group, tp] = offset
+        self._check_fenced()
+        assert isinstance(consumer, EmbeddedMember)
+        consumer.check_membership()
+        self._check_open()
+        self._offsets.append((consumer.group, offsets))
 
     def commit(self) -> int:
         """See TransactionalProducer."""
-        self._broker.check_epoch(self._id, self._epoch)
-        transaction = self._current()
-        transaction.check_replicated()
-        self._broker.commit(self._id)
-        self._transaction = None
-        return transaction.last_ms()
+        self._check_replicated()
+        for log in self._written:
+            del log.open[self]
+        for group, offsets in self._offsets:
+            group.committed.update(offsets)
+        append_ms = max((log.at(offsets[-1]).append_ms for log, offsets in self._written.items()), default=-1)
+        self._is_open = False
+        self._clear()
+        return append_ms
 
     def abort(self) -> None:
         """See TransactionalProducer."""
-        if self._transaction is not None:
-            self._transaction = None
-            self._broker.check_epoch(self._id, self._epoch)
-            self._broker.abort(self._id)
+        if self._is_open:
+            self._is_open = False
+            self._check_fenced()
+            self._discard()
 
     def close(self) -> None:
         """See TransactionalProducer."""
-        try:
+        if not self._is_fenced:
             self.abort()
-        except FencedError:
-            self._transaction = None  # the one that took over has aborted it already
 
-    def _current(self) -> _Transaction:
-        if self._transaction is None:
+    def _discard(self) -> None:
+        for log, offsets in self._written.items():
+            del log.open[self]
+            log.aborted.update(offsets)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._written, self._flushed, self._offsets = {}, {}, []
+
+    def _check_replicated(self) -> None:
+        self._check_open()
+        for log, offsets in self._written.items():
+            log.check_replicated(offsets[-1])
+
+    def _check_open(self) -> None:
+        self._check_fenced()
+        if not self._is_open:
             raise BrokerError("no transaction is open: call begin first")
-        return self._transaction
+
+    def _check_fenced(self) -> None:
+        if self._is_fenced:
+            raise FencedError(f"another producer with the transactional id {self._id} has taken over")
 
 
 class EmbeddedConsumer:
     """See Consumer."""
 
-    def __init__(
-        self, broker: EmbeddedBroker, tps: Sequence[TopicPartition], *, group: str = "", member: str = "",
-        topics: Sequence[str] = (), listener: RebalanceListener | None = None, rejoins: bool = True,
-    ) -> None:  # fmt: skip
+    def __init__(self, broker: EmbeddedBroker, tps: Sequence[TopicPartition]) -> None:
         self._broker = broker
         self._positions = broker.beginnings(tps)
         self._paused: set[TopicPartition] = set()
-        self._listener = listener
-        self._closed = False
-        self.group = group
-        self.member = member
-        self.topics = topics
-        self.rejoins = rejoins
-        self.generation = 0
-        self.next_assignment: frozenset[TopicPartition] = frozenset(tps)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
         return frozenset(self._positions)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer; time is virtual, so that there is nothing to wait for."""
-        if self._listener is not None:
-            self._follow_group(self._listener)
+        """See Consumer; in virtual time there is nothing to wait for."""
         records: list[Record] = []
         read, paused = self._broker.read, self._paused
         for tp, position in self._positions.items():
@@ -503,32 +401,13 @@ class EmbeddedConsumer:
                     records += found
         return records
 
-    def _follow_group(self, listener: RebalanceListener) -> None:
-        group = self._broker.group_of(self)
-        if group.members.get(self.member) is not self:
-            if self._closed:
-                raise BrokerError(f"member {self.member} of group {self.group} has left it")
-            self.check_place()
-            self._broker.join(self)
-        if self.generation == group.generation:
-            return
-        if self._positions:
-            listener.on_revoked(frozenset(self._positions))
-        self.generation = group.generation
-        tps = sorted(self.next_assignment)
-        committed = self._broker.committed(self.group, tps)
-        beginnings = self._broker.beginnings(tps)
-        self._positions = {tp: committed.get(tp, beginnings[tp]) for tp in tps}
-        self._paused.clear()
-        listener.on_assigned(frozenset(self._positions))
-
     def position(self, tp: TopicPartition) -> int:
         """See Consumer."""
         return self._positions[tp]
 
     def lag(self, tp: TopicPartition) -> int:
-        """See Consumer; every answer is that of a fetch made now."""
-        return max(0, self._broker.stable_ends((tp,))[tp] - self._positions[tp])
+        """See Consumer; as after a fetch made now."""
+        return max(0, self._broker.log(tp).stable() - self._positions[tp])
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """See Consumer."""
@@ -544,17 +423,65 @@ class EmbeddedConsumer:
         """See Consumer."""
         self._paused.difference_update(tps)
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def close(self) -> None:
         """See Consumer."""
-        self._broker.commit_offsets(self._broker.check_member(self), offsets)
+
+
+class EmbeddedMember(EmbeddedConsumer):
+    """See Member."""
+
+    def __init__(self, broker: EmbeddedBroker, group: _Group, subscription: Subscription) -> None:
+        super().__init__(broker, ())
+        self.group = group
+        self.subscription = subscription
+        self.next_assignment: frozenset[TopicPartition] = frozenset()
+        self._generation = 0
+        self._closed = False
+
+    def current(self) -> "EmbeddedMember | None":
+        """The member that has the place of this one."""
+        return self.group.members.get(self.subscription.member)
+
+    def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
+        """See Consumer."""
+        if self.current() is not self:
+            if self._closed:
+                raise BrokerError(f"member {self.subscription.member} of group {self.subscription.group} has left it")
+            self.check_place()
+            self._broker.join(self)
+        if self._generation != self.group.generation:
+            self._take_over()
+        return super().poll(timeout_ms, records_max)
+
+    def _take_over(self) -> None:
+        if self._positions:
+            self.subscription.listener.on_revoked(frozenset(self._positions))
+        self._generation, committed = self.group.generation, self.group.committed
+        beginnings = self._broker.beginnings(sorted(self.next_assignment))
+        self._positions = {tp: committed.get(tp, first) for tp, first in beginnings.items()}
+        self._paused.clear()
+        self.subscription.listener.on_assigned(frozenset(self._positions))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See Member."""
+        self.check_membership()
+        self.group.committed.update(offsets)
+
+    def check_membership(self) -> None:
+        """Raise unless this is a member of the current generation."""
+        self.check_place()
+        if self.current() is None or self._generation != self.group.generation:
+            raise self.subscription.not_joined()
 
     def check_place(self) -> None:
-        """See Consumer."""
-        if self._listener is not None:
-            self._broker.check_place(self)
+        """See Member."""
+        current = self.current()
+        if current is not None and current is not self:
+            raise self.subscription.replaced()
+        if current is None and not self.subscription.rejoins:
+            raise self.subscription.thrown_out()
 
     def close(self) -> None:
         """See Consumer."""
         self._closed = True
-        if self._listener is not None:
-            self._broker.leave(self)
+        self._broker.leave(self)

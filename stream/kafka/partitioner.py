@@ -1,9 +1,5 @@
 """The partition of a key, as Kafka's own clients choose it."""
 
-from stream.wire.records import Headers as Headers
-from stream.wire.records import Record as Record
-from stream.wire.records import TopicPartition as TopicPartition
-
 
 def partition_for(key: bytes, partitions: int) -> int:
     """The partition of a key: murmur2 as in Kafka's own default partitioner, so that other producers agree."""

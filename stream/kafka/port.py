@@ -1,4 +1,4 @@
-"""The Broker port: all that Onebit asks of Apache Kafka.
+"""The Broker port: all that Onebit requires of Apache Kafka.
 
 The embedded broker and the adapters of Kafka clients pass the same contract tests (`tests/contract`).
 """
@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stream.errors import ExitCode, OnebitError
-from stream.wire.records import Headers as Headers
-from stream.wire.records import Record as Record
-from stream.wire.records import TopicPartition as TopicPartition
+from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
-RECORD_BYTES_MAX = 1_000_000  # of a record's value; a batch with its overhead may have 1 MiB in Kafka by default
+RECORD_BYTES_MAX = 1_000_000  # of a record's value; Kafka's default limit for a batch with its overhead is 1 MiB
 
 
 class BrokerError(OnebitError):
@@ -20,23 +18,23 @@ class BrokerError(OnebitError):
 
 
 class BrokerUnavailableError(BrokerError):
-    """No answer within the time allowed; the outcome of what was asked may be unknown."""
+    """No answer in time; the outcome of the operation may be unknown."""
 
     exit_code = ExitCode.UNAVAILABLE
 
 
 class FencedError(BrokerError):
-    """This process is out for good: another has its transactional id or its place, or its group has thrown it out."""
+    """Another process has this one's transactional id or place in the group, or the group has thrown it out."""
 
     exit_code = ExitCode.FENCED
 
 
 class StaleMemberError(BrokerError):
-    """The consumer group has moved on: the partitions of this step now belong to a newer generation."""
+    """The consumer group has moved on: the partitions of this step belong to a newer generation."""
 
 
 class Acl(NamedTuple):
-    """What a user may be allowed to do, in the words of Kafka's own tool `kafka-acls`."""
+    """A right of a user, in the words of Kafka's own tool `kafka-acls`."""
 
     kind: str  # topic, group, transactional-id
     name: str
@@ -44,18 +42,18 @@ class Acl(NamedTuple):
 
 
 class AccessError(BrokerError):
-    """The broker does not let this client in, cannot be trusted, or does not allow what was asked.
+    """The broker does not let this client in, cannot be trusted, or does not allow an operation.
 
-    Trying again is in vain: somebody must change a password, a certificate or an ACL.
+    A retry is useless: somebody must change a password, a certificate or an ACL.
     """
 
     def __init__(self, message: str, missing: Sequence[Acl] = (), user: str | None = None) -> None:
-        """Say what was refused.
+        """Describe the refusal.
 
         Args:
-            message: what, where and why.
-            missing: what must be allowed; empty when that is not what is wrong, or not known.
-            user: to whom, if the client has a name.
+            message: what was refused, where and why.
+            missing: the ACLs to add; empty for other reasons, or if they are not known.
+            user: who needs them, if the client has a name.
         """
         super().__init__(message)
         self.missing = tuple(missing)
@@ -73,7 +71,7 @@ class Producer(Protocol):
         """Queue a record."""
 
     def flush(self) -> int:
-        """Wait until all queued records are acknowledged; the latest append time among them, -1 when none was queued.
+        """Wait until all queued records are acknowledged; returns their latest append time, -1 if none was queued.
 
         Raises:
             BrokerUnavailableError: not all were acknowledged in time; they may or may not have been written.
@@ -85,22 +83,16 @@ class Producer(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """Writes records and consumed offsets in transactions. Making one fences all earlier ones of the same id."""
-
-    def rest(self) -> None:
-        """Wait until the broker is done with the last transaction, for some milliseconds: else it puts off the next.
-
-        `begin` waits for it, too. Whoever rests before reading takes along what comes meanwhile.
-        """
+    """Writes records and consumed offsets in transactions. A new one fences all earlier ones of the same id."""
 
     def begin(self) -> None:
-        """Open a transaction."""
+        """Open a transaction. It may wait some milliseconds, until the last one's markers are written."""
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record in the open transaction."""
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        """Wait until all queued records are in the log, where the transaction shows as an open one.
+        """Wait until all queued records are in the log.
 
         Returns the latest append time of each partition written to since `begin` or the last flush. Every partition
         written to is in the mapping.
@@ -110,108 +102,112 @@ class TransactionalProducer(Protocol):
             TopicSettingsError: an acknowledged record has no append time; abort the transaction.
         """
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Consumer") -> None:
-        """Make the consumer's next offsets part of the transaction, under its group membership.
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: "Member") -> None:
+        """Add the member's next offsets to the transaction.
 
         Raises:
             StaleMemberError: the group has moved on without this member.
-            FencedError: another producer has taken over.
+            FencedError: another process has taken over.
         """
 
     def commit(self) -> int:
-        """Commit; the latest append time among the transaction's records, -1 when it held none.
+        """Commit; returns the latest append time of the transaction's records, -1 if it has none.
 
         Raises:
-            FencedError: another producer has taken over; nothing of the transaction will be visible.
-            BrokerUnavailableError: the outcome is unknown; what was written must be read to find out.
+            FencedError: another producer has taken over; the transaction is aborted.
+            BrokerUnavailableError: the outcome is unknown; read what was written to find out.
             TopicSettingsError: an acknowledged record has no append time; nothing was committed.
         """
 
     def abort(self) -> None:
-        """Abort the open transaction; nothing happens when none is open."""
+        """Abort the open transaction, if there is one."""
 
     def close(self) -> None:
         """Release; an open transaction is aborted."""
 
 
 class Consumer(Protocol):
-    """Reads records of committed transactions, and records written outside of any, in the order of their offsets."""
+    """Reads records of committed transactions, and records written outside of any, in offset order."""
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """Records from the assigned partitions, in offset order within each; empty when none came in time.
+        """Records of the assigned partitions, in offset order within each; empty if none came in time.
 
-        Rebalance callbacks run in here and nowhere else.
+        Rebalance callbacks run here only.
 
         Raises:
-            TopicSettingsError: a topic was altered so that its records have their senders' times; the consumer must be
-                closed.
+            TopicSettingsError: a topic was altered to CreateTime; close the consumer.
         """
 
     def position(self, tp: TopicPartition) -> int:
         """The next offset to be read; past everything that will never be visible (markers, aborted records)."""
 
     def lag(self, tp: TopicPartition) -> int:
-        """Offsets that the last fetch response said can be read beyond the position; asks the broker nothing.
+        """Offsets between the position and the last stable offset of the last fetch response; asks the broker nothing.
 
         Counts records that the client has fetched and `poll` has not returned, and what `poll` will skip before them.
         0 at the last stable offset, whatever is open beyond it, and while nothing was fetched.
         """
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Read on from here."""
+        """Read on from this offset."""
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Leave these partitions out of the following polls."""
 
     def resume(self, tps: Iterable[TopicPartition]) -> None:
-        """Take paused partitions back in."""
+        """Read paused partitions again."""
+
+    def close(self) -> None:
+        """Leave the group and release."""
+
+
+class Member(Consumer, Protocol):
+    """A consumer in a group."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets for the group outside of a transaction, for programs that may do things twice.
+        """Commit offsets outside of a transaction, for programs that work at least once.
 
         Raises:
             StaleMemberError: the group has moved on without this member.
         """
 
     def check_place(self) -> None:
-        """Hear from the group, if it can be reached, whether this member still has its place in it.
+        """Ask the group, if it can be reached, whether this member still has its place in it.
 
         Raises:
-            FencedError: it has not; for a member that joins again after it was thrown out, only if another has it.
+            FencedError: it has not. A member that rejoins after it was thrown out is fenced only if another has its
+                place.
         """
-
-    def close(self) -> None:
-        """Leave the group and release."""
 
 
 class RebalanceListener(Protocol):
-    """Hears, inside `poll`, which partitions come and go."""
+    """Called inside `poll` when partitions come and go."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
         """These partitions are about to be taken away; the last commit must have been made."""
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """These partitions are now read by this consumer."""
+        """This consumer now reads these partitions."""
 
 
 class Ends(NamedTuple):
-    """Where a partition ends at the moment of asking."""
+    """The end of a partition."""
 
     high_watermark: int  # one past the last record, whether its transaction is open or not
-    stable: int  # one past the last record that a read-committed consumer can be given
+    stable: int  # one past the last record that a read-committed consumer can read
 
 
 class Broker(Protocol):
-    """Apache Kafka as Onebit sees it."""
+    """Apache Kafka as Onebit uses it."""
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """Create the topics that do not exist, all with the broker's append time.
+        """Create the topics that do not exist, all with LogAppendTime.
 
         Raises:
-            TopicSettingsError: one exists with other settings; the message says which, and what they should be.
+            TopicSettingsError: one exists with other settings; the message has the expected ones.
         """
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
@@ -228,24 +224,21 @@ class Broker(Protocol):
 
     def group_consumer(
         self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
-    ) -> Consumer:
+    ) -> Member:
         """A member of a consumer group: equal partition numbers of all topics go to the same member.
 
-        `member` names the member across restarts: a restarted one takes its place at once and fences the one before.
-        Reading starts at the committed offset, else at the beginning.
+        `member` is the member's name across restarts: a restarted one takes its place at once and fences the one
+        before. Reading starts at the committed offset, else at the beginning.
 
-        The group throws out a member that has given no sign of life for a session: one that was paused, or cut off.
-        When it hears of that it joins again in its next poll; with `rejoins` False it is fenced.
+        The group throws out a member that was silent for a session, such as one that was paused or cut off. Then it
+        joins again in its next poll; with `rejoins` False it is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition]) -> Consumer:
         """A consumer without a group, at the beginning of these partitions."""
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """Where partitions end, asked of the broker now (not remembered from an earlier answer)."""
-
-    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The stable ends alone, which cost one question and not two."""
+        """The current ends of partitions; always asks the broker."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still kept in each partition."""
@@ -254,9 +247,9 @@ class Broker(Protocol):
         """The committed offsets of a group; partitions without one are left out."""
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """The members of a group by name, each with the partitions that it holds; empty while the group is dealt anew.
+        """The members of a group by name, each with its partitions; none while a rebalance is under way.
 
-        A group that does not exist has none.
+        A group that does not exist has no members.
         """
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""Reading a partition up to where it ends at the moment of asking, or some of its records again."""
+"""Reading a partition up to its current end, or some of its records by offset."""
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 
 from stream.kafka.port import Broker, BrokerUnavailableError, Consumer
@@ -10,30 +9,25 @@ from stream.wire.records import Record, TopicPartition
 READ_TIMEOUT_MS = 60_000
 _POLL_MS = 100
 
-
 OPEN_MS = 20_000
-"""How long an open transaction is waited for: what one of its topics shows as committed, another may not show yet."""
+"""Limit on waiting for an open transaction: one of its topics may show it as committed later than another."""
 
 
 def read_partition(
-    broker: Broker,
-    tp: TopicPartition,
-    timeout_ms: int = READ_TIMEOUT_MS,
-    start: int | None = None,
-    open_ms: int = 0,
+    broker: Broker, tp: TopicPartition, timeout_ms: int = READ_TIMEOUT_MS, start: int | None = None, open_ms: int = 0
 ) -> Generator[Record, None, None]:
-    """All that can be read of a partition at the moment of asking, from its beginning or from an offset on.
+    """The records of a partition up to its current end.
 
     Args:
-        broker: where the partition is.
+        broker: the broker.
         tp: the partition.
-        timeout_ms: how long to wait for the next records.
-        start: the offset to begin with; None for the first one.
-        open_ms: how long to wait for the end of a transaction that is open at that moment. A committed one stays open
-            in some of its partitions for a little longer than in others, until each broker has written its marker.
+        timeout_ms: limit on waiting for the next records.
+        start: the first offset; None for the beginning.
+        open_ms: limit on waiting for the end of a transaction that is open now. A committed one stays open in some of
+            its partitions a little longer than in others, until each broker has written its marker.
 
     Raises:
-        BrokerUnavailableError: nothing came for `timeout_ms`.
+        BrokerUnavailableError: no record came for `timeout_ms`.
     """
     ends = broker.ends([tp])[tp]
     end = ends.high_watermark if open_ms else ends.stable
@@ -52,8 +46,7 @@ def read_partition(
                 if record.offset < end:
                     yield record
     finally:
-        # All that was wanted has been read, or is given up. An abandoned generator is closed by the garbage collector
-        # at any moment, and what it raises is printed amid whatever is going on.
+        # The garbage collector closes an abandoned generator at any moment, and Python prints what it raises then.
         with suppress(BrokerUnavailableError):
             consumer.close()
 
@@ -63,18 +56,18 @@ def read_towards(
 ) -> list[Record]:
     """Some of the next records, or none when the position has reached an offset.
 
-    In short polls: what stands before the end may be the marker of a commit, which is passed without any record.
+    Polls are short, because the position passes the marker of a commit without any record.
 
     Raises:
-        BrokerUnavailableError: nothing came for `timeout_ms`.
+        BrokerUnavailableError: no record came for `timeout_ms`.
     """
     for _ in range(timeout_ms // _POLL_MS):
         records = consumer.poll(_POLL_MS, records_max)
         if records or consumer.position(tp) >= end:
             return records
     raise BrokerUnavailableError(
-        f"could not read {tp.topic}/{tp.partition} up to offset {end}: nothing came for {timeout_ms} ms after offset "
-        f"{consumer.position(tp)}; see that the broker runs and is reachable"
+        f"could not read {tp.topic}/{tp.partition} up to offset {end}: no record for {timeout_ms} ms after offset "
+        f"{consumer.position(tp)}; check that the broker runs and is reachable"
     )
 
 
@@ -84,7 +77,7 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
     Records without a number are skipped.
 
     Raises:
-        BrokerUnavailableError: nothing came for as long as `read_towards` waits.
+        BrokerUnavailableError: no record came for as long as `read_towards` waits.
     """
     low, high = broker.beginnings([tp])[tp], broker.ends([tp])[tp].stable
     with closing(broker.reader([tp])) as consumer:
@@ -103,61 +96,39 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Offsets: what is asked for with no wider gap is read in one run, and what stands in the gap with it."""
+"""Gaps of up to so many offsets are read through; a larger one is a seek."""
 
 
 class RecordsAt:
-    """Reads records of a partition by their offsets; it is quick where each time the next ones are asked for."""
+    """Reads records of a partition by their offsets; fast if each call continues where the last one ended."""
 
     def __init__(self, broker: Broker, tp: TopicPartition) -> None:
         self._broker = broker
         self._tp = tp
         self._consumer = broker.reader([tp])
-        self._ahead: deque[Record] = deque()  # that were read, and not asked for yet
 
     def read(self, offsets: Iterable[int], timeout_ms: int = READ_TIMEOUT_MS) -> dict[int, Record]:
-        """The records at these offsets, by offset, those that are there.
+        """The records at these offsets, by offset; those that are kept and visible.
 
         Args:
-            offsets: any number of them, in any order.
-            timeout_ms: how long to wait for the next records.
+            offsets: in any order.
+            timeout_ms: limit on waiting for the next records.
 
         Raises:
-            BrokerUnavailableError: nothing came for `timeout_ms`.
+            BrokerUnavailableError: no record came for `timeout_ms`.
         """
         begin, end = self._broker.beginnings([self._tp])[self._tp], self._broker.ends([self._tp])[self._tp].stable
-        wanted = {offset for offset in offsets if begin <= offset < end}
-        return {
-            record.offset: record
-            for first, last in _runs(sorted(wanted))
-            for record in self._run(first, last + 1, timeout_ms)
-            if record.offset in wanted
-        }
+        wanted = sorted({offset for offset in offsets if begin <= offset < end})
+        found: dict[int, Record] = {}
+        for offset in wanted:
+            if not 0 <= offset - self._consumer.position(self._tp) <= RUN_GAP_MAX and offset not in found:
+                self._consumer.seek(self._tp, offset)
+            while (position := self._consumer.position(self._tp)) <= offset:
+                count = offset + 1 - position
+                for record in read_towards(self._consumer, self._tp, offset + 1, timeout_ms, count):
+                    found[record.offset] = record
+        return {offset: found[offset] for offset in wanted if offset in found}
 
     def close(self) -> None:
         """Release the connection."""
         self._consumer.close()
-
-    def _run(self, first: int, end: int, timeout_ms: int) -> Iterator[Record]:
-        while self._ahead and self._ahead[0].offset < first:
-            self._ahead.popleft()
-        if self._ahead[0].offset > first if self._ahead else self._consumer.position(self._tp) != first:
-            self._ahead.clear()
-            self._consumer.seek(self._tp, first)
-        while True:
-            while self._ahead and self._ahead[0].offset < end:
-                yield self._ahead.popleft()
-            if self._ahead or self._consumer.position(self._tp) >= end:
-                return
-            self._ahead.extend(read_towards(self._consumer, self._tp, end, timeout_ms))
-
-
-def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last offset of each run, of offsets in their order."""
-    runs: list[tuple[int, int]] = []
-    for offset in offsets:
-        if runs and offset - runs[-1][1] <= RUN_GAP_MAX:
-            runs[-1] = (runs[-1][0], offset)
-        else:
-            runs.append((offset, offset))
-    return runs

@@ -1,35 +1,40 @@
-"""What every broker refuses, in the same words."""
+"""Checks and error messages that all brokers share."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from stream.kafka.port import BrokerError, TopicSettingsError
-from stream.wire.records import Headers as Headers
-from stream.wire.records import Record as Record
-from stream.wire.records import TopicPartition as TopicPartition
+from stream.kafka.port import Acl, BrokerError, FencedError, RebalanceListener, StaleMemberError, TopicSettingsError
+from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
+
+_HEARTBEAT_MS_MAX = 3_000
 
 
 def check_settings(specs: Sequence[TopicSpec], existing: Mapping[str, TopicDescription]) -> None:
-    """Raise TopicSettingsError when existing topics are not what they must be."""
+    """Raise TopicSettingsError when existing topics have other settings."""
     wrong = []
     for spec in specs:
-        if (found := existing.get(spec.name)) is None:
-            continue
-        expected = TopicDescription(
-            spec.name, spec.partitions, append_time=True, compacted=spec.compacted,
-            retention_ms=spec.retention_ms, replication=spec.replication, topic_id=found.topic_id,
-        )  # fmt: skip
-        wrong += [
-            f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
-            for setting in TopicDescription._fields
-            if getattr(found, setting) != getattr(expected, setting)
-        ]
+        if (found := existing.get(spec.name)) is not None:
+            expected = description_of_spec(spec, found.topic_id)
+            wrong += [
+                f"topic {spec.name}: {setting} is {getattr(found, setting)}, expected {getattr(expected, setting)}"
+                for setting in TopicDescription._fields
+                if getattr(found, setting) != getattr(expected, setting)
+            ]
     if wrong:
         raise TopicSettingsError(f"{'; '.join(wrong)}; alter or delete these topics, or use another prefix")
 
 
+def description_of_spec(spec: TopicSpec, topic_id: str) -> TopicDescription:
+    """The description of a topic that was created as specified."""
+    return TopicDescription(
+        spec.name, spec.partitions, append_time=True, compacted=spec.compacted, retention_ms=spec.retention_ms,
+        replication=spec.replication, topic_id=topic_id,
+    )  # fmt: skip
+
+
 def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[str, TopicDescription]) -> None:
-    """Raise BrokerError for topics of which equal partition numbers could not go to the same member."""
+    """Raise BrokerError for topics whose equal partition numbers could not go to the same member."""
     missing = [topic for topic in topics if topic not in existing]
     if missing:
         raise BrokerError(f"group {group} cannot read {', '.join(missing)}: no such topics; create them first")
@@ -39,10 +44,9 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
-    """Refuse records that their senders dated, each by its topic, as long as the topic is so.
+    """Refuse records that their senders dated, each by its topic, while the topic uses CreateTime.
 
-    What stands there from a time when the topic was so is read when it is not any more: else its partition could never
-    be read again.
+    After the topic was altered back they are read: else their partition could never be read again.
     """
     for topic, found in topics.items():
         if not found.append_time:
@@ -61,33 +65,59 @@ def without_append_time(topic: str, partition: int) -> TopicSettingsError:
     )
 
 
-def no_longer_kept(tp: TopicPartition, offset: int, group: str, first: int) -> str:
-    """What a member is told that would have to read on before the first record that is kept."""
-    return (
-        f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {group}, is no longer kept: the "
-        f"first is {first}; raise its retention.ms"
-    )
+def damaged(tp: TopicPartition, offset: int, reason: str, remedy: str = "") -> str:
+    """The message for a batch that cannot be read."""
+    return f"{tp.topic}/{tp.partition} cannot be read from offset {offset} on ({reason}); {remedy or _DAMAGED_REMEDY}"
 
 
-def damaged(tp: TopicPartition, offset: int, reason: str) -> str:
-    """What a reader is told of a batch that cannot be read."""
-    return f"{tp.topic}/{tp.partition} cannot be read from offset {offset} on ({reason}); {DAMAGED_REMEDY}"
-
-
-DAMAGED_REMEDY = (
-    "kafka-dump-log shows the batch that stands there; if it was damaged, another replica may hold it whole; if none "
-    "does, begin anew with another prefix, and bring the model along (onebit model export, import)"
+_DAMAGED_REMEDY = (
+    "kafka-dump-log shows the batch there; if it is damaged, another replica may have it whole; if none does, begin "
+    "anew with another prefix, and bring the model along (onebit model export, import)"
 )
 
 
-def replaced(member: str, group: str) -> str:
-    """What a member is told whose place another process has taken."""
-    return f"member {member} of group {group} was replaced by a newer one"
+class Subscription(NamedTuple):
+    """A member of a consumer group: see Broker.group_consumer."""
 
+    group: str
+    member: str
+    topics: Sequence[str]
+    listener: RebalanceListener
+    rejoins: bool
 
-def thrown_out(member: str, group: str) -> str:
-    """What a member is told that does not join again after its session has ended."""
-    return (
-        f"member {member} was thrown out of group {group}: for longer than its session it gave no sign of life, as a "
-        "process does that is paused or cut off from the broker; others may have gone on with its partitions"
-    )
+    def properties(self, session_timeout_ms: int) -> dict[str, Any]:
+        """The properties of its client."""
+        return {
+            "group_id": self.group,
+            "group_instance_id": self.member,
+            "session_timeout_ms": session_timeout_ms,
+            "heartbeat_interval_ms": min(_HEARTBEAT_MS_MAX, session_timeout_ms // 4),
+        }
+
+    def needs(self) -> list[Acl]:
+        """The ACLs for reading in the group, and for committing its offsets."""
+        return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self.topics)]
+
+    def check_kept(self, positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, int]) -> None:
+        """Raise BrokerError for a position before the first record that is kept."""
+        for tp, offset in positions.items():
+            if offset < beginnings[tp]:
+                raise BrokerError(
+                    f"offset {offset} of {tp.topic}/{tp.partition}, the committed one of group {self.group}, is no "
+                    f"longer kept: the first is {beginnings[tp]}; raise its retention.ms"
+                )
+
+    def replaced(self) -> FencedError:
+        """The error for a member whose place another process has."""
+        return FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
+
+    def thrown_out(self) -> FencedError:
+        """The error for a member that may not join again after its session has ended."""
+        return FencedError(
+            f"member {self.member} was thrown out of group {self.group}: it was silent for longer than its session, as "
+            "a process that is paused or cut off; others may have continued with its partitions"
+        )
+
+    def not_joined(self) -> StaleMemberError:
+        """The error for a commit of a process that is no member now."""
+        return StaleMemberError(f"{self.member} is not a member of group {self.group} now; poll to join it again")

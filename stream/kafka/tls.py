@@ -1,29 +1,47 @@
-"""TLS as properties ask for it, and what went wrong with it in words for people."""
+"""TLS contexts, and reasons of failed connections by TLS."""
 
 import re
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 from stream.kafka.client_config import ClientConfig, ClientConfigError
 
-_EXPORT = {
-    b"\xfe\xed\xfe\xed": "a Java key store (JKS)",
-    b"\xce\xce\xce\xce": "a Java key store (JCEKS)",
-    b"\x30\x82": "DER or a key store (PKCS12)",
-    b"\x30\x80": "DER or a key store (PKCS12)",
+_FAILURES = {
+    "wrong version number|record layer failure|unknown protocol": (
+        "it has no TLS at this port; check the port, and whether security.protocol is PLAINTEXT or SASL_PLAINTEXT"
+    ),
+    "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
+        "it may want another certificate of the client ({said}): ssl.certificate.location and ssl.key.location"
+    ),
+    "unknown ca|alert.*certificate": (
+        "it does not accept the client's certificate {config.ssl_certificate_location} ({said})"
+    ),
+    "": "the TLS handshake failed ({said})",
 }
-"""What files that are no PEM begin with."""
+"""Reasons of failed handshakes, by OpenSSL's messages; the first that matches."""
 
-_EXPIRED, _NOT_YET = 10, 9
-_OTHER_NAME = (62, 64)  # of a host; of an address
+_OTHER_NAME = (
+    "its certificate is for another name ({said}); use the address by the name in the certificate, or, if there is no "
+    "other way, ssl.endpoint.identification.algorithm=none"
+)
+_DISTRUSTED = {
+    9: "its certificate is not valid yet; check this machine's clock",
+    10: "its certificate has expired; renew the broker's certificate, or correct this machine's clock",
+    62: _OTHER_NAME,
+    64: _OTHER_NAME,
+}
+"""Reasons for distrust, by OpenSSL's codes."""
+_UNSIGNED = (
+    "its certificate is not trusted: it is not signed by {by} ({said}); set ssl.ca.location to the certificate of its "
+    "authority"
+)
 
 
 def context_of(config: ClientConfig) -> ssl.SSLContext:
-    """TLS 1.2 or later, with the certificates that are named.
+    """TLS 1.2 or later, with the certificates of the configuration.
 
     Raises:
-        ClientConfigError: a file is missing, is not in PEM, or does not hold what it should.
+        ClientConfigError: a file is missing, is not in PEM, or has no certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -38,87 +56,51 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
             raise ClientConfigError(
                 f"ssl.ca.location {config.ssl_ca_location}: a certificate in it cannot be read ({_said(error)})"
             ) from None
-    if config.ssl_certificate_location is not None and config.ssl_key_location is not None:
-        _load_own(context, config, config.ssl_certificate_location, config.ssl_key_location)
+    certificate, key = config.ssl_certificate_location, config.ssl_key_location
+    if certificate is not None and key is not None:
+        _require_pem("ssl.certificate.location", certificate, "CERTIFICATE")
+        _require_pem("ssl.key.location", key, "PRIVATE KEY")
+        # Without a password OpenSSL would ask for one at the terminal; with an empty one it fails.
+        password = config.ssl_key_password.get_secret_value() if config.ssl_key_password is not None else ""
+        try:
+            context.load_cert_chain(certificate, key, password)
+        except ssl.SSLError as error:
+            why = f"cannot be read ({_said(error)}); if it is encrypted, check ssl.key.password"
+            if "mismatch" in why:
+                why = f"is not that of the certificate in {certificate}"
+            raise ClientConfigError(f"ssl.key.location: the key in {key} {why}") from None
     return context
 
 
 def reason_of(error: BaseException, config: ClientConfig) -> str | None:
-    """Why a connection by TLS failed, for people, and what to do; None when that was not TLS's doing."""
-    found = next((one for one in _chain(error) if isinstance(one, ssl.SSLError)), None)
-    if isinstance(found, ssl.SSLCertVerificationError):
-        return _distrusted(found, config)
+    """The reason and remedy of a connection that failed by TLS; None for other failures."""
+    chain: list[BaseException] = [error]  # the error, and those that it came from
+    for one in chain:
+        causes = [one.__cause__, one.__context__, *one.args]
+        chain += [cause for cause in causes if isinstance(cause, BaseException) and cause not in chain]
+    found = next((one for one in chain if isinstance(one, ssl.SSLError)), None)
     if found is None:
         return None
+    if isinstance(found, ssl.SSLCertVerificationError):
+        by = f"the authority in {config.ssl_ca_location}" if config.ssl_ca_location else "one that this machine trusts"
+        return _DISTRUSTED.get(found.verify_code, _UNSIGNED).format(by=by, said=found.verify_message)
     said = _said(found)
-    if re.search("wrong version number|record layer failure|unknown protocol", said, re.IGNORECASE):
-        return "it speaks no TLS at this port; is security.protocol right (PLAINTEXT, SASL_PLAINTEXT), or the port?"
-    if re.search(
-        "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred", said
-    ):
-        return f"it may want another certificate of the client ({said}): ssl.certificate.location and ssl.key.location"
-    if "unknown ca" in said or re.search("alert.*certificate", said):
-        return f"it does not accept the client's certificate {config.ssl_certificate_location} ({said})"
-    return f"no TLS connection came about ({said})"
+    reason = next(reason for pattern, reason in _FAILURES.items() if re.search(pattern, said))
+    return reason.format(said=said, config=config)
 
 
-def _distrusted(error: ssl.SSLCertVerificationError, config: ClientConfig) -> str:
-    if error.verify_code == _EXPIRED:
-        return "its certificate has expired; whoever runs that Kafka must renew it (or is this machine's clock wrong?)"
-    if error.verify_code == _NOT_YET:
-        return "its certificate is not valid yet; is this machine's clock right?"
-    if error.verify_code in _OTHER_NAME:
-        return (
-            f"its certificate is for another name ({error.verify_message}); give the address by the name that the "
-            "certificate has, or, if you must, ssl.endpoint.identification.algorithm=none"
-        )
-    by = f"the authority in {config.ssl_ca_location}" if config.ssl_ca_location else "one that this machine trusts"
-    return (
-        f"its certificate is not trusted: it is not signed by {by} ({error.verify_message}); give the right "
-        "authority's certificate by ssl.ca.location"
-    )
-
-
-def _load_own(context: ssl.SSLContext, config: ClientConfig, certificate: str, key: str) -> None:
-    _require_pem("ssl.certificate.location", certificate, "CERTIFICATE")
-    _require_pem("ssl.key.location", key, "PRIVATE KEY")
-    secret = config.ssl_key_password
-    # Without a password OpenSSL would ask for one at the terminal; with this empty one it fails.
-    password = secret.get_secret_value() if secret is not None else ""
-    try:
-        context.load_cert_chain(certificate, key, password)
-    except ssl.SSLError as error:
-        said = _said(error)
-        why = (
-            f"the key in {key} is not that of the certificate in {certificate}"
-            if "mismatch" in said
-            else f"the key in {key} cannot be read ({said}); if it is encrypted, is ssl.key.password right?"
-        )
-        raise ClientConfigError(f"ssl.key.location: {why}") from None
-
-
-def _require_pem(name: str, path: str, what: str) -> None:
-    """Refuse a file that is not there, or has no such part in PEM; what it is instead, if that can be seen."""
+def _require_pem(name: str, path: str, kind: str) -> None:
+    """Refuse a file that is missing, or has no such part in PEM."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
         raise ClientConfigError(f"{name} {path}: the file cannot be read: {error.strerror}") from None
-    if re.search(rb"-----BEGIN [A-Z ]*" + what.encode() + b"-----", content):
-        return
-    looks = next((what for start, what in _EXPORT.items() if content.startswith(start)), None)
-    got = f"; got {looks}: export it to PEM, see docs/security.md" if looks else ""
-    raise ClientConfigError(f"{name} {path}: expected PEM, with -----BEGIN {what}-----{got}")
+    if not re.search(rb"-----BEGIN [A-Z ]*" + kind.encode() + b"-----", content):
+        raise ClientConfigError(
+            f"{name} {path}: expected PEM, with -----BEGIN {kind}-----; export key stores to PEM: see docs/security.md"
+        )
 
 
 def _said(error: ssl.SSLError) -> str:
     """OpenSSL's reason in words."""
     return (error.reason or str(error)).lower().replace("_", " ")
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it came from."""
-    seen: list[BaseException] = [error]
-    for one in seen:
-        yield one
-        causes = [one.__cause__, one.__context__, *one.args]
-        seen += [cause for cause in causes if isinstance(cause, BaseException) and cause not in seen]

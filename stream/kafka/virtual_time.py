@@ -1,7 +1,7 @@
-"""The whole pipeline in one process, in virtual time: time jumps from one thing that is due to the next.
+"""The whole pipeline in one process, in virtual time: the clock jumps to the next time at which something is due.
 
-The programs are the same ones that run against Kafka; the embedded broker stands in for it. Nothing waits, and the
-order of all that happens follows from the seed.
+The programs are the same that run against Kafka, on the embedded broker. Nothing waits, and the order of all events
+depends only on the seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,21 +11,13 @@ from stream.kafka.clocks import VirtualClock
 
 
 class Program(Protocol):
-    """A part of the pipeline: it does what it can, and knows when it will have something to do by itself."""
+    """A part of the pipeline."""
 
     def step(self, timeout_ms: int) -> int:
-        """Do what can be done now; how much was done, 0 when there was nothing."""
+        """Do what can be done now; returns a count of it, 0 for nothing."""
 
     def next_due_ms(self) -> int | None:
-        """The next time at which there is something to do although nothing comes; None when there is none."""
-
-
-class StalledError(Exception):
-    """A program has something due but does nothing: the simulation would never end."""
-
-
-ROUNDS_AT_ONE_TIME_MAX = 1_000_000
-"""More rounds than any moment needs: each does at least one thing, and time must move in the end."""
+        """The next time at which there is something to do without new records; None if there is none."""
 
 
 def run_until_settled(
@@ -37,18 +29,14 @@ def run_until_settled(
 ) -> None:
     """Run the programs until none has anything left to do.
 
-    At each moment at which something is due the sources step. The learner steps when what came has waited poll_ms, as
-    one on a real broker polls now and then; with 0 it steps at every moment, and an answer that takes no time is given
-    at the moment of the question, and learned from before the next event. The records' times and their order, and so
-    what is learned, are the same for every poll_ms up to the shortest delay of an answer.
-
-    Raises:
-        StalledError: a program is due and does nothing.
+    Whenever something is due, the sources step. The learner steps when records have waited for poll_ms, like one that
+    polls a real broker at intervals. With 0 it steps at every due time: it answers at the time of the question, and
+    learns from the answer before the next event. Append times and the order of records, and so what is learned, are the
+    same for every poll_ms up to the shortest delay of an answer.
     """
-    waits = False  # whether the sources have written what the learner has not read
+    waits = False  # whether there are records that the learner has not read
     next_poll_ms = clock.now_ms
     learner_due_ms = learner.next_due_ms()  # changes only when the learner steps
-    rounds = 0
     while True:
         for source in sources:
             if source.step(0):
@@ -67,12 +55,5 @@ def run_until_settled(
             dues.append(next_poll_ms)
         if not dues:
             return
-        due_ms = min(dues)
-        if due_ms > now_ms:
-            rounds = 0
-            clock.advance_to(due_ms)
-        else:
-            rounds += 1
-            if rounds > ROUNDS_AT_ONE_TIME_MAX:
-                raise StalledError(f"at {now_ms} ms a program is due since {due_ms} ms and does nothing")
+        clock.advance_to(min(dues))
         progress()

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, ClassVar
 
-from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedTransactionalProducer
-from stream.kafka.port import BrokerUnavailableError, Consumer, Ends, RebalanceListener
+from stream.kafka.embedded import EmbeddedBroker, EmbeddedConsumer, EmbeddedMember, EmbeddedTransactionalProducer
+from stream.kafka.port import BrokerUnavailableError, Ends, Member, RebalanceListener
 from stream.wire.records import Headers, Record, TopicPartition
 
 
@@ -103,7 +103,7 @@ class FaultyBroker:
     polls: int = 0
     may_be_dry: bool = True  # repeated polls at one moment must get everything in the end
     moved: int = 0  # polls that advanced, be it past records that are not visible
-    member: EmbeddedConsumer | None = None  # its membership of the group
+    member: EmbeddedMember | None = None  # its membership of the group
     transaction: Transaction | None = None  # the last one that was begun here
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # reported instead, N more times
 
@@ -138,10 +138,6 @@ class FaultyBroker:
         """See Broker."""
         self.consult("ends")
         return {tp: self._end_told(tp, end) for tp, end in self.broker.ends(tps).items()}
-
-    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        return {tp: end.stable for tp, end in self.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
         """Tell this process so many times that a partition ends where it ends now."""
@@ -195,10 +191,6 @@ class FaultyTransactionalProducer:
         self._transaction: Transaction | None = None
         self._hangs = False
 
-    def rest(self) -> None:
-        """See TransactionalProducer."""
-        self._inner.rest()
-
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._broker.consult("begin")
@@ -234,10 +226,11 @@ class FaultyTransactionalProducer:
             self._broker.consult(REPLICATE)
         return self._inner.flush()
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Consumer) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Member) -> None:
         """See TransactionalProducer."""
         self._broker.consult("send_offsets")
         assert isinstance(consumer, FaultyConsumer)
+        assert isinstance(consumer.inner, EmbeddedMember)
         self._inner.send_offsets(offsets, consumer.inner)
 
     def commit(self) -> int:
@@ -328,6 +321,7 @@ class FaultyConsumer:
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See Consumer."""
         self._broker.consult("commit offsets")
+        assert isinstance(self.inner, EmbeddedMember)
         self.inner.commit(offsets)
 
     def check_place(self) -> None:
@@ -336,6 +330,7 @@ class FaultyConsumer:
             self._broker.consult("check_place")
         except BrokerUnavailableError:
             return
+        assert isinstance(self.inner, EmbeddedMember)
         self.inner.check_place()
 
     def close(self) -> None:

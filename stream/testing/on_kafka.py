@@ -12,6 +12,7 @@ from stream.app.sources import given_settings
 from stream.app.topics import model_of
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connecting import connect
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.port import BrokerError
 from stream.testing.pipeline import PipelineUnderTest
 from stream.testing.processes import Program, Programs, wait_for
@@ -52,7 +53,7 @@ class KafkaPipeline(PipelineUnderTest):
         self._is_local = kafka.local is not None
         self.bootstrap = given.bootstrap
         topics = Topics.with_prefix(given.topic_prefix)
-        broker = connect(given.bootstrap, client=given.client, config=client_config_of(given))
+        broker = connect(ConnectionSettings(given.bootstrap, client_config_of(given)), given.client)
         shares_model = model_of(given, given.partitions) == "shared"
         self._made = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._made)

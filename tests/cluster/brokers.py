@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import HOST
-from stream.kafka.topic_settings import settings_of
+from stream.kafka.kafka_python.admin import settings_of
 from stream.testing.processes import wait_for
 from stream.wire.topics import Topics
 from tests.processes import free_port, freeze

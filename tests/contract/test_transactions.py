@@ -20,7 +20,6 @@ def test_an_open_transaction_is_in_the_log_and_not_to_be_read(broker: Broker, pr
     reader = broker.reader([tp])
     assert values(read(reader, 1)) == ["a"]
     assert broker.ends([tp])[tp] == Ends(high_watermark=3, stable=1)
-    assert broker.stable_ends([tp]) == {tp: 1}
     producer.commit()
     assert values(read(reader, 2)) == ["open", "b"]
     settled(broker, tp)
@@ -74,19 +73,6 @@ def test_a_commit_tells_the_append_time_of_its_last_record(broker: Broker, prefi
     assert record.append_ms == append_ms
     producer.begin()
     assert producer.commit() == -1
-    producer.close()
-
-
-def test_a_producer_may_rest_at_any_time(broker: Broker, prefix: str) -> None:
-    name = topic(broker, prefix)
-    producer = broker.transactional_producer(prefix)
-    producer.rest()
-    for value in (b"a", b"b"):
-        producer.begin()
-        producer.send(name, 0, b"key", value)
-        producer.commit()
-        producer.rest()
-    assert values(read(broker.reader([TopicPartition(name, 0)]), 2)) == ["a", "b"]
     producer.close()
 
 

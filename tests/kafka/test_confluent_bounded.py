@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from stream.kafka.client_config import ClientConfig
 from stream.kafka.confluent.bounded import bounded
-from stream.kafka.confluent.connection import Connection
+from stream.kafka.confluent.connection import ConfluentConnection
 from stream.kafka.confluent.membership import GroupConsumer
-from stream.kafka.confluent.producers import TransactionalConfluentProducer
+from stream.kafka.confluent.producers import ConfluentTransactionSink
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.port import BrokerUnavailableError
+from stream.kafka.producers import TransactionProducer
+from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
 
 
@@ -31,18 +33,22 @@ def test_call_that_does_not_come_back_is_not_waited_for() -> None:
     ended.set()
 
 
-def test_offsets_whose_sending_does_not_come_back_leave_the_outcome_unknown_and_the_producer_of_no_use() -> None:
+def test_offsets_whose_sending_does_not_come_back_leave_the_outcome_unknown_and_the_producer_of_no_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ended = Event()
     nothing = lambda *arguments, **named: None  # noqa: E731
     client: Any = SimpleNamespace(
         begin_transaction=nothing, purge=nothing, poll=nothing, abort_transaction=nothing, flush=lambda s: 0,
-        send_offsets_to_transaction=lambda *arguments: ended.wait(),
+        init_transactions=nothing, send_offsets_to_transaction=lambda *arguments: ended.wait(),
     )  # fmt: skip
-    connection = Connection("127.0.0.1:1", 50, ClientConfig())
+    connection = ConfluentConnection(ConnectionSettings("127.0.0.1:1", request_timeout_ms=50))
     admin: Any = None
-    producer = TransactionalConfluentProducer(connection, admin, client, "learner-1")
+    monkeypatch.setattr("confluent_kafka.Producer", lambda properties: client)
+    producer = TransactionProducer(connection, ConfluentTransactionSink(connection, admin, "learner-1"))
     consumer: Any = object.__new__(GroupConsumer)
-    consumer.group, consumer._topics = "learners", []
+    listener: Any = None
+    consumer.subscription = Subscription("learners", "learner-1", (), listener, rejoins=False)
     consumer.membership = lambda: b""
     producer.begin()
     began_s = time.monotonic()

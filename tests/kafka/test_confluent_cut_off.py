@@ -4,14 +4,16 @@ import threading
 import time
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
-from stream.kafka.client_config import ClientConfig
-from stream.kafka.confluent.connection import Connection
+from stream.kafka.confluent.connection import ConfluentConnection
 from stream.kafka.confluent.membership import GroupConsumer
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.port import BrokerUnavailableError, FencedError
+from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
 
 CONTEXTS = TopicPartition("contexts", 0)
@@ -25,51 +27,53 @@ def _message() -> Any:
     return SimpleNamespace(**{name: lambda value=value: value for name, value in given.items()})
 
 
-def _member(connection: Connection, others: dict[str, frozenset[TopicPartition]]) -> GroupConsumer:
+def _member(connection: ConfluentConnection, others: dict[str, frozenset[TopicPartition]]) -> GroupConsumer:
     client: Any = SimpleNamespace(
         subscribe=lambda *topics, **callbacks: None, consume=lambda count, timeout_s: [_message()]
     )
     admin: Any = SimpleNamespace(members=lambda group: others)
     listener: Any = None
-    member = GroupConsumer(connection, admin, client, "learners", "learner-1", ("contexts",), listener, rejoins=False)
+    subscription = Subscription("learners", "learner-1", ("contexts",), listener, rejoins=False)
+    with patch("confluent_kafka.Consumer", lambda properties: client):
+        member = GroupConsumer(connection, admin, subscription)
     member._positions = {CONTEXTS: 7}
     return member
 
 
 @pytest.fixture
-def connection() -> Connection:
-    return Connection("127.0.0.1:1", 50, ClientConfig())
+def connection() -> ConfluentConnection:
+    return ConfluentConnection(ConnectionSettings("127.0.0.1:1", request_timeout_ms=50))
 
 
-def test_member_whose_broker_was_always_in_reach_was_paused_and_is_out(connection: Connection) -> None:
+def test_member_whose_broker_was_always_in_reach_was_paused_and_is_out(connection: ConfluentConnection) -> None:
     with pytest.raises(FencedError, match="learner-1 was thrown out"):
-        _member(connection, {}).hear_thrown_out()
+        _member(connection, {}).on_unknown_member()
 
 
-def test_member_that_was_cut_off_is_not_out_although_it_has_read_what_came_before(connection: Connection) -> None:
+def test_member_that_was_cut_off_is_not_out_although_it_has_read_what_came_before(
+    connection: ConfluentConnection,
+) -> None:
     member = _member(connection, {})
     connection.cut_off_s = time.monotonic()
     assert [record.offset for record in member.poll(0, 10)] == [7]
 
-    member.hear_thrown_out()
+    member.on_unknown_member()
 
 
-def test_member_hears_what_a_producer_has_to_say_of_the_broker_before_it_is_out(connection: Connection) -> None:
-    class Producer:
-        def listen(self) -> None:
-            connection._hear(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-
-        def close(self) -> None:
-            raise AssertionError
+def test_member_hears_what_a_producer_has_to_say_of_the_broker_before_it_is_out(
+    connection: ConfluentConnection,
+) -> None:
+    def poll(timeout_s: float) -> None:
+        connection._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 
     member = _member(connection, {})
-    connection.opened(Producer())  # nobody listens to it while a question is put
+    connection.producers.append(SimpleNamespace(poll=poll))  # not polled during a request
 
-    member.hear_thrown_out()
+    member.on_unknown_member()
 
 
 def test_commit_of_offsets_that_does_not_come_back_is_given_up(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
+    connection: ConfluentConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = _member(connection, {})
     ended = threading.Event()
@@ -79,10 +83,10 @@ def test_commit_of_offsets_that_does_not_come_back_is_given_up(
     with pytest.raises(BrokerUnavailableError, match=r"could not commit offsets of group learners"):
         member.commit({CONTEXTS: 8})
     ended.set()
-    member.hear_thrown_out()  # nobody heard of the broker meanwhile
+    member.on_unknown_member()  # nobody heard of the broker meanwhile
 
 
-def test_records_of_partitions_that_were_taken_back_meanwhile_are_not_kept(connection: Connection) -> None:
+def test_records_of_partitions_that_were_taken_back_meanwhile_are_not_kept(connection: ConfluentConnection) -> None:
     member = _member(connection, {})
     member.pause([CONTEXTS])
     member._positions = {}
@@ -92,18 +96,18 @@ def test_records_of_partitions_that_were_taken_back_meanwhile_are_not_kept(conne
     assert member._take_aside(10) == []
 
 
-def test_member_that_was_cut_off_and_then_paused_is_out(connection: Connection) -> None:
+def test_member_that_was_cut_off_and_then_paused_is_out(connection: ConfluentConnection) -> None:
     member = _member(connection, {})
     connection.cut_off_s = time.monotonic()
-    member.hear_offsets_taken()
+    member.on_offsets_accepted()
 
     with pytest.raises(FencedError, match="learner-1 was thrown out"):
-        member.hear_thrown_out()
+        member.on_unknown_member()
 
 
-def test_member_that_was_cut_off_while_another_took_its_partitions_is_out(connection: Connection) -> None:
+def test_member_that_was_cut_off_while_another_took_its_partitions_is_out(connection: ConfluentConnection) -> None:
     member = _member(connection, {"learner-2": frozenset((CONTEXTS,))})
     connection.cut_off_s = time.monotonic()
 
     with pytest.raises(FencedError, match="learner-1 was thrown out"):
-        member.hear_thrown_out()
+        member.on_unknown_member()

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from stream.kafka.client_config import ClientConfig
-from stream.kafka.confluent.connection import Connection
+from stream.kafka.confluent.connection import ConfluentConnection
 from stream.kafka.confluent.consumers import Reader, make_consumer
+from stream.kafka.connection import ConnectionSettings
 
 NOBODY_THERE = "127.0.0.1:1"
 
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
-    connection = Connection(NOBODY_THERE, 1_000, ClientConfig())
+    connection = ConfluentConnection(ConnectionSettings(NOBODY_THERE, request_timeout_ms=1_000))
     admin: Any = None  # it is asked only about what was read
-    with closing(Reader(connection, admin, make_consumer(connection, "nobody"), {})) as reader:
+    with closing(Reader(connection, admin, make_consumer(connection, group_id="nobody"), {})) as reader:
         yield reader
 
 

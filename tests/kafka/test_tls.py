@@ -17,6 +17,7 @@ from stream.cli.app import main
 from stream.errors import ExitCode
 from stream.kafka.client_config import ClientConfig, ClientConfigError
 from stream.kafka.connecting import ADAPTERS, connect
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.port import AccessError, BrokerUnavailableError
 from stream.kafka.tls import context_of
 
@@ -74,7 +75,7 @@ def server(certificate: trustme.LeafCert | None, *, wants_certificate: bool = Fa
 
 def refusal(bootstrap: str, config: ClientConfig, client: str) -> str:
     with pytest.raises(AccessError) as refused:
-        connect(bootstrap, config=config, client=client, connect_timeout_ms=3_000)
+        connect(ConnectionSettings(bootstrap, config, connect_timeout_ms=3_000), client)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -87,10 +88,10 @@ def tls(ca: str | None = None, **more: str) -> ClientConfig:
 @pytest.mark.parametrize(
     ("certificate", "why"),
     [
-        (EXPIRED, "its certificate has expired; whoever runs that Kafka must renew it"),
+        (EXPIRED, "its certificate has expired; renew"),
         (trustme.CA().issue_cert("127.0.0.1"), "its certificate is not trusted: it is not signed by the authority in"),
         (AUTHORITY.issue_cert("kafka.example.com"), "its certificate is for another name"),
-        (None, "it speaks no TLS at this port; is security.protocol right"),
+        (None, "it has no TLS at this port; check the port"),
     ],
     ids=["expired", "untrusted", "another name", "no TLS"],
 )  # fmt: skip
@@ -105,7 +106,7 @@ def test_broker_that_cannot_be_trusted_is_refused_at_once_with_the_reason(
 def test_handshake_that_is_not_answered_is_given_up(ca: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
         with pytest.raises(BrokerUnavailableError, match="within 300 ms"):
-            connect(f"127.0.0.1:{silent.getsockname()[1]}", config=tls(ca), connect_timeout_ms=300)
+            connect(ConnectionSettings(f"127.0.0.1:{silent.getsockname()[1]}", tls(ca), connect_timeout_ms=300))
         gc.collect()  # a socket that is collected unclosed warns, and a warning is an error
 
 
@@ -142,9 +143,7 @@ def test_clients_own_certificate_and_key_are_read_from_files(ca: str, tmp_path: 
     ("content", "why"),
     [
         (None, "the file cannot be read: No such file or directory"),
-        (b"\xfe\xed\xfe\xed\0\0", r"expected PEM, with -----BEGIN CERTIFICATE-----; got a Java key store \(JKS\)"),
-        (b"\x30\x82\x01", r"expected PEM, .*; got DER or a key store \(PKCS12\): export it to PEM"),
-        (b"hello", "expected PEM, with -----BEGIN CERTIFICATE-----$"),
+        (b"\xfe\xed\xfe\xed\0\0", "expected PEM, with -----BEGIN CERTIFICATE-----; export key stores to PEM"),
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "a certificate in it cannot be read"),
     ],
 )
@@ -172,7 +171,5 @@ def test_key_that_cannot_be_used_says_why_without_its_password(ca: str, tmp_path
     )
     with pytest.raises(ClientConfigError, match="is not that of the certificate in"):
         context_of(tls(ca, ssl_certificate_location=certificate, ssl_key_location=other))
-    with pytest.raises(
-        ClientConfigError, match=r"cannot be read \(.*\); if it is encrypted, is ssl.key.password right"
-    ):
+    with pytest.raises(ClientConfigError, match=r"cannot be read \(.*\); if it is encrypted, check ssl.key.password"):
         context_of(tls(ca, ssl_certificate_location=certificate, ssl_key_location=locked))

@@ -14,9 +14,12 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka import kafka_python
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python import connection
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.kafka.kafka_python.foreign import PartitionRecords
+from stream.kafka.kafka_python.membership import GroupConsumer
+from stream.kafka.kafka_python.producers import KafkaTransactionSink
 from stream.testing.processes import wait_for
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicSpec
@@ -84,12 +87,15 @@ class Deaf:
 @pytest.fixture(scope="module")
 def clients(kafka: LocalKafka) -> Iterator[dict[str, Any]]:
     """A consumer that has joined its group, and a producer of transactions, as kafka-python has them."""
-    broker = KafkaBroker(kafka.bootstrap)
+    broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("internals", 1)])
     consumer = broker.group_consumer("internals", "m", ["internals"], Deaf())
+    assert isinstance(consumer, GroupConsumer)
     while not consumer.assignment():
         consumer.poll(100, 1)
-    yield {"consumer": consumer._client, "producer": broker.transactional_producer("internals")._client}
+    sink = KafkaTransactionSink(broker._connection, "internals")
+    yield {"consumer": consumer._client, "producer": sink._client}
+    sink.release()
     broker.close()
 
 
@@ -148,7 +154,7 @@ def test_transports_of_kafka_python_hold_their_socket() -> None:
 
 
 def test_client_that_is_closed_while_it_writes_leaves_no_socket_open(kafka: LocalKafka) -> None:
-    broker = KafkaBroker(kafka.bootstrap)
+    broker = KafkaBroker(ConnectionSettings(kafka.bootstrap))
     broker.create_topics([TopicSpec("written", 1)])
     reader = broker.reader([TopicPartition("written", 0)])
 

@@ -13,6 +13,7 @@ import pytest
 
 from stream.devkafka import local_kafka
 from stream.devkafka.local_kafka import LocalKafka, LocalKafkaError, LocalKafkaMissingError, LocalKafkaPortError
+from stream.kafka.connection import ConnectionSettings
 from stream.kafka.kafka_python.broker import KafkaBroker
 from stream.testing.processes import wait_for
 from stream.wire.topics import TopicSpec
@@ -28,7 +29,7 @@ def test_a_second_start_finds_the_broker_that_runs(kafka: LocalKafka) -> None:
 def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
     (tmp_path / "not-ours").write_text("kept")
     first = local_kafka.start(0, tmp_path)
-    broker = KafkaBroker(first.bootstrap)
+    broker = KafkaBroker(ConnectionSettings(first.bootstrap))
     broker.create_topics([TopicSpec("topic", 1)])
     broker.close()
     assert local_kafka.stop(tmp_path)
@@ -37,7 +38,7 @@ def test_records_outlive_a_stop_and_end_with_a_purge(tmp_path: Path) -> None:
     assert not local_kafka.stop(tmp_path)
 
     again = local_kafka.start(0, tmp_path)  # on other ports, with the same records
-    broker = KafkaBroker(again.bootstrap)
+    broker = KafkaBroker(ConnectionSettings(again.bootstrap))
     assert list(broker.describe_topics(["topic"])) == ["topic"]
     broker.close()
     assert local_kafka.stop(tmp_path, purge=True)

@@ -258,7 +258,7 @@ def test_verify_of_topics_that_retention_has_cut_says_where_they_begin_and_not_t
     assert ours.start("replay").wait() == 0
     ours.assert_every_context_is_decided_and_settled_once(200)
     broker = ours.broker()
-    broker.admin.client.delete_records({KafkaTopicPartition(ours.topics.feedback, 0): 30})  # as retention does
+    broker._admin_client.delete_records({KafkaTopicPartition(ours.topics.feedback, 0): 30})  # as retention does
     broker.close()
     verify = ours.start("verify")
     assert verify.wait() == 2, verify.said()

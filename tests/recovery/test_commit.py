@@ -391,7 +391,7 @@ def test_learner_that_nothing_was_answered_to_in_time_asks_whether_it_still_has_
             pipeline.broker.expel("onebit-learner", "learner-1")
         raise BrokerUnavailableError("not in time")
 
-    monkeypatch.setattr(pipeline.broker, "stable_ends", unanswered)
+    monkeypatch.setattr(pipeline.broker, "read", unanswered)
     pipeline.context("next")
     with pytest.raises(FencedError if is_expelled else BrokerUnavailableError):
         learner.step(0)

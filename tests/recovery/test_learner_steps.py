@@ -93,27 +93,6 @@ def test_steps_never_ask_where_their_inputs_end(monkeypatch: pytest.MonkeyPatch)
     assert (asked, pipeline.ledger().expired) == ([], 1)
 
 
-def test_a_learner_without_a_backlog_rests_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = Pipeline(small_task())
-    learner = pipeline.learner(records_max=1)
-    idle(learner)
-    calls: list[str] = []
-    poll = learner._consumer.poll
-
-    def polling(timeout_ms: int, records_max: int) -> list[Record]:
-        calls.append("poll")
-        return poll(timeout_ms, records_max)
-
-    monkeypatch.setattr(learner._producer, "rest", lambda: calls.append("rest"))
-    monkeypatch.setattr(learner._consumer, "poll", polling)
-    for name in ("first", "second", "third"):
-        pipeline.context(name)
-    pipeline.answer("first", 1)  # waits behind the contexts
-    for _ in range(4):
-        learner.step(0)
-    assert calls == ["rest", "poll", "poll", "poll", "poll"]
-
-
 @pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])
 def test_partition_that_is_held_up_holds_up_no_other_and_is_neither_read_nor_told_of_twice(topic: str) -> None:
     pipeline = Pipeline(small_task(), partitions=2)

@@ -203,7 +203,7 @@ def many_snapshots() -> tuple[Pipeline, LearnerProgram]:
 
 def spoil(pipeline: Pipeline, *numbers: int) -> None:
     """Change a byte in each chunk of some generations."""
-    log = pipeline.broker._log(SNAPSHOTS)
+    log = pipeline.broker.log(SNAPSHOTS)
     for index, record in enumerate(log.records):
         if any(b'"generation":%d,' % number in (record.value or b"")[:100] for number in numbers):
             value = bytearray(record.value or b"")
@@ -523,7 +523,7 @@ def test_journal_that_ends_before_the_snapshot_was_made_anew() -> None:
 @pytest.mark.parametrize("change", [{"updates": 1_000}, {"ledger": {"conflicts": 77}}])
 def test_step_that_leaves_another_state_than_the_journal_says_is_refused(change: dict[str, Any]) -> None:
     pipeline, _ = many_snapshots()
-    log = pipeline.broker._log(JOURNAL)
+    log = pipeline.broker.log(JOURNAL)
     fields = orjson.loads(log.records[9].value or b"")
     value = {**fields, **change, "ledger": {**fields["ledger"], **change.get("ledger", {})}}
     log.records[9] = log.records[9]._replace(value=orjson.dumps(value))

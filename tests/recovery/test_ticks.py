@@ -62,7 +62,7 @@ def test_decision_has_the_append_time_of_its_tick_although_clocks_differ() -> No
     pipeline, learner = decided()
     pipeline.clock.advance_to(5_000)
     pipeline.context("b")  # by the clock of its broker, which is ahead
-    log = pipeline.broker._log(TopicPartition(TOPICS.contexts, 0))
+    log = pipeline.broker.log(TopicPartition(TOPICS.contexts, 0))
     log.records[-1] = log.records[-1]._replace(append_ms=900_000)
     learner._host_ms = lambda: 7_000_000
     learner.step(0)

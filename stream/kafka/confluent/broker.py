@@ -1,107 +1,56 @@
-"""Apache Kafka behind the Broker port, put together: see the modules beside this one."""
+"""Apache Kafka behind the Broker port: see the modules beside this one.
 
-from collections.abc import Callable, Sequence
+kafka-python, which every installation has, handles topics, offsets and groups, because librdkafka's admin client:
 
-from stream.kafka.client_config import ClientConfig
-from stream.kafka.confluent.admin import NO_GROUP, Admin
-from stream.kafka.confluent.connection import Connection
+- aborts the process by an assertion a little after a broker did not answer in time, and reports an offset below 0
+  instead of an error as the end of a partition (librdkafka 2.16.0);
+- cannot remove a static member (`group.instance.id`), which does not leave its group at close, so that its partitions
+  would have no reader until the session ends.
+"""
+
+from collections.abc import Sequence
+
+from stream.kafka.confluent.connection import ConfluentConnection
 from stream.kafka.confluent.consumers import Reader, make_consumer
-from stream.kafka.confluent.membership import GroupConsumer, join_group
-from stream.kafka.confluent.producers import PlainProducer, TransactionalConfluentProducer, transactional_producer
-from stream.kafka.connecting import (
-    CONNECT_TIMEOUT_MS,
-    NO_SECURITY,
-    REQUEST_TIMEOUT_MS,
-    SESSION_TIMEOUT_MS,
-    TRANSACTION_TIMEOUT_MS,
-)
-from stream.kafka.port import Ends, RebalanceListener
-from stream.kafka.refusals import check_co_partitioned
+from stream.kafka.confluent.membership import GroupConsumer
+from stream.kafka.confluent.producers import ConfluentSink, ConfluentTransactionSink
+from stream.kafka.connection import ConnectionSettings
+from stream.kafka.kafka_python.admin import Admin
+from stream.kafka.producers import PlainProducer, TransactionProducer
+from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
-from stream.wire.topics import TopicDescription, TopicSpec
+
+_NO_GROUP = "onebit-reader"
+"""librdkafka makes no consumer without the name of a group; no client joins this one."""
 
 
-class ConfluentBroker:
+class ConfluentBroker(Admin):
     """See Broker. For one thread; each producer and consumer made here has threads of librdkafka's own."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        *,
-        config: ClientConfig = NO_SECURITY,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
-        progress: Callable[[str], None] | None = None,
-    ) -> None:
-        """Connect, and wait for a broker that is not up yet: see `stream.kafka.connecting.connect`."""
-        self._session_timeout_ms = session_timeout_ms
-        self._transaction_timeout_ms = transaction_timeout_ms
-        self._connection = Connection(bootstrap, request_timeout_ms, config)
-        self.admin = Admin(self._connection, connect_timeout_ms, progress)
-
-    def create_topics(self, specs: Sequence[TopicSpec]) -> None:
-        """See Broker."""
-        self.admin.other.create_topics(specs)
-
-    def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
-        """See Broker."""
-        return self.admin.describe_topics(names)
-
-    def delete_topics(self, names: Sequence[str]) -> None:
-        """See Broker."""
-        self.admin.other.delete_topics(names)
+    def __init__(self, settings: ConnectionSettings) -> None:
+        """See Admin."""
+        super().__init__(settings)
+        self._librdkafka = ConfluentConnection(settings)
+        self._librdkafka.missing_of = self.missing_of
 
     def producer(self) -> PlainProducer:
         """See Broker."""
-        return self._connection.opened(PlainProducer(self._connection, self.admin))
+        return PlainProducer(self._librdkafka, lambda: ConfluentSink(self._librdkafka, self))
 
-    def transactional_producer(self, transactional_id: str) -> TransactionalConfluentProducer:
+    def transactional_producer(self, transactional_id: str) -> TransactionProducer:
         """See Broker."""
-        return self._connection.opened(
-            transactional_producer(self._connection, self.admin, transactional_id, self._transaction_timeout_ms)
-        )
+        sink = ConfluentTransactionSink(self._librdkafka, self, transactional_id)
+        return TransactionProducer(self._librdkafka, sink)
 
-    def group_consumer(
-        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
-    ) -> GroupConsumer:
-        """See Broker."""
-        check_co_partitioned(group, topics, self.describe_topics(topics))
-        return self._connection.opened(
-            join_group(
-                self._connection, self.admin, group, member, topics, listener,
-                session_timeout_ms=self._session_timeout_ms, rejoins=rejoins,
-            )
-        )  # fmt: skip
+    def _join(self, subscription: Subscription) -> GroupConsumer:
+        return GroupConsumer(self._librdkafka, self, subscription)
 
     def reader(self, tps: Sequence[TopicPartition]) -> Reader:
         """See Broker."""
         beginnings = self.beginnings(tps)
-        client = make_consumer(self._connection, NO_GROUP)
-        return self._connection.opened(Reader(self._connection, self.admin, client, beginnings))
-
-    def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """See Broker."""
-        return self.admin.ends(tps)
-
-    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        return self.admin.stable_ends(tps)
-
-    def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        return self.admin.beginnings(tps)
-
-    def committed(self, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        return self.admin.committed(group, tps)
-
-    def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
-        """See Broker."""
-        return self.admin.members(group)
+        return Reader(self._librdkafka, self, make_consumer(self._librdkafka, group_id=_NO_GROUP), beginnings)
 
     def close(self) -> None:
         """See Broker."""
-        self._connection.close_clients()
-        self.admin.close()
+        self._librdkafka.close_clients()
+        super().close()

@@ -1,28 +1,27 @@
-"""Connecting to Kafka, asking it, and its answers and errors in the words of the port."""
+"""Connecting by confluent-kafka, and its errors in the words of the port.
+
+kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why a client is not let in. This
+module handles later refusals: an ACL, or a password or certificate that has changed. librdkafka retries those for
+ever, and reports them by its error callback only.
+"""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from stream.kafka.access import Asked, Lacking, everything
-from stream.kafka.bootstrap import servers_of
-from stream.kafka.client_config import ClientConfig
-from stream.kafka.confluent.security import access_error, security_of
-from stream.kafka.open_clients import OpenClients
-from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.kafka.client_config import BY_TOKEN, ClientConfig
+from stream.kafka.confluent.bounded import bounded
+from stream.kafka.connection import Connection, ConnectionSettings
+from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.kafka.token_command import TokenCommand
 
-Result = TypeVar("Result")
-
-RETRY_S = 0.1
-
-_SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
-_REFUSAL_S = 15.0  # a client that is not let in says so at each attempt, at least this often
-_CONNECTION_MS_MAX = 5_000
+_REFUSAL_S = 15.0  # a client that is not let in reports it at each attempt, at least this often
+_TOKEN_S = 300.0  # validity of a token that has no expiry
 
 _SILENT = logging.getLogger("librdkafka")
 _SILENT.addHandler(logging.NullHandler())
@@ -30,21 +29,22 @@ _SILENT.propagate = False
 
 _code: Any = KafkaError  # its codes are attributes that mypy does not see
 
+RAISED = (KafkaException, SystemError)
+"""A fatal error ends the current call of the client, and Python turns one within a callback into SystemError."""
+
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Another has the place. Of a consumer `_FATAL` says just that: librdkafka knows no other fatal error of one."""
+"""Another has the place. `_FATAL` of a consumer means the same: librdkafka has no other fatal error of one."""
 
-STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
-
-MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
-
-_TRANSIENT = frozenset(
+_STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
+_MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
+_CUT_OFF = frozenset((_code._ALL_BROKERS_DOWN, _code._TRANSPORT))
+_TRANSIENT = _CUT_OFF | frozenset(
     (
-        _code._TRANSPORT, _code._ALL_BROKERS_DOWN, _code._TIMED_OUT, _code._MSG_TIMED_OUT, _code._TIMED_OUT_QUEUE,
-        _code._RESOLVE, _code._WAIT_COORD, _code._WAIT_CACHE, _code._UNKNOWN_BROKER, _code._RETRY, _code._PURGE_QUEUE,
-        _code._PURGE_INFLIGHT, _code._DESTROY, _code._IN_PROGRESS, _code.LEADER_NOT_AVAILABLE,
-        _code.NOT_LEADER_FOR_PARTITION,
+        _code._TIMED_OUT, _code._MSG_TIMED_OUT, _code._TIMED_OUT_QUEUE, _code._RESOLVE, _code._WAIT_COORD,
+        _code._WAIT_CACHE, _code._UNKNOWN_BROKER, _code._RETRY, _code._PURGE_QUEUE, _code._PURGE_INFLIGHT,
+        _code._DESTROY, _code._IN_PROGRESS, _code.LEADER_NOT_AVAILABLE, _code.NOT_LEADER_FOR_PARTITION,
         _code.REQUEST_TIMED_OUT, _code.BROKER_NOT_AVAILABLE, _code.REPLICA_NOT_AVAILABLE, _code.NETWORK_EXCEPTION,
         _code.COORDINATOR_LOAD_IN_PROGRESS, _code.COORDINATOR_NOT_AVAILABLE, _code.NOT_COORDINATOR,
         _code.NOT_ENOUGH_REPLICAS, _code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _code.KAFKA_STORAGE_ERROR,
@@ -52,20 +52,28 @@ _TRANSIENT = frozenset(
         _code.FENCED_LEADER_EPOCH, _code.UNKNOWN_LEADER_EPOCH,
     )
 )  # fmt: skip
+_NOT_LET_IN = frozenset((_code._AUTHENTICATION, _code.SASL_AUTHENTICATION_FAILED))
+_FORBIDDEN = {
+    _code.TOPIC_AUTHORIZATION_FAILED: "topic",
+    _code.GROUP_AUTHORIZATION_FAILED: "group",
+    _code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
+    _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # of a producer that may write to no topic at all
+}
+"""The kind of resource that each refusal is about."""
 
 
 def is_transient(error: Any) -> bool:
-    """Whether what the client refuses now it may do later."""
+    """Whether a retry may succeed."""
     return bool(error.retriable()) or error.code() in _TRANSIENT
 
 
-RAISED = (KafkaException, SystemError)
-"""What the client raises. A fatal error ends whatever is under way, and within a callback Python calls that a
-SystemError."""
+def is_refusal(error: Any) -> bool:
+    """Whether an ACL is missing."""
+    return error.code() in _FORBIDDEN
 
 
 def error_of(raised: BaseException) -> Any:
-    """The client's error in what it has raised."""
+    """The client's error in an exception that it raised."""
     if not isinstance(raised, KafkaException):
         if raised.__cause__ is None:
             raise raised
@@ -73,113 +81,101 @@ def error_of(raised: BaseException) -> Any:
     return raised.args[0]
 
 
-@runtime_checkable
-class Speaking(Protocol):
-    """A client that tells how its broker does when it is listened to, and is not listened to all the time."""
+class ConfluentConnection(Connection):
+    """See Connection."""
 
-    def listen(self) -> None:
-        """Have it say now what it has to say."""
+    RAISED = RAISED
 
-
-class Connection(OpenClients):
-    """How a Kafka is reached, and the clients that are open there."""
-
-    def __init__(self, bootstrap: str, request_timeout_ms: int, config: ClientConfig) -> None:
-        super().__init__()
-        self.bootstrap = bootstrap
-        self.config = config
-        self.request_timeout_ms = request_timeout_ms
-        self.request_timeout_s = request_timeout_ms / 1000
-        self.patience_s = self.request_timeout_s + _SLACK_S
-        self.cut_off_s = 0.0  # when a client last said that a broker is out of reach, by this host's monotonic clock
-        self.lacking: Lacking = everything
-        self._servers = ",".join(servers_of(bootstrap))
-        self._security = security_of(config)
-        self._refusal: Any = None  # why a broker let a client of ours in no more
-        self._refused_s = -math.inf  # and when it last said so, by this host's monotonic clock
+    def __init__(self, settings: ConnectionSettings) -> None:
+        super().__init__(settings)
+        self.cut_off_s = 0.0  # when a client last reported that a broker is out of reach, by the monotonic clock
+        self.producers: list[Any] = []  # clients that report errors only when they are polled
+        self._security = _security_of(settings.config)
+        self._refusal: Any = None  # the last error by which the broker let a client in no more
+        self._refused_s = -math.inf  # its time, by the monotonic clock
 
     def properties(self, **own: Any) -> dict[str, Any]:
-        """The properties of a client by librdkafka's names: those of all, and its own, where `_` stands for a dot."""
-        setup_ms = min(self.request_timeout_ms, _CONNECTION_MS_MAX)
+        """The properties of a client by librdkafka's names: the common ones, and its own with `_` for a dot."""
         return {
-            "bootstrap.servers": self._servers,
+            "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
-            # What it logs as errors it then tries again; what is final is raised.
+            # It retries what it logs as errors; what is final is raised.
             "log_level": 0,
             "logger": _SILENT,
-            "error_cb": self._hear,
+            "error_cb": self._on_error,
             "socket.timeout.ms": self.request_timeout_ms,
-            "socket.connection.setup.timeout.ms": max(1_000, setup_ms),
-            "api.version.request.timeout.ms": setup_ms,
+            "socket.connection.setup.timeout.ms": max(1_000, self.setup_timeout_ms),
+            "api.version.request.timeout.ms": self.setup_timeout_ms,
             "reconnect.backoff.max.ms": 1_000,
             **self._security,
             **{name.replace("_", "."): value for name, value in own.items()},
         }
 
     def listen(self) -> None:
-        """Hear what the clients have to say that nobody has heard, while a question was put, say."""
-        for client in self._clients:
-            if isinstance(client, Speaking):
-                client.listen()
+        """Receive errors of producers that nobody has polled, such as during a request."""
+        for client in self.producers:
+            with suppress(*RAISED):
+                client.poll(0)
 
-    def _hear(self, error: Any) -> None:
-        if error.code() in (_code._ALL_BROKERS_DOWN, _code._TRANSPORT):
+    def call(self, what: str, call: Callable[[], Any]) -> None:
+        """Make a call that may never return.
+
+        Raises:
+            BrokerUnavailableError: it has not returned. Its client cannot be used any more.
+        """
+        try:
+            bounded(call, self.patience_s)
+        except TimeoutError as error:
+            self.cut_off_s = time.monotonic()  # no client was polled meanwhile
+            raise self.unanswered(what) from error
+
+    def _on_error(self, error: Any) -> None:
+        if error.code() in _CUT_OFF:
             self.cut_off_s = time.monotonic()
-        elif access_error(error, Asked("connect", self.bootstrap, self.config)) is not None:
+        elif is_refusal(error) or _is_not_let_in(error):
             self._refusal, self._refused_s = error, time.monotonic()
 
-    def deadline_s(self) -> float:
-        """When a request that begins now must be answered, by this host's monotonic clock."""
-        return time.monotonic() + self.request_timeout_s
+    def classify(self, error: Any) -> tuple[type[BrokerError], str]:
+        """See Connection."""
+        if not isinstance(error, RAISED):
+            return BrokerError, f"{type(error).__name__}: {error}"
+        found = error_of(error)
+        code, text = found.code(), f"{found.name()}: {found.str()}"
+        if code in _MISSING:
+            return BrokerError, f"a topic or partition does not exist: {text}; create the topics first"
+        for kind, codes in ((FencedError, FENCED), (StaleMemberError, _STALE)):
+            if code in codes:
+                return kind, text
+        return BrokerUnavailableError if is_transient(found) else BrokerError, text
 
-    def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
-        """Put a question to the broker, and again while it cannot answer, for the time that a request may take.
+    def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
+        """See Connection."""
+        if not isinstance(error, RAISED):
+            return None
+        found = error_of(error)
+        if is_transient(found) and time.monotonic() - self._refused_s < max(_REFUSAL_S, self.patience_s):
+            found = self._refusal
+        if is_refusal(found):
+            return self.forbidden(what, needs, _FORBIDDEN[found.code()], lambda name: name in found.str())
+        if _is_not_let_in(found):
+            return AccessError(f"Kafka at {self.bootstrap} does not let this client in any more: {found.str()}")
+        return None
 
-        Args:
-            what: is asked for, for messages.
-            question: asks.
-            needs: what must be allowed for it.
-        """
-        deadline_s = self.deadline_s()
-        while True:
-            try:
-                return question()
-            except KafkaException as raised:
-                error = error_of(raised)
-                if error.code() in MISSING:
-                    raise BrokerError(
-                        f"cannot {what} at {self.bootstrap}: a topic or partition does not exist ({error}); "
-                        f"create the topics first"
-                    ) from raised
-                if not is_transient(error) or time.monotonic() > deadline_s:
-                    self.refuse(what, error, raised, needs)
-            time.sleep(RETRY_S)
 
-    def refuse(self, what: str, error: Any, raised: BaseException | None = None, needs: Iterable[Acl] = ()) -> NoReturn:
-        """Raise the port's error for one of the client's; for `needs`, see `ask`."""
-        is_refused = time.monotonic() - self._refused_s < max(_REFUSAL_S, self.patience_s)
-        told = self._refusal if is_refused and is_transient(error) else error
-        asked = Asked(what, self.bootstrap, self.config, needs, self.lacking)
-        if (refused := access_error(told, asked)) is not None:
-            raise refused from raised
-        said = f"{error.name()}: {error.str()}"
-        if error.code() in FENCED:
-            raise FencedError(f"could not {what}: another process has taken over ({said})") from raised
-        if error.code() in STALE:
-            raise StaleMemberError(f"could not {what}: the group has moved on without this member ({said})") from raised
-        if is_transient(error):
-            raise BrokerUnavailableError(
-                f"could not {what}: Kafka at {self.bootstrap} did not answer as expected within "
-                f"{self.request_timeout_ms} ms ({said}); see that it runs and is reachable"
-            ) from raised
-        raise BrokerError(f"could not {what} at {self.bootstrap} ({said})") from raised
+def _is_not_let_in(error: Any) -> bool:
+    return error.code() in _NOT_LET_IN or (error.code() == _code._SSL and "certificate" in error.str())
 
-    @contextmanager
-    def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
-        """Raise the port's errors for the client's; for `needs`, see `ask`."""
-        try:
-            yield
-        except RAISED as raised:
-            self.refuse(what, error_of(raised), raised, needs)
-        except (ValueError, TypeError) as raised:
-            raise BrokerError(f"could not {what} at {self.bootstrap} ({type(raised).__name__}: {raised})") from raised
+
+def _security_of(config: ClientConfig) -> dict[str, Any]:
+    properties: dict[str, Any] = dict(config.librdkafka())
+    if not config.uses_tls:
+        del properties["ssl.endpoint.identification.algorithm"]
+    if config.sasl_mechanism == BY_TOKEN:
+        command = TokenCommand(config.sasl_oauthbearer_token_command or "")
+
+        def token(_: str) -> tuple[str, float, str, dict[str, str]]:  # called on a thread of librdkafka
+            found = command.token()
+            return found.value, found.expires_s or time.time() + _TOKEN_S, "", {}
+
+        properties["oauth_cb"] = token
+    return properties

@@ -1,20 +1,20 @@
 """Reading from Kafka.
 
-What librdkafka leaves to its caller:
+Workarounds for librdkafka:
 
-- `consume` waits until it has as many records as are wanted, or for all of its time. So what is there is taken first,
-  and otherwise the first record is waited for.
+- `consume` waits until it has as many records as requested, or for all of its time. So this reads what is there first,
+  and otherwise waits for one record.
 - It keeps the high watermark of the last fetch response, and not the last stable offset (`lag`).
-- Its position does not pass the markers of transactions, nor aborted records. The end of a partition is an event here,
-  which says where it is.
-- A partition that is paused loses all that was fetched of it, and once it is resumed waits for the fetch that is under
-  way. So what comes of a paused partition is set aside here, up to a limit; only then it is paused for the client, too.
+- Its position does not pass the markers of transactions, nor aborted records. Here the event for the end of a partition
+  gives the position.
+- A partition that is paused loses all fetched records, and once resumed waits for the fetch under way. So its events
+  are put aside here, up to a limit; only then it is paused for the client, too.
 - A damaged batch is an event, and the next one is read on. Here its partition is not read any further.
-- A record says whether its time is the broker's or its sender's; nobody else looks at that.
-- No seek is possible just after an assignment. A reader is given its partitions when it first polls.
-- Nor is one in a partition that the client has given up: after an offset that is not there, and sometimes after a
-  damaged batch, whose rest it takes for further batches. Then its partitions are assigned to it anew.
-- A close waits for the group without a limit, and its answer may never come. Here it has a few seconds.
+- Only a record's timestamp type shows whether its time is the broker's or its sender's.
+- No seek is possible just after an assignment. A reader assigns its partitions when it first polls.
+- Nor is one in a partition that the client has abandoned: after an offset that does not exist, and sometimes after a
+  damaged batch, whose rest it reads as further batches. Then all partitions are assigned again.
+- A close waits for the group without a limit, and may never return. Here it has a few seconds.
 """
 
 import time
@@ -26,10 +26,10 @@ from typing import Any, ClassVar
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from stream.kafka.confluent.admin import Admin
 from stream.kafka.confluent.bounded import bounded
-from stream.kafka.confluent.connection import RAISED, Connection, error_of, is_transient
+from stream.kafka.confluent.connection import RAISED, ConfluentConnection, error_of, is_transient
 from stream.kafka.confluent.headers import headers_read
+from stream.kafka.kafka_python.admin import Admin
 from stream.kafka.port import Acl, BrokerError
 from stream.kafka.refusals import check_dated_by_sender, damaged
 from stream.wire.records import Record, TopicPartition, make
@@ -59,28 +59,25 @@ _SEEK_TRIED_S = 1.0
 """After so long a refusal the partition has been given up; an assignment takes effect within milliseconds."""
 
 
-def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
-    """A consumer of confluent-kafka that reads committed records, whatever other clients have written."""
+def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
+    """A consumer of confluent-kafka that reads committed records of any client."""
     with connection.translating("make a consumer"):
         return _kafka.Consumer(
             connection.properties(
-                **{
-                    "group_id": group,
-                    "enable_auto_commit": False,
-                    "enable_auto_offset_store": False,
-                    "auto_offset_reset": "error",
-                    "isolation_level": "read_committed",
-                    "enable_partition_eof": True,
-                    "check_crcs": True,
-                    "allow_auto_create_topics": False,
-                    "fetch_wait_max_ms": min(_FETCH_WAIT_MS, connection.request_timeout_ms // 2),
-                    "fetch_error_backoff_ms": 50,
-                    "fetch_queue_backoff_ms": 5,
-                    "receive_message_max_bytes": _UNPACKED_BYTES_MAX,
-                    "queued_min_messages": _FETCHED_RECORDS_MIN,
-                    "queued_max_messages_kbytes": _FETCHED_KIB_MAX,
-                    **own,
-                }
+                enable_auto_commit=False,
+                enable_auto_offset_store=False,
+                auto_offset_reset="error",
+                isolation_level="read_committed",
+                enable_partition_eof=True,
+                check_crcs=True,
+                allow_auto_create_topics=False,
+                fetch_wait_max_ms=min(_FETCH_WAIT_MS, connection.request_timeout_ms // 2),
+                fetch_error_backoff_ms=50,
+                fetch_queue_backoff_ms=5,
+                receive_message_max_bytes=_UNPACKED_BYTES_MAX,
+                queued_min_messages=_FETCHED_RECORDS_MIN,
+                queued_max_messages_kbytes=_FETCHED_KIB_MAX,
+                **own,
             )
         )
 
@@ -88,11 +85,11 @@ def make_consumer(connection: Connection, group: str, **own: Any) -> Any:
 class Reader:
     """See Consumer; without a group."""
 
-    # Told of what is not this consumer's: librdkafka looks for the group that it is not in.
-    _of_others: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
+    # librdkafka looks for the group of a reader, which it never joins.
+    _ignored: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
 
     def __init__(
-        self, connection: Connection, admin: Admin, client: Any, positions: Mapping[TopicPartition, int]
+        self, connection: ConfluentConnection, admin: Admin, client: Any, positions: Mapping[TopicPartition, int]
     ) -> None:
         self._connection = connection
         self._admin = admin
@@ -106,20 +103,21 @@ class Reader:
         self._is_drained = False  # whether the last poll has taken all that the client had fetched
         self._has_moved = False  # past markers or aborted records, and no record was read
         self._has_lost_its_way = False  # the client: it reads where nobody wants it to
-        self._errors: list[Any] = []  # that the client has told, and poll has not raised
-        self._unreadable: dict[TopicPartition, str] = {}  # and why
+        self._errors: list[Any] = []  # reported by the client, and not raised by poll
+        self._unreadable: dict[TopicPartition, str] = {}  # with the reason
+        connection.clients.append(self)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
         return frozenset(self._positions)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
+        """See Consumer. Empty while the broker is down: the client reconnects automatically."""
         self._begin()
         self._is_drained = False
         ends_s = time.monotonic() + timeout_ms / 1000
         while True:
-            self._refuse_if_told_to()
+            self._raise_errors()
             if self._has_lost_its_way and self._positions:
                 self._assign_anew()
             self._has_moved = False
@@ -128,9 +126,9 @@ class Reader:
                 left_s = 0.0 if events else max(0.0, ends_s - time.monotonic())
                 events += self._receive(left_s, records_max - len(events))
             records = self._records(events)
-            if records:  # what else was told is raised by the next poll: what was read is not lost
+            if records:  # the next poll raises errors, so that these records are not lost
                 return records
-            self._refuse_if_told_to()
+            self._raise_errors()
             if self._has_moved or ends_s - time.monotonic() < _GRAIN_S:
                 return []
 
@@ -154,10 +152,13 @@ class Reader:
                 events.append(waiting.popleft())
             if not waiting:
                 del self._aside[tp]
-                if tp in self._stopped:
-                    self._stopped.remove(tp)
-                    self._client.resume([_kafka.TopicPartition(*tp)])
+                self._restart(tp)
         return events
+
+    def _restart(self, tp: TopicPartition) -> None:
+        if tp in self._stopped:
+            self._stopped.remove(tp)
+            self._client.resume([_kafka.TopicPartition(*tp)])
 
     def _receive(self, timeout_s: float, count: int) -> list[Any]:
         """What has come, or else the first that comes; what is to wait is set aside."""
@@ -198,7 +199,7 @@ class Reader:
         for event in events:
             place, error = (event.topic(), event.partition()), event.error()
             if error is not None:
-                self._hear(TopicPartition(*place), event, error)
+                self._on_error(TopicPartition(*place), event, error)
                 continue
             tp = known.get(place)
             if tp is None or tp in unreadable:
@@ -214,10 +215,10 @@ class Reader:
             check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
         return records
 
-    def _hear(self, tp: TopicPartition, event: Any, error: Any) -> None:
-        """Take in what the client tells beside records."""
+    def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:
+        """Handle an event that is no record."""
         code = error.code()
-        if tp in self._unreadable or is_transient(error) or code in self._of_others:
+        if tp in self._unreadable or is_transient(error) or code in self._ignored:
             return
         if code == _code._PARTITION_EOF:
             if tp in self._positions:
@@ -225,14 +226,14 @@ class Reader:
                 self._has_moved = self._has_moved or self._positions[tp] != event.offset()
                 self._positions[tp] = event.offset()
         elif code == _code._AUTO_OFFSET_RESET:
-            self._hear_of_no_such_offset(tp, event, error)
+            self._on_no_such_offset(tp, event, error)
         elif code in (_code._BAD_MSG, _code._BAD_COMPRESSION):
             self._unreadable[tp] = damaged(tp, self._positions.get(tp, -1), f"CorruptRecord: {error.str()}")
         else:
             self._errors.append(error)
 
-    def _hear_of_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
-        """The client may be where nobody reads: it was, before a seek, or has lost its way in a damaged batch."""
+    def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
+        """The client may read at another offset: from before a seek, or after a damaged batch."""
         offset = self._positions.get(tp)
         if offset is None:
             return
@@ -246,17 +247,17 @@ class Reader:
             f"{tp.topic}/{tp.partition}, offset {offset}: {error.str()}"
         )
 
-    def _refuse_if_told_to(self) -> None:
-        """Raise what the client has told beside records."""
+    def _raise_errors(self) -> None:
+        """Raise the errors that the client has reported."""
         errors, self._errors = self._errors, []
         if errors:
-            self._connection.refuse("read", errors[0], needs=self.needs())
+            self._connection.refuse("read", KafkaException(errors[0]), self.needs())
         for tp, reason in self._unreadable.items():
             if tp not in self._paused:
                 raise BrokerError(reason)
 
     def needs(self) -> list[Acl]:
-        """What must be allowed for what this consumer does."""
+        """The ACLs that this consumer requires."""
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def position(self, tp: TopicPartition) -> int:
@@ -295,16 +296,14 @@ class Reader:
             self._seek(tp, offset)
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
-        if tp in self._stopped:
-            self._stopped.remove(tp)
-            self._client.resume([_kafka.TopicPartition(*tp)])
+        self._restart(tp)
         given_up_s = time.monotonic() + _SEEK_TRIED_S
         while True:
             try:
                 self._client.seek(_kafka.TopicPartition(*tp, offset))
             except KafkaException as raised:
                 if error_of(raised).code() != _code._STATE:
-                    self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", error_of(raised), raised)
+                    self._connection.refuse(f"seek to {offset} in {tp.topic}/{tp.partition}", raised)
                 if time.monotonic() > given_up_s:
                     self._assign_anew()
                     return
@@ -326,13 +325,6 @@ class Reader:
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """See Consumer."""
         self._paused.difference_update(tps)
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See Consumer."""
-        raise BrokerError("this consumer is in no group and has no offsets to commit")
-
-    def check_place(self) -> None:
-        """See Consumer."""
 
     def close(self) -> None:
         """See Consumer."""

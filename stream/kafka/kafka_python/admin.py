@@ -1,15 +1,15 @@
-"""Topics, offsets and groups, asked of Kafka by its admin client.
+"""Topics, offsets and groups, by kafka-python's admin client.
 
-- `create_topics` and `delete_topics` are asked not to raise: another program may be doing the same, and kafka-python
-  raises the first error alone. What each topic was answered is looked at here.
-- Committed offsets lag behind a commit until its marker is written. They are asked for with `require_stable`, which
-  kafka-python does for a consumer that reads committed records, not in its admin client.
-- A static member (`group_instance_id`) never leaves its group at close, so that its partitions would lie still until
-  the session ends; `leave` takes it out.
+- `create_topics` and `delete_topics` run with `raise_errors=False`: another program may do the same, and kafka-python
+  raises the first error alone. `_refuse_unless` checks the answer for each topic.
+- Committed offsets lag behind a commit until its marker is written. They are read with `require_stable`, which
+  kafka-python sets for a consumer that reads committed records, not in its admin client.
+- A static member (`group_instance_id`) never leaves its group at close. `leave` removes it, so that the group reassigns
+  its partitions before the session ends.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,136 +20,127 @@ from kafka.admin import ConfigResource, ConfigResourceType, MemberToRemove, Offs
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
-from stream.kafka.kafka_python.connection import RETRY_S, Connection
-from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, Ends
-from stream.kafka.refusals import check_settings
-from stream.kafka.topic_settings import description_of, settings_of
+from stream.kafka.connection import RETRY_S, ConnectionSettings
+from stream.kafka.kafka_python.connection import KafkaConnection
+from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, Ends, Member, RebalanceListener
+from stream.kafka.refusals import Subscription, check_co_partitioned, check_settings
 from stream.wire.records import TopicPartition
 from stream.wire.topics import TopicDescription, TopicSpec
 
-_ATTEMPT_MS = 2_000  # one attempt to connect, and how often the wait is reported
+_ATTEMPT_MS = 2_000  # one attempt to connect, and the interval of progress lines
 
 _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class Admin:
-    """What is asked of the broker outside of producers and consumers."""
+    """The part of Broker that adapters share."""
 
-    def __init__(self, connection: Connection, connect_timeout_ms: int, progress: Callable[[str], None]) -> None:
-        """Connect, and wait for a broker that is not up yet; for how long, and who is told: see KafkaBroker."""
-        self._connection = connection
-        self.client = self._connect(connect_timeout_ms, progress)
-        connection.lacking = self.lacking
+    def __init__(self, settings: ConnectionSettings) -> None:
+        """Connect, and wait for a broker that is not up yet: see `stream.kafka.connecting.connect`."""
+        self._connection = KafkaConnection(settings)
+        self._admin_client = self._connect(settings)
+        self._connection.missing_of = self.missing_of
 
-    def _connect(self, connect_timeout_ms: int, progress: Callable[[str], None]) -> Any:
+    def _connect(self, settings: ConnectionSettings) -> Any:
         started_s = time.monotonic()
-        bootstrap = self._connection.bootstrap
+        limit_ms, connection = settings.connect_timeout_ms, self._connection
         while True:
-            left_ms = connect_timeout_ms - 1000 * (time.monotonic() - started_s)
-            attempt_ms = max(1, min(_ATTEMPT_MS, left_ms))
+            left_ms = limit_ms - 1000 * (time.monotonic() - started_s)
             try:
-                return self._connection.make(KafkaAdminClient, bootstrap_timeout_ms=attempt_ms)
+                return connection.make(KafkaAdminClient, bootstrap_timeout_ms=max(1, min(_ATTEMPT_MS, left_ms)))
             except kafka_errors.RetriableError as error:
                 if left_ms <= _ATTEMPT_MS:
-                    what_to_do = "; start one (onebit kafka up), or give the address of one that runs"
+                    hint = connection.hint() or "; start one (onebit kafka up), or give the address of one that runs"
                     raise BrokerUnavailableError(
-                        f"no Kafka answered at {bootstrap} within {connect_timeout_ms} ms"
-                        f"{self._connection.hint() or what_to_do}"
+                        f"no Kafka answered at {connection.bootstrap} within {limit_ms} ms{hint}"
                     ) from error
-                waited_s = time.monotonic() - started_s
-                progress(
-                    f"waiting for Kafka at {bootstrap}: {waited_s:.0f} s of {connect_timeout_ms / 1000:g} s"
-                    f"{self._connection.hint()}"
+                settings.progress(
+                    f"waiting for Kafka at {connection.bootstrap}: {time.monotonic() - started_s:.0f} s of "
+                    f"{limit_ms / 1000:g} s{connection.hint()}"
                 )
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
-        existing = self.describe_topics([spec.name for spec in specs])
+        names = [spec.name for spec in specs]
+        existing = self.describe_topics(names)
         check_settings(specs, existing)
         missing = {
             spec.name: {
-                "num_partitions": spec.partitions,
-                "replication_factor": spec.replication,
-                "configs": settings_of(spec),
+                "num_partitions": spec.partitions, "replication_factor": spec.replication, "configs": settings_of(spec)
             }
             for spec in specs
             if spec.name not in existing
-        }
-        if not missing:
-            return
-        answer = self._connection.ask(
-            f"create the topics {', '.join(missing)}", lambda: self.client.create_topics(missing, raise_errors=False)
-        )
-        self._refuse_unless(answer, "create", kafka_errors.TopicAlreadyExistsError)
-        self._connection.ask(
-            f"wait for the topics {', '.join(missing)}",
-            lambda: self.client.wait_for_topics(list(missing), timeout_ms=self._connection.request_timeout_ms),
-        )
-        check_settings(specs, self.describe_topics([spec.name for spec in specs]))
+        }  # fmt: skip
+        if missing:
+            listed, client, ask = ", ".join(missing), self._admin_client, self._connection.ask
+            created = ask(f"create the topics {listed}", lambda: client.create_topics(missing, raise_errors=False))
+            self._refuse_unless(created, "create", kafka_errors.TopicAlreadyExistsError)
+            timeout_ms = self._connection.request_timeout_ms
+            ask(f"wait for {listed}", lambda: client.wait_for_topics(list(missing), timeout_ms=timeout_ms))
+            check_settings(specs, self.describe_topics(names))
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """See Broker."""
-        if not names:
-            return {}
         found = self._existing(names)
         if not found:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in found]
         configs = self._connection.ask(
-            "describe topics", lambda: self.client.describe_configs(resources, config_filter="all")["topic"]
+            "describe topics", lambda: self._admin_client.describe_configs(resources, config_filter="all")["topic"]
         )
-        unsaid = [name for name in found if not configs[name]]  # deleted meanwhile, or it was not allowed to ask
-        if unsaid and (forbidden := sorted(self._existing(unsaid))):
-            acls = [Acl("topic", name, "DescribeConfigs") for name in forbidden]
-            self._connection.forbid("describe topics", acls)
-        descriptions = {}
-        for name, topic in found.items():
-            settings = {setting: described["value"] for setting, described in configs[name].items()}
-            if settings:  # none: deleted between the two questions
-                replication = min(len(partition["replica_nodes"]) for partition in topic["partitions"])
-                topic_id = str(topic.get("topic_id") or "")
-                descriptions[name] = description_of(name, len(topic["partitions"]), replication, settings, topic_id)
-        return descriptions
+        # Without settings a topic was deleted between the two requests, or the client may not describe them.
+        if forbidden := sorted(self._existing([name for name in found if not configs[name]])):
+            missing = [Acl("topic", name, "DescribeConfigs") for name in forbidden]
+            raise self._connection.lacks("describe topics", missing)
+        return {name: _description_of(topic, configs[name]) for name, topic in found.items() if configs[name]}
 
     def _existing(self, names: Sequence[str]) -> dict[str, Any]:
-        """What kafka-python says of the topics that exist, by name."""
-        found = self._connection.ask("describe topics", lambda: self.client.describe_topics(list(names)))
-        if forbidden := [topic["name"] for topic in found if topic["error_code"] == _FORBIDDEN]:
-            self._connection.forbid("describe topics", [Acl("topic", name, "Describe") for name in sorted(forbidden)])
+        """kafka-python's descriptions of the topics that exist, by name."""
+        if not names:
+            return {}
+        found = self._connection.ask("describe topics", lambda: self._admin_client.describe_topics(list(names)))
+        self._check_allowed(found, "describe")
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
-    def lacking(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """Those of some ACLs of one kind that are lacking: a refusal does not always tell which topic it is about."""
+    def partitions_of(self, topic: str) -> int:
+        """The number of partitions; 0 if the topic does not exist."""
+        found = self.describe_topics([topic])
+        return found[topic].partitions if found else 0
+
+    def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
+        """The ACLs among some of one kind that are missing: a refusal does not always name its topic."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
             names = sorted({acl.name for acl in needs})
-            found = self._connection.ask("ask what is allowed", lambda: self.client.describe_topics(names))
+            found = self._connection.ask("read ACLs", lambda: self._admin_client.describe_topics(names))
             allowed = {topic["name"]: topic["authorized_operations"] for topic in found}
             return [acl for acl in needs if acl.operation.upper() not in allowed[acl.name]] or needs
         return needs
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """See Broker."""
-        existing = list(self.describe_topics(names))
-        if not existing:
+        left = list(self.describe_topics(names))
+        if not left:
             return
-        what = f"delete the topics {', '.join(existing)}"
-        answer = self._connection.ask(what, lambda: self.client.delete_topics(existing, raise_errors=False))
+        answer = self._connection.ask(
+            f"delete the topics {', '.join(left)}", lambda: self._admin_client.delete_topics(left, raise_errors=False)
+        )
         self._refuse_unless(answer, "delete", kafka_errors.UnknownTopicOrPartitionError)
         deadline_s = self._connection.deadline_s()
-        while left := self.describe_topics(existing):
+        while remaining := self.describe_topics(left):
             if time.monotonic() > deadline_s:
-                raise BrokerUnavailableError(
-                    f"Kafka at {self._connection.bootstrap} did not {what} in time; left: {', '.join(left)}"
-                )
+                raise self._connection.unanswered(f"delete the topics {', '.join(remaining)}")
             time.sleep(RETRY_S)
 
+    def _check_allowed(self, topics: Sequence[Mapping[str, Any]], what: str) -> None:
+        if forbidden := sorted(topic["name"] for topic in topics if topic["error_code"] == _FORBIDDEN):
+            missing = [Acl("topic", name, what.capitalize()) for name in forbidden]
+            raise self._connection.lacks(f"{what} topics", missing)
+
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise with what each topic was answered, unless that it was done, or had been done by another program."""
-        if forbidden := [topic["name"] for topic in answer["topics"] if topic["error_code"] == _FORBIDDEN]:
-            acls = [Acl("topic", name, what.capitalize()) for name in sorted(forbidden)]
-            self._connection.forbid(f"{what} topics", acls)
+        """Raise if a topic was refused, except by the error that another program has done it already."""
+        self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
             for topic in answer["topics"]
@@ -161,13 +152,9 @@ class Admin:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         # The stable end first: both only grow, so that it is never beyond the high watermark.
-        stable = self.stable_ends(tps)
+        stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
-
-    def stable_ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See Broker."""
-        return self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See Broker."""
@@ -179,55 +166,98 @@ class Admin:
         specs = {KafkaTopicPartition(*tp): spec for tp in tps}
         timeout_ms = self._connection.request_timeout_ms
         found = self._connection.ask(
-            "ask where partitions begin and end",
-            lambda: self.client.list_partition_offsets(specs, isolation, timeout_ms=timeout_ms),
+            "read the first and last offsets of partitions",
+            lambda: self._admin_client.list_partition_offsets(specs, isolation, timeout_ms=timeout_ms),
             [Acl("topic", tp.topic, "Describe") for tp in tps],
         )
         return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
 
-    def committed_to(self, consumer: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets of a group, by kafka-python's consumer of that group."""
+    def committed(self, group: str, tps: Sequence[TopicPartition], client: Any = None) -> dict[TopicPartition, int]:
+        """See Broker; by a consumer of that group, if there is one."""
+        if client is None:
+            client = self._connection.make_consumer(group_id=group)
+            try:
+                return self.committed(group, tps, client)
+            finally:
+                client.close(timeout_ms=0)
         offsets = {}
         for tp in tps:
-            timeout_ms = self._connection.request_timeout_ms
-            ask = partial(consumer.committed, KafkaTopicPartition(*tp), timeout_ms=timeout_ms)
+            ask = partial(client.committed, KafkaTopicPartition(*tp), timeout_ms=self._connection.request_timeout_ms)
             needs = (Acl("group", group, "Read"), Acl("topic", tp.topic, "Read"))
-            offset: int | None = self._connection.ask(f"read the offsets of group {group}", ask, needs)
-            if offset is not None:
-                offsets[tp] = offset
-        return offsets
+            offsets[tp] = self._connection.ask(f"read the offsets of group {group}", ask, needs)
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """See Broker."""
-        members: dict[str, frozenset[TopicPartition]] = {}
-        for name, member in self._described_members(group):
-            dealt = member["member_assignment"] or {"assigned_partitions": []}  # no bytes: it is being dealt anew
-            members[name] = frozenset(
+        return {
+            name: frozenset(
                 TopicPartition(of_topic["topic"], partition)
-                for of_topic in dealt["assigned_partitions"]
+                # Without bytes the assignment is under way.
+                for of_topic in (member["member_assignment"] or {"assigned_partitions": []})["assigned_partitions"]
                 for partition in of_topic["partitions"]
             )
-        return members
+            for name, member in self._described_members(group)
+        }
 
     def member_ids(self, group: str) -> dict[str, str]:
         """The id that the group has given to each of its members, by name."""
         return {name: str(member["member_id"]) for name, member in self._described_members(group)}
 
     def _described_members(self, group: str) -> list[tuple[str, Any]]:
-        found = self._connection.ask(
-            f"describe group {group}",
-            lambda: self.client.describe_groups([group]),
-            [Acl("group", group, "Describe")],
-        )
+        what, needs = f"describe group {group}", [Acl("group", group, "Describe")]
+        found = self._connection.ask(what, lambda: self._admin_client.describe_groups([group]), needs)
         return [(member["group_instance_id"] or member["member_id"], member) for member in found[group]["members"]]
 
-    def leave(self, group: str, member_id: str, member: str) -> None:
-        """Take a static member out of its group, unless another process has its place already."""
+    def leave(self, subscription: Subscription, member_id: str) -> None:
+        """Remove a static member from its group, unless another process has its place already."""
+        member = MemberToRemove(member_id=member_id, group_instance_id=subscription.member, reason="closed")
         with suppress(kafka_errors.KafkaError):
-            self.client.remove_group_members(
-                group, [MemberToRemove(member_id=member_id, group_instance_id=member, reason="closed")]
-            )
+            self._admin_client.remove_group_members(subscription.group, [member])
+
+    def group_consumer(
+        self, group: str, member: str, topics: Sequence[str], listener: RebalanceListener, *, rejoins: bool = True
+    ) -> Member:
+        """See Broker."""
+        check_co_partitioned(group, topics, self.describe_topics(topics))
+        return self._join(Subscription(group, member, topics, listener, rejoins))
+
+    def _join(self, subscription: Subscription) -> Member:
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Release the connection."""
-        self.client.close()
+        """See Broker."""
+        self._connection.close_clients()
+        self._admin_client.close()
+
+
+# Only closed segments are compacted, by default of 1 GB, and only when half of a log is obsolete. A recovery reads all
+# of such a topic.
+_COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
+_SEGMENT_MS = 7 * 24 * 3_600_000  # the default age at which a segment is closed
+
+
+def settings_of(spec: TopicSpec) -> dict[str, str]:
+    """The settings of a new topic."""
+    return {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "compact" if spec.compacted else "delete",
+        "retention.ms": str(spec.retention_ms),
+        # With acks=all an acknowledged record is then on at least two brokers.
+        "min.insync.replicas": str(max(1, spec.replication - 1)),
+        **(_COMPACTION if spec.compacted else {}),
+        # Only closed segments are deleted.
+        **({"segment.ms": str(spec.retention_ms)} if 0 < spec.retention_ms < _SEGMENT_MS else {}),
+    }
+
+
+def _description_of(topic: Mapping[str, Any], configs: Mapping[str, Any]) -> TopicDescription:
+    """A topic from kafka-python's answers."""
+    return TopicDescription(
+        topic["name"],
+        partitions=len(topic["partitions"]),
+        append_time=configs["message.timestamp.type"]["value"] == "LogAppendTime",
+        compacted="compact" in configs["cleanup.policy"]["value"],
+        retention_ms=int(configs["retention.ms"]["value"]),
+        replication=min(len(partition["replica_nodes"]) for partition in topic["partitions"]),
+        topic_id=str(topic.get("topic_id") or ""),
+    )

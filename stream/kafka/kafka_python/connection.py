@@ -1,166 +1,166 @@
-"""Connecting to Kafka, asking it, and its answers and errors in the words of the port.
+"""Connecting by kafka-python, and its errors in the words of the port.
 
-What kafka-python leaves to its caller:
+Workarounds for kafka-python:
 
-- A client whose constructor cannot connect leaves its thread and its sockets behind. `Connection.make` closes them, and
-  `_Socket` the socket of each attempt that failed. One that is closed while it writes leaves that socket behind.
-- A connection to a broker that froze is given 10 s, later 30 s, before another is tried. Here it is given less.
-- For a moment after an outage a partition has no leader, and the client asks "broker -1": such errors are transient,
+- A client whose constructor cannot connect leaves its thread and its sockets open. `Connection.make` closes them, and
+  `_Socket` the socket of each failed attempt. One that is closed while it writes leaves that socket open.
+- It waits 10 s, later 30 s, for a broker that froze before it tries another. Here the limit is lower.
+- For a moment after an outage a partition has no leader, and the client asks "broker -1". Such errors are transient,
   though the client does not call them retriable.
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.selector import NetworkSelector
 
-from stream.kafka.access import Asked, Lacking, everything
-from stream.kafka.bootstrap import servers_of
-from stream.kafka.client_config import ClientConfig
-from stream.kafka.kafka_python.security import Manager, access_error, hint_of, settings_of
-from stream.kafka.open_clients import OpenClients
-from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.kafka.client_config import BY_TOKEN, MECHANISMS
+from stream.kafka.connection import Connection, ConnectionSettings
+from stream.kafka.kafka_python.foreign import PartitionRecords
+from stream.kafka.kafka_python.security import NOT_LET_IN, Manager, is_about_tls, settings_of
+from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+from stream.kafka.tls import reason_of
 
-Result = TypeVar("Result")
-
-RETRY_S = 0.1
 CLOSE_S = 5.0
-
-_SLACK_S = 2.0  # what a wait here is longer than the client's own time-out, so that the client's reason is heard
-_CONNECTION_MS_MAX = 5_000
-
-FENCED = (
-    kafka_errors.ProducerFencedError,
-    kafka_errors.InvalidProducerEpochError,
-    kafka_errors.FencedInstanceIdError,
-)
-STALE = (
-    kafka_errors.CommitFailedError,
-    kafka_errors.IllegalGenerationError,
-    kafka_errors.UnknownMemberIdError,
-    kafka_errors.RebalanceInProgressError,
-)
 TRANSIENT = (kafka_errors.RetriableError, kafka_errors.UnknownBrokerIdError)
 
+_KINDS: dict[type[BrokerError], tuple[type[BaseException], ...]] = {
+    FencedError: (
+        kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError, kafka_errors.FencedInstanceIdError
+    ),
+    StaleMemberError: (
+        kafka_errors.CommitFailedError, kafka_errors.IllegalGenerationError, kafka_errors.UnknownMemberIdError,
+        kafka_errors.RebalanceInProgressError,
+    ),
+}  # fmt: skip
 
-class Connection(OpenClients):
-    """How a Kafka is reached, and the clients that are open there."""
 
-    def __init__(self, bootstrap: str, request_timeout_ms: int, config: ClientConfig) -> None:
-        super().__init__()
-        self.bootstrap = bootstrap
-        self.config = config
-        self.request_timeout_ms = request_timeout_ms
-        self.patience_s = request_timeout_ms / 1000 + _SLACK_S
-        self._servers = servers_of(bootstrap)
-        self._security = settings_of(config)
+_FORBIDDEN = {
+    kafka_errors.TopicAuthorizationFailedError.__name__: "topic",
+    kafka_errors.GroupAuthorizationFailedError.__name__: "group",
+    kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
+    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # of a producer that may write to no topic at all
+}
+"""The kind of resource that each refusal is about, by the error's name: some occur only in the text of another."""
+
+
+def kind_of(error: object) -> str | None:
+    """The kind of resource that an error denies access to; None for other errors."""
+    if not isinstance(error, kafka_errors.KafkaError):
+        return None
+    return next((kind for name, kind in _FORBIDDEN.items() if name in f"{type(error).__name__} {error}"), None)
+
+
+class KafkaConnection(Connection):
+    """See Connection."""
+
+    RAISED = (kafka_errors.KafkaError,)
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        super().__init__(settings)
+        self._security = settings_of(settings.config)
         self._failure: BaseException | None = None  # of the last client that could not be made
-        self.lacking: Lacking = everything
-        _quieten()
+        logger = logging.getLogger("kafka")
+        if logger.level == logging.NOTSET:  # it logs as errors what it then retries; what is final is raised
+            logger.setLevel(logging.CRITICAL)
 
-    def deadline_s(self) -> float:
-        """When a request that begins now must be answered, by this host's monotonic clock."""
-        return time.monotonic() + self.request_timeout_ms / 1000
+    def classify(self, error: Any) -> tuple[type[BrokerError], str]:
+        """See Connection."""
+        if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):
+            return BrokerError, f"a topic or partition does not exist: {error}; create the topics first"
+        for reason in (error, error.__cause__, *error.args):  # kafka-python hands the reason on as a second argument
+            for kind, types in _KINDS.items():
+                if isinstance(reason, types):
+                    return kind, f"{type(reason).__name__}: {reason}"
+        kind = BrokerUnavailableError if isinstance(error, TRANSIENT) else BrokerError
+        return kind, f"{type(error).__name__}: {error}"
 
-    def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
-        """Put a question to the broker, and again while it cannot answer, for the time that a request may take.
-
-        Args:
-            what: is asked for, for messages.
-            question: asks.
-            needs: what must be allowed for it.
-        """
-        deadline_s = self.deadline_s()
-        while True:
-            try:
-                return question()
-            except kafka_errors.UnknownTopicOrPartitionError as error:
-                raise BrokerError(
-                    f"cannot {what} at {self.bootstrap}: a topic or partition does not exist ({error}); "
-                    f"create the topics first"
-                ) from error
-            except kafka_errors.KafkaError as error:
-                if not isinstance(error, TRANSIENT) or time.monotonic() > deadline_s:
-                    self.refuse(what, error, needs)
-            time.sleep(RETRY_S)
-
-    def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
-        """Raise the port's error for one of the client's; for `needs`, see `ask`."""
-        asked = Asked(what, self.bootstrap, self.config, needs, self.lacking)
-        if (refused := access_error(error, asked)) is not None:
-            raise refused from error
-        chain = [error, error.__cause__, *error.args]  # kafka-python hands the reason on as a second argument
-        reason = next((one for one in chain if isinstance(one, (*FENCED, *STALE))), error)
-        said = f"{type(reason).__name__}: {reason}"
-        if isinstance(reason, FENCED):
-            raise FencedError(f"could not {what}: another process has taken over ({said})") from error
-        if isinstance(reason, STALE):
-            raise StaleMemberError(f"could not {what}: the group has moved on without this member ({said})") from error
-        if isinstance(reason, TRANSIENT):
-            raise BrokerUnavailableError(
-                f"could not {what}: Kafka at {self.bootstrap} did not answer as expected within "
-                f"{self.request_timeout_ms} ms ({said}); see that it runs and is reachable"
-            ) from error
-        raise BrokerError(f"could not {what} at {self.bootstrap} ({said})") from error
-
-    @contextmanager
-    def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
-        """Raise the port's errors for the client's; for `needs`, see `ask`."""
-        try:
-            yield
-        except (kafka_errors.KafkaError, ValueError, TypeError) as error:
-            self.refuse(what, error, needs)
-
-    def forbid(self, what: str, missing: Sequence[Acl]) -> NoReturn:
-        """Raise the error for rights that are missing, as an answer of the broker tells."""
-        raise Asked(what, self.bootstrap, self.config).lacks(missing)
+    def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
+        """See Connection."""
+        for reason in (error, error.__cause__, *error.args):
+            if isinstance(reason, AccessError):
+                return reason
+            if isinstance(reason, NOT_LET_IN):
+                why = self._why_not_let_in(reason)
+                return AccessError(f"Kafka at {self.bootstrap} does not let {self.user()} in: {why}")
+            if (resource := kind_of(reason)) is not None:
+                parts = (part if isinstance(part, set | list | tuple) else (part,) for part in reason.args)
+                named = {str(name) for part in parts for name in part}
+                return self.forbidden(what, needs, resource, named.__contains__)
+        failed = reason_of(error, self.config) if is_about_tls(error) else None
+        return AccessError(f"no connection to Kafka at {self.bootstrap}: {failed}") if failed else None
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
         """Make a client of kafka-python; one that cannot connect leaves nothing open."""
         made: list[Any] = []
 
         def network(**configs: Any) -> Any:
-            setup_ms = min(self.request_timeout_ms, _CONNECTION_MS_MAX)
-            configs |= {
-                "socket_connection_setup_timeout_ms": setup_ms,
-                "socket_connection_setup_timeout_max_ms": setup_ms,
-            }
+            configs["socket_connection_setup_timeout_ms"] = self.setup_timeout_ms
+            configs["socket_connection_setup_timeout_max_ms"] = self.setup_timeout_ms
             net = NetworkSelector(**configs)
             made.append(_NetClient(net, Manager(net, **configs)))
             return made[-1]
 
+        shared = {
+            "bootstrap_servers": self.servers,
+            "bootstrap_timeout_ms": self.request_timeout_ms,
+            "request_timeout_ms": self.request_timeout_ms,
+            "reconnect_backoff_max_ms": 1000,
+            "kafka_client": network,
+            "proxy_url": "direct://",  # no proxy: see _Socket
+        }
         try:
-            return kind(
-                **{
-                    "bootstrap_servers": self._servers,
-                    "bootstrap_timeout_ms": self.request_timeout_ms,
-                    "request_timeout_ms": self.request_timeout_ms,
-                    "reconnect_backoff_max_ms": 1000,
-                    "kafka_client": network,
-                    "proxy_url": "direct://",  # no proxy: see _Socket
-                    **self._security,
-                    **settings,
-                }
-            )
+            return kind(**(shared | self._security | settings))
         except BaseException:
             for client in made:
                 self._failure = client._manager.last_failure
                 client.close()
             if self._failure is not None:
-                refused = access_error(self._failure, Asked("connect", self.bootstrap, self.config))
+                refused = self.access_error("connect", self._failure, ())
                 if refused is not None:
                     raise refused from self._failure
             raise
 
+    def make_consumer(self, **settings: Any) -> Any:
+        """A consumer of kafka-python that reads committed records of any client."""
+        with self.translating("connect a consumer"):
+            client = self.make(
+                KafkaConsumer,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                metrics_enabled=False,
+                fetch_max_wait_ms=min(500, self.request_timeout_ms // 2),
+                **settings,
+            )
+        client._fetcher.PartitionRecords = PartitionRecords
+        return client
+
     def hint(self) -> str:
-        """What may be wrong, when the last attempt to connect has failed in a way that tells."""
-        return hint_of(self._failure, self.config)
+        """The likely cause of the last failed attempt to connect, if a broker is there and closes the connections."""
+        failure, config = self._failure, self.config
+        if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
+            return ""
+        by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
+        return f"; something listens there, and speaks another protocol than {by}: check security.protocol"
+
+    def _why_not_let_in(self, error: BaseException) -> str:
+        mechanism = self.config.sasl_mechanism
+        if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
+            others = ", ".join(one for one in MECHANISMS if one != mechanism)
+            return f"it does not offer sasl.mechanism={mechanism}; try one that it offers ({others})"
+        if isinstance(error, kafka_errors.IllegalSaslStateError):
+            protocol = "SSL" if self.config.uses_tls else "PLAINTEXT"
+            return f"it has no SASL at this port; check the port, or set security.protocol={protocol}"
+        if mechanism == BY_TOKEN:
+            return "it does not accept the token that sasl.oauthbearer.token.command has printed"
+        return f"the name or the password is wrong (sasl.username, sasl.password; {mechanism})"
 
 
 class _NetClient(KafkaNetClient):  # type: ignore[misc]
@@ -183,10 +183,3 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]
         except BaseException:
             sock.close()
             raise
-
-
-def _quieten() -> None:
-    """kafka-python logs as errors what it then retries; what is final is raised. A level set by the user stands."""
-    logger = logging.getLogger("kafka")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)

@@ -1,12 +1,11 @@
 """Reading from Kafka.
 
-What kafka-python leaves to its caller:
+Workarounds for kafka-python:
 
-- An offset that is no longer kept is replaced by the first one silently, when a reset policy is set. None is set here.
-- What was fetched of a partition that is then paused in the middle is put aside, and is not looked at again after it is
-  resumed, nor is more of it fetched, once records of another partition have been read to their end. `poll` lets it go
-  on (`_make_room`).
-- A record says whether its time is the broker's or its sender's; nobody else looks at that (`_check_times`).
+- With a reset policy it silently replaces an offset that is no longer kept by the first one. None is set here.
+- Records fetched of a partition that is then paused are put aside. After it is resumed the client neither returns them
+  nor fetches more, once records of another partition have been read to their end (`_make_room`).
+- Only a record's timestamp type shows whether its time is the broker's or its sender's (`_check_times`).
 - Records of other clients, and batches that cannot be read: see `foreign`.
 """
 
@@ -15,14 +14,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from stream.kafka.connection import RETRY_S
 from stream.kafka.kafka_python.admin import Admin
-from stream.kafka.kafka_python.connection import CLOSE_S, RETRY_S, TRANSIENT, Connection
-from stream.kafka.kafka_python.foreign import PartitionRecords, UnreadableError, headers_read
-from stream.kafka.port import Acl, BrokerError, BrokerUnavailableError
+from stream.kafka.kafka_python.connection import CLOSE_S, TRANSIENT, KafkaConnection
+from stream.kafka.kafka_python.foreign import UnreadableError, headers_read
+from stream.kafka.port import Acl, BrokerError
 from stream.kafka.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
@@ -30,25 +29,8 @@ _CREATE_TIME = 0
 """The timestamp type of a record that its sender dated."""
 
 
-def make_consumer(connection: Connection, **settings: Any) -> Any:
-    """A consumer of kafka-python that reads committed records, whatever other clients have written."""
-    with connection.translating("connect a consumer"):
-        client = connection.make(
-            KafkaConsumer,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
-            allow_auto_create_topics=False,
-            metrics_enabled=False,
-            fetch_max_wait_ms=min(500, connection.request_timeout_ms // 2),
-            **settings,
-        )
-    client._fetcher.PartitionRecords = PartitionRecords
-    return client
-
-
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
-    """The last stable offset in the last fetch response on each partition, which the client itself does not keep.
+    """The last stable offset in the last fetch response of each partition, which the client itself does not keep.
 
     A response of a fetch session leaves out partitions without records whose end has not moved (KIP-227).
     """
@@ -69,18 +51,19 @@ def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
 class Reader:
     """See Consumer; without a group."""
 
-    def __init__(self, connection: Connection, admin: Admin, client: Any) -> None:
+    def __init__(self, connection: KafkaConnection, admin: Admin, client: Any) -> None:
         self._connection = connection
         self._admin = admin
         self._client = client
         self._stable_ends = _follow_stable_ends(client._fetcher)
+        connection.clients.append(self)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
         return frozenset(TopicPartition(*tp) for tp in self._client.assignment())
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer. While the broker is down this is empty: the client reconnects by itself."""
+        """See Consumer. Empty while the broker is down: the client reconnects automatically."""
         self._make_room()
         try:
             polled = self._client.poll(timeout_ms, records_max)
@@ -97,50 +80,38 @@ class Reader:
             self._connection.refuse("read", error, self.needs())
         self._check_times(polled)
         return [
-            Record(
-                r.topic,
-                r.partition,
-                r.offset,
-                r.timestamp,
-                r.key,
-                r.value,
-                headers_read(r.headers) if r.headers else (),
-            )
+            Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, headers_read(r.headers))
             for records in polled.values()
             for r in records
         ]
 
     def needs(self) -> list[Acl]:
-        """What must be allowed for reading."""
+        """The ACLs for reading."""
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Refuse what was appended since its topic was altered to its senders' times; the last of a partition tells."""
+        """Refuse records appended since their topic was altered to CreateTime; the last of a partition shows it."""
         dated_by_sender = {
             records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
         }
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Take what is used up of the last fetch out of the place that records put aside come back to.
-
-        The fetcher brings them back only when that place is None, and leaves there what has no records left.
-        """
+        """Clear the place that records put aside return to: the fetcher returns them only when that place is None."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None
 
     def position(self, tp: TopicPartition) -> int:
         """See Consumer."""
-        with self._connection.translating(f"tell the position in {tp.topic}/{tp.partition}"):
+        what = f"read the position in {tp.topic}/{tp.partition}"
+        with self._connection.translating(what):
             try:
                 offset = self._client.position(KafkaTopicPartition(*tp), timeout_ms=self._connection.request_timeout_ms)
             except kafka_errors.IllegalStateError as error:
                 raise BrokerError(f"{tp.topic}/{tp.partition} is not assigned to this consumer") from error
         if offset is None:
-            raise BrokerUnavailableError(
-                f"Kafka at {self._connection.bootstrap} did not tell the position in {tp} in time"
-            )
+            raise self._connection.unanswered(what)
         return int(offset)
 
     def lag(self, tp: TopicPartition) -> int:
@@ -163,13 +134,6 @@ class Reader:
     def resume(self, tps: Iterable[TopicPartition]) -> None:
         """See Consumer."""
         self._client.resume(*(KafkaTopicPartition(*tp) for tp in tps))
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See Consumer."""
-        raise BrokerError("this consumer is in no group and has no offsets to commit")
-
-    def check_place(self) -> None:
-        """See Consumer."""
 
     def close(self) -> None:
         """See Consumer."""

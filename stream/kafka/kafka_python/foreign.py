@@ -19,7 +19,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.serializer import Serializer
 
-from stream.kafka.refusals import DAMAGED_REMEDY
+from stream.kafka.refusals import damaged
 from stream.wire.records import Headers
 
 NULL = object()
@@ -74,16 +74,14 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         except Exception as error:  # each codec raises errors of its own
             tp = self.topic_partition
             self._unreadable = UnreadableError(
-                f"{tp.topic}/{tp.partition} cannot be read from offset {self.next_fetch_offset} on "
-                f"({type(error).__name__}: {error}); {_remedy(error)}"
+                damaged(tp, self.next_fetch_offset, f"{type(error).__name__}: {error}", _remedy(error))
             )
             raise self._unreadable from error
 
 
 def _remedy(error: Exception) -> str:
-    if isinstance(error, kafka_errors.UnsupportedCodecError):
-        return "install the package of the codec that its batch is compressed with"
-    return DAMAGED_REMEDY
+    is_codec = isinstance(error, kafka_errors.UnsupportedCodecError)
+    return "install the package of the codec that its batch is compressed with" if is_codec else ""
 
 
 class _Batches:

@@ -1,19 +1,19 @@
-"""Being a member of a consumer group: rebalances, joins, and being told that one is out.
+"""Membership of a consumer group: rebalances, joins, and losing the place in it.
 
-What kafka-python leaves to its caller:
+Workarounds for kafka-python:
 
-- A member that hears from a heartbeat that another process has its place stops its heartbeats, and reads on as if
-  nothing had happened. `poll` looks for that (`GroupConsumer._refuse_if_out`).
-- A static member (`group_instance_id`) never leaves its group at close; `close` makes it leave.
-- It joins again by itself when it was thrown out, which not every member shall (`_Joins`).
-- A join that is done between two polls is forgotten and made anew, and then the whole group has to join again, over and
-  over where members poll seldom. It is kept here until a poll takes it (`_Joins`).
-- A partition that stays with its member in a rebalance goes on at the position reached, not at the committed offset
-  (the Java client starts anew). `_take_over` seeks.
+- A member whose heartbeat reports that another process has its place stops its heartbeats, and continues to read.
+  `poll` checks for that (`GroupConsumer._raise_if_out`).
+- A static member (`group_instance_id`) never leaves its group at close; `close` removes it.
+- A member that was thrown out joins again automatically, which not every member may do (`_Joins`).
+- A join that completes between two polls is forgotten and repeated, and then the whole group joins again, over and over
+  if members poll seldom. Here it is kept until a poll uses it (`_Joins`).
+- A partition that stays with its member in a rebalance continues at its position, not at the committed offset as in the
+  Java client. `_take_over` seeks.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka import ConsumerRebalanceListener
@@ -22,43 +22,23 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaTopicPartition
 
+from stream.kafka.connection import RETRY_S
 from stream.kafka.kafka_python.admin import Admin
-from stream.kafka.kafka_python.connection import RETRY_S, Connection
-from stream.kafka.kafka_python.consumers import Reader, make_consumer
-from stream.kafka.port import Acl, BrokerError, FencedError, RebalanceListener, StaleMemberError
-from stream.kafka.refusals import no_longer_kept, replaced, thrown_out
+from stream.kafka.kafka_python.connection import KafkaConnection
+from stream.kafka.kafka_python.consumers import Reader
+from stream.kafka.port import Acl, RebalanceListener
+from stream.kafka.refusals import Subscription
 from stream.wire.records import Record, TopicPartition
 
 _JOIN_POLL_MS = 50
-_HEARTBEAT_MS_MAX = 3_000
-_VERDICT_S = 10.0  # how long the answer to a heartbeat is waited for, of a group that may be out of reach
-
-
-def join_group(
-    connection: Connection, admin: Admin, group: str, member: str, topics: Sequence[str], listener: RebalanceListener,
-    *, session_timeout_ms: int, rejoins: bool,
-) -> "GroupConsumer":  # fmt: skip
-    """A member of a group."""
-    client = make_consumer(
-        connection,
-        group_id=group,
-        group_instance_id=member,
-        session_timeout_ms=session_timeout_ms,
-        heartbeat_interval_ms=min(_HEARTBEAT_MS_MAX, session_timeout_ms // 4),
-        partition_assignment_strategy=(RangePartitionAssignor,),
-    )
-    try:
-        return GroupConsumer(connection, admin, client, group, member, topics, listener, rejoins=rejoins)
-    except BaseException:
-        client.close(timeout_ms=0)
-        raise
+_VERDICT_S = 10.0  # limit on waiting for the answer to a heartbeat, of a group that may be out of reach
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Hears of rebalances on the client's network thread, while the user's thread waits in `poll`.
+    """Receives rebalances on the client's network thread, while the user's thread waits in `poll`.
 
-    What is revoked must be given up before the group is joined again, so the user's listener is called right here. What
-    is assigned is only noted, and paused: a learner that takes over a partition may read for minutes, and on this
+    Revoked partitions must be given up before the group is joined again, so the user's listener is called here.
+    Assigned ones are only stored, and paused: a learner that takes over a partition may read for minutes, and on this
     thread that would stop the heartbeats.
     """
 
@@ -66,7 +46,7 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
         self._client = client
         self._listener = listener
         self.assignment: frozenset[TopicPartition] = frozenset()
-        self.assigned = False  # there is a new assignment of which the user has not been told
+        self.assigned = False  # there is a new assignment that the user's listener has not received
         self.failure: Exception | None = None  # of the user's listener
         self.closing = False
 
@@ -91,15 +71,15 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class _Joins:
-    """Stands for the coordinator's own way to join its group, and keeps what a join brought until a poll takes it.
+    """Replaces the coordinator's method that joins its group, and keeps the result of a join until a poll uses it.
 
-    A poll that gives up leaves its join in flight. The next one waits on for it; but when it is done by then, it begins
-    another one, and what the first has brought is lost.
+    A poll that times out leaves its join in flight, and the next one waits for it. But if it is done by then, the
+    client begins another one, and the result of the first is lost.
 
-    It also stands for the coordinator's way to forget its membership, to tell when the group has thrown it out: it is
-    then told that its member id is unknown. So is one whose first join a restart of the broker has interrupted, which
-    has lost nothing; a join that was completed outlives a restart. And a member that is too busy to poll forgets its
-    membership by itself: it joins again.
+    It also replaces the coordinator's method that forgets its membership, to notice that the group has thrown the
+    member out: the broker then answers that the member id is unknown. It answers the same to a member whose first join
+    a restart of the broker has interrupted, which has lost nothing; a join that was completed outlives a restart. And a
+    member that is too busy to poll forgets its membership itself: it joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -107,10 +87,10 @@ class _Joins:
         self._rejoins = rejoins
         self._join = coordinator._do_join_and_sync_async
         self._reset = coordinator.reset_generation
-        self._generation: Any = None  # which the last join brought; None: while one is under way, or when it failed
+        self._generation: Any = None  # of the last join; None while one is under way, or after a failure
         self._assignment = b""
         self._member_id = ""  # of the last join that was completed
-        self.is_out = False  # thrown out, and not to join again
+        self.is_out = False  # thrown out, and may not join again
         coordinator._do_join_and_sync_async = self
         coordinator.reset_generation = self._reset_generation
 
@@ -124,8 +104,8 @@ class _Joins:
     async def __call__(self) -> bytes:
         coordinator = self._coordinator
         if self.is_out:
-            raise kafka_errors.CoordinatorNotAvailableError  # is tried again until the poll ends, which says why
-        # A join that was taken has left the state of rebalancing; a member that was thrown out has no generation.
+            raise kafka_errors.CoordinatorNotAvailableError  # retried until the poll ends, which reports the reason
+        # After a join whose result was used, no rebalance is under way; one that was thrown out has no generation.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
@@ -136,25 +116,27 @@ class _Joins:
 
 
 class GroupConsumer(Reader):
-    """See Consumer; a static member of a group."""
+    """See Member; a static member of a group."""
 
-    def __init__(
-        self, connection: Connection, admin: Admin, client: Any, group: str, member: str, topics: Sequence[str],
-        listener: RebalanceListener, *, rejoins: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, connection: KafkaConnection, admin: Admin, subscription: Subscription) -> None:
+        client = connection.make_consumer(
+            **subscription.properties(connection.settings.session_timeout_ms),
+            partition_assignment_strategy=(RangePartitionAssignor,),
+        )
         super().__init__(connection, admin, client)
-        self._group = group
-        self._member = member
-        self._topics = tuple(topics)
-        self._listener = listener
-        self._rebalances = _Rebalances(client, listener)
-        self._paused: set[TopicPartition] = set()  # by the user
+        self._subscription = subscription
+        self._rebalances = _Rebalances(client, subscription.listener)
         self._fenced = False
-        self._joins = _Joins(client._coordinator, rejoins=rejoins)
-        client.subscribe(list(topics), listener=self._rebalances)
-        # A leader of the group that has no metadata yet deals no partitions, and the group is joined a second time.
-        with connection.translating(f"read about {', '.join(topics)}", self.needs()):
-            client._net.run(client._manager.wait_for, client._cluster.request_update(), connection.request_timeout_ms)
+        self._joins = _Joins(client._coordinator, rejoins=subscription.rejoins)
+        client.subscribe(list(subscription.topics), listener=self._rebalances)
+        # A leader of the group that has no metadata yet assigns no partitions, and the group is joined a second time.
+        try:
+            with connection.translating(f"read about {', '.join(subscription.topics)}", self.needs()):
+                update = client._cluster.request_update()
+                client._net.run(client._manager.wait_for, update, connection.request_timeout_ms)
+        except BaseException:
+            super().close()
+            raise
 
     def assignment(self) -> frozenset[TopicPartition]:
         """See Consumer."""
@@ -162,14 +144,14 @@ class GroupConsumer(Reader):
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
         """See Consumer."""
-        self._refuse_if_out()
+        self._raise_if_out()
         if not self._rebalances.assignment:
-            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # what is assigned is paused, and would be waited for in vain
+            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # assigned partitions are paused: there is nothing to wait for
         records = super().poll(timeout_ms, records_max)
         failure, self._rebalances.failure = self._rebalances.failure, None
         if failure is not None:
             raise failure
-        self._refuse_if_out()
+        self._raise_if_out()
         if self._rebalances.assigned:
             self._take_over()
         return records
@@ -178,51 +160,39 @@ class GroupConsumer(Reader):
         """The member and generation under which offsets are committed.
 
         Raises:
-            FencedError: another process has this member's place, or it was thrown out and is not to join again.
+            FencedError: another process has this member's place, or it was thrown out and may not join again.
             StaleMemberError: this is no member now.
         """
-        self._refuse_if_out()
+        self._raise_if_out()
         metadata = self._client.group_metadata()
         if metadata.generation_id < 0 or not metadata.member_id:
-            raise StaleMemberError(f"{self._member} is not a member of group {self._group} now; poll to join it again")
+            raise self._subscription.not_joined()
         return metadata
 
     def needs(self) -> list[Acl]:
-        """What must be allowed for reading in this group, and for committing its offsets."""
-        return [Acl("group", self._group, "Read"), *(Acl("topic", topic, "Read") for topic in self._topics)]
-
-    def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """See Consumer."""
-        tps = list(tps)
-        self._paused.update(tps)
-        super().pause(tps)
-
-    def resume(self, tps: Iterable[TopicPartition]) -> None:
-        """See Consumer."""
-        tps = list(tps)
-        self._paused.difference_update(tps)
-        super().resume(tps)
+        """See Reader."""
+        return self._subscription.needs()
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See Consumer."""
+        """See Member."""
         self.membership()
-        with self._connection.translating(f"commit offsets of group {self._group}", self.needs()):
+        with self._connection.translating(f"commit offsets of group {self._subscription.group}", self.needs()):
             self._client.commit(offsets_of(offsets), timeout_ms=self._connection.request_timeout_ms)
 
     def check_place(self) -> None:
-        """See Consumer. The coordinator sends heartbeats by itself; the answer to the next one tells."""
+        """See Member. The coordinator sends heartbeats automatically; this waits for the next answer."""
         coordinator = self._client._coordinator
         asked_s = time.monotonic()
         while coordinator.stable() and coordinator._heartbeat_enabled and coordinator.heartbeat.last_receive < asked_s:
             if time.monotonic() > asked_s + _VERDICT_S:
                 break
             time.sleep(RETRY_S)
-        self._refuse_if_out()
+        self._raise_if_out()
 
-    def hear_thrown_out(self) -> None:
-        """Take in that the broker does not know this member."""
+    def on_unknown_member(self) -> None:
+        """The broker has answered that it does not know this member."""
         self._client._coordinator.reset_generation()
-        self._refuse_if_out()
+        self._raise_if_out()
 
     def close(self) -> None:
         """See Consumer."""
@@ -230,40 +200,36 @@ class GroupConsumer(Reader):
         self._rebalances.closing = True
         super().close()
         if metadata.member_id and not self._fenced:
-            self._admin.leave(self._group, metadata.member_id, self._member)
+            self._admin.leave(self._subscription, metadata.member_id)
 
-    def _refuse_if_out(self) -> None:
-        """Raise when a heartbeat was told that another process has this member's place, or that it was thrown out.
+    def _raise_if_out(self) -> None:
+        """Raise if a heartbeat has reported that another process has this member's place, or that it was thrown out.
 
-        When another has it, the client only stops its heartbeats. A member that is joined, not about to join anew and
-        not closed has them stopped for no other reason: they are started in the same step in which it becomes a joined
-        one, within a poll.
+        When another has it, the client only stops its heartbeats. A member that is joined, not about to join again and
+        not closed has them stopped for no other reason: the client starts them in the step that completes a join.
         """
         coordinator = self._client._coordinator
         is_joined = coordinator.stable() and not coordinator.rejoining
         if self._fenced or (is_joined and not coordinator._heartbeat_enabled):
             self._fenced = True
-            raise FencedError(replaced(self._member, self._group))
+            raise self._subscription.replaced()
         if self._joins.is_out:
-            raise FencedError(thrown_out(self._member, self._group))
+            raise self._subscription.thrown_out()
 
     def _take_over(self) -> None:
-        """Tell the user of the new assignment, on the user's thread, and let it be read from then on."""
+        """Call the user's listener with the new assignment, on the user's thread, and read it from then on."""
         self._rebalances.assigned = False
-        self._paused.clear()
         tps = self._rebalances.assignment
-        committed = self._admin.committed_to(self._client, self._group, tps)
         beginnings = self._admin.beginnings(sorted(tps))
-        for tp, first in beginnings.items():
-            self.seek(tp, committed.get(tp, first))
-        self._listener.on_assigned(tps)
-        for tp in sorted(tps - self._paused):  # of what the user has paused, the user knows where to read on
-            offset = self.position(tp)
-            if offset < beginnings[tp]:
-                raise BrokerError(no_longer_kept(tp, offset, self._group, beginnings[tp]))
-        super().resume(tps - self._paused)
+        committed = self._admin.committed(self._subscription.group, sorted(tps), self._client)
+        for tp, offset in (beginnings | committed).items():
+            self.seek(tp, offset)
+        self.resume(tps)
+        self._subscription.listener.on_assigned(tps)
+        reads = tps - {TopicPartition(*tp) for tp in self._client.paused()}
+        self._subscription.check_kept({tp: self.position(tp) for tp in sorted(reads)}, beginnings)
 
 
 def offsets_of(offsets: Mapping[TopicPartition, int]) -> dict[Any, Any]:
-    """Offsets as kafka-python takes them."""
+    """Offsets for kafka-python."""
     return {KafkaTopicPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}

@@ -1,0 +1,160 @@
+"""A connection to a Kafka cluster: its settings, its open clients, and client errors in the words of the port."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+
+from stream.kafka.client_config import ClientConfig
+from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
+
+RETRY_S = 0.1
+_SLACK_S = 2.0  # added to the client's own timeout, so that the client reports its reason first
+_CONNECTION_MS_MAX = 5_000
+
+REASONS = {
+    FencedError: "another process has taken over",
+    StaleMemberError: "the group has moved on without this member",
+    BrokerUnavailableError: "no answer in time; check that the broker runs and is reachable",
+    BrokerError: "the broker or the client refused it",
+}
+
+
+class ConnectionSettings(NamedTuple):
+    """Address, access and timeouts of a connection."""
+
+    bootstrap: str  # HOST:PORT[,HOST:PORT]
+    config: ClientConfig = ClientConfig()
+    connect_timeout_ms: int = 30_000  # until the first answer
+    request_timeout_ms: int = 15_000  # for every other operation
+    session_timeout_ms: int = 10_000  # the group reassigns the partitions of a member that is silent for longer
+    transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
+    progress: Callable[[str], None] = lambda _: None  # called with a line at a time while waiting to connect
+
+
+Result = TypeVar("Result")
+
+
+class Connection:
+    """What the adapters of all clients share; a subclass classifies the errors of its client."""
+
+    RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # by the client
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
+        self.bootstrap = settings.bootstrap
+        self.config = settings.config
+        self.servers = servers_of(settings.bootstrap)
+        self.request_timeout_ms = settings.request_timeout_ms
+        self.request_timeout_s = settings.request_timeout_ms / 1000
+        self.setup_timeout_ms = min(settings.request_timeout_ms, _CONNECTION_MS_MAX)
+        self.patience_s = self.request_timeout_s + _SLACK_S
+        self.missing_of: Callable[[Sequence[Acl]], Sequence[Acl]] = lambda needs: needs  # the ACLs among these to add
+        self.clients: list[Any] = []  # open producers and consumers
+
+    def classify(self, error: Any) -> tuple[type[BrokerError], str]:
+        """The port's class for one of the client's errors, and its text."""
+        raise NotImplementedError
+
+    def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
+        """The port's error for a client that is not let in, or is not allowed to do something; None for all others."""
+        raise NotImplementedError
+
+    def forget(self, client: Any) -> None:
+        """Forget a producer or consumer that was closed."""
+        if client in self.clients:
+            self.clients.remove(client)
+
+    def close_clients(self) -> None:
+        """Close all open producers and consumers."""
+        for client in list(self.clients):
+            with suppress(BrokerError):
+                client.close()
+
+    def deadline_s(self) -> float:
+        """The deadline of a request that begins now, by this host's monotonic clock."""
+        return time.monotonic() + self.request_timeout_s
+
+    def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
+        """Send a request, and retry transient errors until the request timeout.
+
+        Args:
+            what: the request in words, for messages.
+            question: sends it.
+            needs: the ACLs that it requires.
+        """
+        deadline_s = self.deadline_s()
+        while True:
+            try:
+                return question()
+            except self.RAISED as error:
+                if self.classify(error)[0] is not BrokerUnavailableError or time.monotonic() > deadline_s:
+                    self.refuse(what, error, needs)
+            time.sleep(RETRY_S)
+
+    def refuse(self, what: str, error: BaseException, needs: Iterable[Acl] = ()) -> NoReturn:
+        """Raise the port's error for one of the client's; for `needs`, see `ask`."""
+        if (refused := self.access_error(what, error, needs)) is not None:
+            raise refused from error
+        kind, text = self.classify(error)
+        raise kind(f"could not {what} at {self.bootstrap}: {REASONS[kind]} ({text})") from error
+
+    def unanswered(self, what: str) -> BrokerUnavailableError:
+        """The error for a request without an answer."""
+        within = f"no answer within {self.request_timeout_ms} ms; check that the broker runs and is reachable"
+        return BrokerUnavailableError(f"could not {what} at {self.bootstrap}: {within}")
+
+    @contextmanager
+    def translating(self, what: str, needs: Iterable[Acl] = ()) -> Iterator[None]:
+        """Raise the port's errors for the client's; for `needs`, see `ask`."""
+        translated: tuple[type[BaseException], ...] = (*self.RAISED, ValueError, TypeError)
+        try:
+            yield
+        except translated as error:
+            self.refuse(what, error, needs)
+
+    def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
+        """The error for a refusal about resources of a kind; if it names none, about all that are needed."""
+        of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
+        named = [acl for acl in of_kind if is_named(acl.name)]
+        missing = named or [acl for acl in of_kind if acl.operation == of_kind[0].operation]
+        return self.lacks(what, self.missing_of(missing))
+
+    def lacks(self, what: str, missing: Sequence[Acl]) -> AccessError:
+        """The error for ACLs that are missing."""
+        acts = "; ".join(f"{acl.operation} on {acl.kind} {acl.name}" for acl in missing) or what
+        user = self.config.sasl_username if self.config.uses_sasl else None
+        text = f"could not {what}: Kafka at {self.bootstrap} does not allow {self.user()} all of this: {acts}"
+        return AccessError(text, missing, user)
+
+    def user(self) -> str:
+        """The user that the broker sees, for messages."""
+        if self.config.uses_sasl and self.config.sasl_username is not None:
+            return f"user {self.config.sasl_username}"
+        return "the owner of this token" if self.config.uses_sasl else "this client"
+
+
+_SERVER = re.compile(r"([^\s:,/@\[\]]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_PORT_MAX = 65_535
+
+
+class BootstrapError(BrokerError):
+    """The address of a Kafka is malformed."""
+
+
+def servers_of(bootstrap: str) -> list[str]:
+    """The servers of `HOST:PORT[,HOST:PORT]`; a host may be an IPv6 address in brackets.
+
+    Raises:
+        BootstrapError: the address has another form.
+    """
+    servers = [server.strip() for server in bootstrap.split(",")]
+    for server in servers:
+        found = _SERVER.fullmatch(server)
+        if found is None or not 0 < int(found[2]) <= _PORT_MAX:
+            raise BootstrapError(
+                f"the address of Kafka {bootstrap!r}: expected HOST:PORT[,HOST:PORT], such as localhost:9092, with a "
+                f"port from 1 to {_PORT_MAX}; got {server!r}"
+            )
+    return servers

@@ -1,0 +1,154 @@
+"""Producers behind the port: their state, over a sink that each client's adapter provides."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from stream.kafka.connection import Connection
+from stream.kafka.port import BrokerError, BrokerUnavailableError, Member
+from stream.wire.records import Headers, TopicPartition
+
+QUEUED_RECORDS_MAX = 20_000
+QUEUED_BYTES_MAX = 32 << 20
+"""Limits on unacknowledged records; `send` waits for acknowledgements before it queues more."""
+
+
+class Sink(Protocol):
+    """A client's producer. Its methods raise the port's errors."""
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """Queue a record."""
+
+    def settle(self) -> dict[TopicPartition, int]:
+        """Wait until all queued records are acknowledged; the latest append time of each partition written to."""
+
+    def release(self) -> None:
+        """Close without waiting for queued records."""
+
+
+class TransactionSink(Sink, Protocol):
+    """A client's producer of transactions. It has fenced earlier producers of its id."""
+
+    failure: BrokerError | None  # raised by every later call: it was fenced, or the outcome of a commit is unknown
+
+    def begin(self) -> None:
+        """Open a transaction."""
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], member: Member) -> None:
+        """See TransactionalProducer."""
+
+    def commit(self) -> None:
+        """Commit; every record is acknowledged."""
+
+    def abort(self) -> None:
+        """Drop what is queued and abort."""
+
+
+class PlainProducer:
+    """See Producer."""
+
+    def __init__(self, connection: Connection, make: Callable[[], Sink]) -> None:
+        self._connection = connection
+        self._make = make
+        self._sink = make()
+        self._has_failed = False
+        connection.clients.append(self)
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """See Producer."""
+        if self._has_failed:  # a client that could not deliver may have lost its sequence numbers
+            fresh = self._make()
+            self._sink.release()
+            self._sink, self._has_failed = fresh, False
+        self._sink.send(topic, partition, key, value, headers)
+
+    def flush(self) -> int:
+        """See Producer."""
+        try:
+            return max(self._sink.settle().values(), default=-1)
+        except BrokerError:
+            self._has_failed = True
+            raise
+
+    def close(self) -> None:
+        """See Producer."""
+        try:
+            if not self._has_failed:
+                self.flush()
+        finally:
+            self._connection.forget(self)
+            self._sink.release()
+
+
+class TransactionProducer:
+    """See TransactionalProducer."""
+
+    def __init__(self, connection: Connection, sink: TransactionSink) -> None:
+        self._connection = connection
+        self._sink = sink
+        self._in_transaction = False
+        self._append_ms = -1  # the latest append time in the open transaction
+        connection.clients.append(self)
+
+    def begin(self) -> None:
+        """See TransactionalProducer."""
+        self._check_usable()
+        self._sink.begin()
+        self._in_transaction = True
+        self._append_ms = -1
+
+    def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """See TransactionalProducer."""
+        if not self._in_transaction or self._sink.failure is not None:  # rare; a call for each record would be slow
+            self._check_open()
+        self._sink.send(topic, partition, key, value, headers)
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        """See TransactionalProducer."""
+        self._check_open()
+        appended_ms = self._sink.settle()
+        self._append_ms = max(self._append_ms, *appended_ms.values(), -1)
+        return appended_ms
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], consumer: Member) -> None:
+        """See TransactionalProducer."""
+        self._check_open()
+        self._sink.send_offsets(offsets, consumer)
+
+    def commit(self) -> int:
+        """See TransactionalProducer."""
+        self.flush()
+        self._sink.commit()
+        self._in_transaction = False
+        return self._append_ms
+
+    def abort(self) -> None:
+        """See TransactionalProducer."""
+        if self._in_transaction:
+            self._in_transaction = False
+            self._check_usable()
+            self._sink.abort()
+
+    def close(self) -> None:
+        """See TransactionalProducer."""
+        with suppress(BrokerError):  # its successor aborts what is left open, or the broker after the time-out
+            self.abort()
+        self._connection.forget(self)
+        self._sink.release()
+
+    def _check_open(self) -> None:
+        self._check_usable()
+        if not self._in_transaction:
+            raise BrokerError("no transaction is open: call begin first")
+
+    def _check_usable(self) -> None:
+        if self._sink.failure is not None:
+            raise self._sink.failure
+
+
+def outcome_unknown(connection: Connection, transactional_id: str, why: str) -> BrokerUnavailableError:
+    """The failure of a producer whose last transaction may or may not have been committed."""
+    return BrokerUnavailableError(
+        f"the outcome of a transaction of {transactional_id} at {connection.bootstrap} is unknown: {why}; make a new "
+        "producer with this id, and read what was written"
+    )
