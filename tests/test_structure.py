@@ -49,6 +49,7 @@ ONLY_IMPORTER: dict[str, str | tuple[str, ...]] = {
     "numba": "stream.learners",
     "pytest": "onebit.pytest_plugin",
     "typer": "stream.cli",
+    "river": "onebit.adapters.river",
     "rich": "stream.cli",
 }
 """Third-party packages that only one module or package imports."""

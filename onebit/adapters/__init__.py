@@ -1,0 +1,1 @@
+"""Learners inside other libraries: `onebit.adapters.river` and `onebit.adapters.coba`."""

@@ -1,0 +1,108 @@
+"""Learners in coba's experiments: `pip install 'onebit[coba]'`.
+
+>>> from coba import Environments, Experiment
+>>> rows = Environments.from_linear_synthetic(500, n_actions=2, n_action_features=0, seed=1).binary()
+>>> result = Experiment(rows, [Learner(), Learner("banditron", gamma=0.1)]).run(quiet=True)
+>>> len(result.learners), len(result.interactions)
+(2, 1000)
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from onebit.adapters.named import AUTO, Names, make_learner
+from stream.learners import FromLogs, check_parameters, registered
+from stream.learners import Learner as OnebitLearner
+from stream.randomness.draws import Purpose, uniform
+from stream.wire.events import Decision, Features
+
+
+class Learner:
+    """A learner of Onebit as a learner of coba: every interaction has the same actions, and its reward is 0 or 1.
+
+    `learn` uses the decision that coba hands back from `predict`; for a logged action, the probability of the log. A
+    context is None, a number, a text, a sequence or a mapping from names to values; text values are categories.
+
+    Args:
+        learner: A learner's name; by default the one that suits the sizes.
+        n_features: The number of features, at most; by default the length of the first context.
+        seed: The seed of all draws.
+        parameters: The learner's parameters.
+
+    Raises:
+        ParameterError: an unknown learner or parameter.
+        ValueError: the learner needs the true class, which coba does not reveal.
+    """
+
+    def __init__(
+        self, learner: str = AUTO, n_features: int | None = None, seed: int = 1, **parameters: float | int | str
+    ) -> None:
+        if learner != AUTO:
+            check_parameters(learner, parameters)
+            if registered()[learner].needs_label:
+                raise ValueError(f"{learner} needs the true class, which coba does not reveal: choose another learner")
+        self.params = {"family": "onebit", "learner": learner, "n_features": n_features, "seed": seed, **parameters}
+        self._name, self._n_features, self._seed, self._parameters = learner, n_features, seed, parameters
+        self._actions: list[Any] = []
+        self._model: OnebitLearner | None = None
+        self._decisions = self._updates = 0
+
+    def score(self, context: Any, actions: Sequence[Any], action: Any) -> float:
+        """The probability with which the action would be played."""
+        model, x = self._prepared(context, actions)
+        return float(model.distribution(x)[self._actions.index(action)])
+
+    def predict(self, context: Any, actions: Sequence[Any]) -> tuple[Any, float, dict[str, Decision]]:
+        """An action, its probability, and the decision, which coba hands to `learn`."""
+        model, x = self._prepared(context, actions)
+        decision = model.predict(x, uniform(self._seed, Purpose.ACTION, str(self._decisions)))
+        model.observe(x, decision)
+        self._decisions += 1
+        return actions[decision.action], decision.propensity, {"decision": decision}
+
+    def learn(
+        self, context: Any, action: Any, reward: float, probability: float, decision: Decision | None = None
+    ) -> None:
+        """Learn the reward of an action that was played with this probability.
+
+        Raises:
+            ValueError: the reward is not 0 or 1, neither `predict` nor `score` has seen the actions, or the action is a
+                logged one and the learner cannot learn from logs.
+        """
+        if reward not in (0, 1):
+            raise ValueError(f"learn: the reward of action {action!r} is {reward}; expected 0 or 1")
+        model, x = self._prepared(context, self._actions)
+        if decision is None:
+            if model.from_logs is FromLogs.UNSOUND:
+                raise ValueError(f"{model.name} learns only from its own actions: choose another learner for logs")
+            made = model.predict(x, uniform(self._seed, Purpose.ACTION, f"logged {self._updates}"))
+            decision = model.as_played(x, made, self._actions.index(action), probability)
+            model.observe(x, decision)
+        v = uniform(self._seed, Purpose.UPDATE, str(self._updates)) if model.randomised_update else 0.0
+        model.update(x, decision, int(reward), v)
+        self._updates += 1
+
+    def _prepared(self, context: Any, actions: Sequence[Any]) -> tuple[OnebitLearner, Features]:
+        """The learner, made at the first call, and the context as it takes it."""
+        named = _named(context)
+        if self._model is None:
+            if len(actions) < 2:
+                raise ValueError("a learner needs its actions first: call predict or score before learn")
+            n_features = self._n_features or max(len(named), 1)
+            self._actions = list(actions)
+            self._model = make_learner(self._name, len(actions), n_features, self._parameters)
+            self._names = Names("feature", n_features)
+        if list(actions) != self._actions:
+            raise ValueError(f"every interaction needs the same actions; expected {self._actions}, got {list(actions)}")
+        return self._model, self._names.features(named)
+
+
+def _named(context: Any) -> Mapping[Hashable, object]:
+    """A context by names; those of a sequence are its positions."""
+    if context is None:
+        return {}
+    if hasattr(context, "items"):  # coba's sparse rows are no Mapping
+        return dict(context.items())
+    if isinstance(context, int | float | str):
+        return {0: context}
+    return dict(enumerate(context))

@@ -1,0 +1,83 @@
+"""What the adapters share: indices for names, and learners made by name."""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+
+import numpy as np
+
+from stream.learners import Learner, create
+from stream.learners.auto import choose
+from stream.wire.events import Features
+
+AUTO = "auto"
+"""The name that stands for the default learner of the given sizes."""
+
+
+class Names:
+    """Indices of names, in the order of their first appearance.
+
+    >>> names = Names("class", limit=3)
+    >>> names.index("cat"), names.index("dog"), names.index("cat")
+    (0, 1, 0)
+    """
+
+    def __init__(self, kind: str, limit: int, known: Iterable[Hashable] = ()) -> None:
+        self.kind = kind
+        self.limit = limit
+        self.indices: dict[Hashable, int] = {}
+        for name in known:
+            self.index(name)
+
+    def index(self, name: Hashable) -> int:
+        """The index of a name; a new name gets the next one.
+
+        Raises:
+            ValueError: the limit is reached.
+        """
+        index = self.indices.get(name)
+        if index is None:
+            index = len(self.indices)
+            if index == self.limit:
+                raise ValueError(
+                    f"{self.kind} {name!r} would be number {index + 1:,}; the learner was made for {self.limit:,}: "
+                    f"make it for more"
+                )
+            self.indices[name] = index
+        return index
+
+    def features(self, x: Mapping[Hashable, object]) -> Features:
+        """The sparse vector of a mapping from names to values; its order is irrelevant.
+
+        A number is a value. A text is a category: the pair of name and text has the value 1. None has no entry.
+
+        Raises:
+            ValueError: a value is not finite, or there are more names than the learner has features.
+        """
+        entries = dict(_entry(name, value) for name, value in x.items() if value is not None)
+        new = entries.keys() - self.indices.keys()
+        for name in sorted(new, key=repr):
+            self.index(name)
+        pairs = sorted((self.indices[name], value) for name, value in entries.items() if value != 0.0)
+        indices, values = zip(*pairs, strict=True) if pairs else ((), ())
+        return Features(np.array(indices, dtype=np.int32), np.array(values, dtype=np.float64))
+
+
+def _entry(name: Hashable, value: object) -> tuple[Hashable, float]:
+    if isinstance(value, str):
+        return (name, value), 1.0
+    number = float(value)  # type: ignore[arg-type] # of what is no number, this raises
+    if not math.isfinite(number):
+        raise ValueError(f"feature {name!r} is {number}; expected a finite number: leave out a missing value")
+    return name, number
+
+
+def make_learner(name: str, n_classes: int, n_features: int, parameters: Mapping[str, float | int | str]) -> Learner:
+    """Make a learner by name, or the default one of these sizes.
+
+    Raises:
+        ParameterError: see `create`.
+    """
+    if name == AUTO:
+        choice = choose(n_classes, n_features, None)
+        name, parameters = choice.learner, {**choice.parameters, **parameters}
+    return create(name, n_classes, n_features, **parameters)

@@ -1,0 +1,131 @@
+"""Learners as River classifiers: `pip install 'onebit[river]'`.
+
+>>> from river import datasets, evaluate, metrics
+>>> model = Classifier(n_classes=2, n_features=9, classes=(False, True))
+>>> evaluate.progressive_val_score(datasets.Phishing().take(500), model, metrics.Accuracy(), delay=100)
+Accuracy: 78.80%
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+from river import base
+
+from onebit.adapters.named import AUTO, Names, make_learner
+from stream.randomness.draws import Purpose, uniform
+from stream.wire.events import Decision, Features
+
+PENDING_MAX = 100_000
+"""More decisions without a label than any delay that River's evaluation is used for."""
+
+
+class Pending(NamedTuple):
+    """A decision that waits for its label."""
+
+    number: int  # of the decision, from 0; its draws follow from it
+    decision: Decision
+
+
+class Classifier(base.Classifier):
+    """A learner of Onebit that learns from one bit: whether the class it predicted is the label.
+
+    `predict_one` makes a decision and stores it; `learn_one` gives the bit to the oldest stored decision of the same x,
+    however late it comes. So `river.evaluate` with a `delay` measures learning from late bits. `learn_one` of an x
+    without a stored decision makes one first.
+
+    Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. Text values are
+    categories. Name all `classes` if they are known: a decision for a class without a name is None, which River's
+    metrics skip.
+
+    Args:
+        n_classes: The number of classes, at most.
+        n_features: The number of features, at most; each category counts.
+        learner: A learner's name; by default the one that suits these sizes.
+        classes: The labels known beforehand.
+        seed: The seed of all draws.
+        pending_max: The limit of stored decisions; the oldest is evicted first.
+        parameters: The learner's parameters.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        n_features: int,
+        learner: str = AUTO,
+        classes: tuple[Hashable, ...] | None = None,
+        seed: int = 0,
+        pending_max: int = PENDING_MAX,
+        **parameters: float | int | str,
+    ) -> None:
+        if pending_max < 1:
+            raise ValueError(f"pending_max is {pending_max}; expected at least 1")
+        self.n_classes = n_classes
+        self.n_features = n_features
+        self.learner = learner
+        self.classes = classes
+        self.seed = seed
+        self.pending_max = pending_max
+        self.parameters = parameters
+        self._model = make_learner(learner, n_classes, n_features, parameters)
+        self._labels = Names("class", n_classes, classes or ())
+        self._features = Names("feature", n_features)
+        self._pending: OrderedDict[tuple[bytes, bytes], deque[Pending]] = OrderedDict()
+        self._pending_size = 0
+        self._decisions = 0
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        yield {"n_classes": 8, "n_features": 32}
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
+    def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> Any:
+        """Decide for x and store the decision until `learn_one`; None if the class has no name yet."""
+        features = self._features.features(x)
+        pending = self._decide(features)
+        self._pending.setdefault(_key(features), deque()).append(pending)
+        self._pending_size += 1
+        if self._pending_size > self.pending_max:
+            self._pop(next(iter(self._pending)))
+        return dict(enumerate(self._labels.indices)).get(pending.decision.action)
+
+    def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
+        """The probability with which each named class would be played for x; stores no decision."""
+        names = self._labels.indices
+        played = self._model.distribution(self._features.features(x))[: len(names)]
+        total = float(played.sum())
+        if total == 0.0:  # only classes without a name would be played
+            return dict.fromkeys(names, 1.0 / len(names)) if names else {}
+        return dict(zip(names, (played / total).tolist(), strict=True))
+
+    def learn_one(self, x: dict[Any, Any], y: Any) -> None:
+        """Learn whether the decision for x was right."""
+        features = self._features.features(x)
+        key, label = _key(features), self._labels.index(y)
+        number, decision = self._pop(key) if key in self._pending else self._decide(features)
+        v = uniform(self.seed, Purpose.UPDATE, str(number)) if self._model.randomised_update else 0.0
+        told = label if self._model.needs_label else None
+        self._model.update(features, decision, int(decision.action == label), v, told)
+
+    def _decide(self, features: Features) -> Pending:
+        number = self._decisions
+        decision = self._model.predict(features, uniform(self.seed, Purpose.ACTION, str(number)))
+        self._model.observe(features, decision)
+        self._decisions += 1
+        return Pending(number, decision)
+
+    def _pop(self, key: tuple[bytes, bytes]) -> Pending:
+        """Take the oldest decision of this x."""
+        waiting = self._pending[key]
+        oldest = waiting.popleft()
+        if not waiting:
+            del self._pending[key]
+        self._pending_size -= 1
+        return oldest
+
+
+def _key(features: Features) -> tuple[bytes, bytes]:
+    return features.indices.tobytes(), features.values.tobytes()

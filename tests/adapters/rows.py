@@ -1,0 +1,23 @@
+"""Rows that both adapters learn from."""
+
+import numpy as np
+
+from stream.offline import Examples
+from stream.wire.events import FloatArray
+
+N_CLASSES, N_FEATURES = 3, 5
+
+
+def rows(size: int) -> tuple[FloatArray, list[int]]:
+    """Dense x, float64[size, 5], without zeros, and the classes of a linear model."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(size, N_FEATURES))
+    return x, np.argmax(x @ rng.normal(size=(N_FEATURES, N_CLASSES)), axis=1).tolist()
+
+
+def examples(x: FloatArray, labels: list[int]) -> Examples:
+    """The same rows for the compiled loop."""
+    size = len(labels)
+    offsets = np.arange(size + 1, dtype=np.int64) * N_FEATURES
+    indices = np.tile(np.arange(N_FEATURES, dtype=np.int32), size)
+    return Examples(offsets, indices, x.ravel(), np.array(labels, dtype=np.int64))

@@ -1,0 +1,135 @@
+"""Learners as River classifiers, in River's own checks and beside the compiled loop."""
+
+import pickle
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+from river import evaluate, metrics
+from river.checks import yield_checks
+
+from onebit.adapters.river import Classifier
+from stream.learners import ParameterError, create
+from stream.offline import run
+from stream.randomness.draws import Purpose, uniform
+from stream.wire.events import FloatArray
+from tests.adapters.rows import N_CLASSES, N_FEATURES, examples, rows
+
+X = {"weight": 2.0, "legs": 4}
+
+
+def named(x: FloatArray, labels: list[int]) -> list[tuple[dict[Hashable, Any], Any]]:
+    return [(dict(enumerate(row)), label) for row, label in zip(x.tolist(), labels, strict=True)]
+
+
+def classifier(**changes: Any) -> Classifier:
+    return Classifier(**{"n_classes": 2, "n_features": 4, "learner": "banditron", **changes})
+
+
+@pytest.mark.parametrize("learner", ["auto", "banditron", "soba-diag", "stack-igw", "perceptron"])
+def test_river_accepts_the_classifier(learner: str) -> None:
+    model = Classifier(n_classes=8, n_features=32, learner=learner)
+    checks = list(yield_checks(model))
+    assert len(checks) >= 53
+    for check in checks:
+        check(model.clone())
+
+
+@pytest.mark.parametrize("delay", [None, 1, 40])
+@pytest.mark.parametrize("learner", ["late-ucb", "banditron", "soba-diag", "stack-igw"])
+def test_rivers_delayed_validation_makes_the_predictions_of_the_compiled_loop(learner: str, delay: int | None) -> None:
+    size = 200
+    x, labels = rows(size)
+    model = Classifier(N_CLASSES, N_FEATURES, learner, classes=tuple(range(N_CLASSES)), seed=3)
+    accuracy = metrics.Accuracy()  # type: ignore[no-untyped-call]
+    steps = evaluate.iter_progressive_val_score(
+        named(x, labels), model, accuracy, delay=delay, step=1, yield_predictions=True
+    )
+    predicted = [step["Prediction"] for step in steps]
+
+    u, v = (
+        np.array([uniform(3, purpose, str(number)) for number in range(size)])
+        for purpose in (Purpose.ACTION, Purpose.UPDATE)
+    )
+    # River reveals what is due in a round before its question, the loop after its decision.
+    delays = np.full(size, max((delay or 0) - 1, 0))
+    assert predicted == run(create(learner, N_CLASSES, N_FEATURES), examples(x, labels), u, v, delays).actions.tolist()
+
+
+def test_classifier_that_knows_its_classes_always_predicts_one() -> None:
+    model = classifier(classes=("cat", "dog"))
+    assert model.predict_one(X) in ("cat", "dog")
+    assert model.predict_proba_one(X).keys() == {"cat", "dog"}
+
+
+def test_decision_for_a_class_without_a_name_is_none() -> None:
+    model = classifier()
+    assert model.predict_one(X) is None
+    assert model.predict_proba_one(X) == {}
+    model.learn_one(X, "cat")
+    assert model.predict_proba_one(X) == {"cat": 1.0}
+
+
+def test_decisions_for_equal_x_are_settled_in_their_order() -> None:
+    twice, apart = classifier(seed=5), classifier(seed=5)
+    for model in (twice, apart):
+        model.predict_one(X)
+    twice.predict_one(dict(reversed(X.items())))
+    for label in ("cat", "dog"):
+        twice.learn_one(X, label)
+    apart.learn_one(X, "cat")
+    apart.learn_one(X, "dog")  # decides first
+    assert twice.predict_proba_one(X) == apart.predict_proba_one(X)
+
+
+def test_oldest_decision_is_evicted_at_the_limit() -> None:
+    bounded, unbounded = classifier(seed=5, pending_max=2), classifier(seed=5)
+    sizes = []
+    for weight in range(1, 40):
+        bounded.predict_one({"weight": weight})
+        unbounded.predict_one({"weight": weight})
+        sizes.append((len(pickle.dumps(bounded)), len(pickle.dumps(unbounded))))
+    assert sizes[-1][0] - sizes[2][0] < 20
+    assert sizes[-1][1] - sizes[2][1] > 1_000
+
+
+def test_pickled_classifier_goes_on_alike() -> None:
+    x, labels = rows(60)
+    stream = named(x, labels)
+    model = Classifier(N_CLASSES, N_FEATURES, "stack-igw", classes=(0, 1, 2))
+    for row, _ in stream[:30]:
+        model.predict_one(row)
+    for row, label in stream[:20]:
+        model.learn_one(row, label)
+    copy = pickle.loads(pickle.dumps(model))  # noqa: S301 (our own)
+    for row, label in stream[20:]:
+        assert model.predict_one(row) == copy.predict_one(row)
+        for each in (model, copy):
+            each.learn_one(row, label)
+
+
+def test_texts_are_categories_and_missing_values_have_no_entry() -> None:
+    model = classifier(n_features=2)
+    model.predict_one({"color": "red", "size": None})
+    model.predict_one({"color": "blue"})
+    with pytest.raises(ValueError, match="made for 2"):
+        model.predict_one({"color": "green"})
+
+
+def test_value_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="weight"):
+        classifier().predict_one({"weight": float("nan")})
+
+
+def test_class_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="made for 2"):
+        classifier(classes=("cat", "dog")).learn_one(X, "cow")
+
+
+def test_parameters_are_checked_and_cloned() -> None:
+    assert classifier(gamma=0.25).clone().parameters == {"gamma": 0.25}
+    with pytest.raises(ParameterError):
+        classifier(gamma=7.0)
+    with pytest.raises(ValueError, match="pending_max"):
+        classifier(pending_max=0)
