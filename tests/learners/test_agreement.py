@@ -13,6 +13,7 @@ from tests.oracles.banditron import NaiveBanditron
 from tests.oracles.full_information import NaiveArow, NaivePerceptron, NaiveSecondOrderPerceptron
 from tests.oracles.logged import LabelledOracle, Oracle
 from tests.oracles.newtron import NaiveNewtron
+from tests.oracles.rdue import NaiveRdue
 from tests.oracles.soba import NaiveSoba
 
 K, D, ROUNDS = 4, 9, 300
@@ -65,6 +66,8 @@ CASES: dict[str, Case] = {
     "newtron, seldom projected": ("newtron", LOOSE, lambda: NaiveNewtron(K, D, **LOOSE)),
     "pnewtron": ("pnewtron", NEWTON, lambda: NaiveNewtron(K, D, diagonal=True, **NEWTON)),
     "pnewtron, wide": ("pnewtron", LOOSE, lambda: NaiveNewtron(K, D, diagonal=True, **LOOSE)),
+    "rdue": ("rdue", {"q": 0.2, "diameter": 5.0}, lambda: NaiveRdue(K, D, q=0.2, diameter=5.0)),
+    "rdue without exploration": ("rdue", {"q": 0.0, "diameter": 1.0}, lambda: NaiveRdue(K, D, q=0.0, diameter=1.0)),
 }
 
 

@@ -1,0 +1,43 @@
+"""Randomized decoding with uniform exploration in plain numpy, with all distributions written out."""
+
+import numpy as np
+
+from stream.wire.events import FloatArray
+from tests.oracles.logged import Logged, sample
+
+
+class NaiveRdue:
+    """Shibukawa et al. 2025, algorithms 1 and 2, the estimator of section 3.3, and the rate of appendix H.1."""
+
+    def __init__(self, K: int, d: int, q: float, diameter: float) -> None:
+        self.W, self.q, self.B = np.zeros((K, d)), q, diameter
+        self.gradients: list[FloatArray] = []
+
+    def regularized(self, theta: FloatArray) -> FloatArray:
+        """ŷ_Ω(θ) = argmax_y <θ, y> + H(y)."""
+        weights = np.exp(theta - theta.max())
+        return np.asarray(weights / weights.sum())
+
+    def predict(self, x: FloatArray, u: float) -> Logged:
+        theta = self.W @ x
+        K, nu = theta.size, 2.0
+        y_hat = self.regularized(theta)
+        distances = np.array([np.abs(y - y_hat).sum() for y in np.eye(K)])
+        nearest = int(np.argmax(theta))  # line 2 of algorithm 1: the same vertex, without rounding among equals
+        assert distances[nearest] <= distances.min() + 1e-12
+        p = min(1.0, 2.0 * distances[nearest] / nu)
+        decoded = (1 - p) * np.eye(K)[nearest] + p * y_hat
+        played = (1 - self.q) * decoded + self.q * np.full(K, 1 / K)
+        action = sample(played, u)
+        return Logged(action, nearest, float(played[action]), theta)
+
+    def update(self, x: FloatArray, logged: Logged, reward: int, v: float) -> None:
+        y_hat = self.regularized(logged.scores)
+        G = np.outer(y_hat - np.eye(y_hat.size)[logged.action], x)
+        self.gradients.append(reward / logged.propensity * G)
+        if reward:
+            total = sum(np.linalg.norm(gradient) ** 2 for gradient in self.gradients)
+            self.W = self.W - self.B / np.sqrt(2 * (1e-8 + total)) * self.gradients[-1]
+
+    def weights(self) -> FloatArray:
+        return self.W
