@@ -25,6 +25,7 @@ class Names:
         self.kind = kind
         self.limit = limit
         self.indices: dict[Hashable, int] = {}
+        self.names: list[Hashable] = []
         for name in known:
             self.index(name)
 
@@ -43,6 +44,7 @@ class Names:
                     f"make it for more"
                 )
             self.indices[name] = index
+            self.names.append(name)
         return index
 
     def features(self, x: Mapping[Hashable, object]) -> Features:

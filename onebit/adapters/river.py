@@ -24,6 +24,7 @@ class Pending(NamedTuple):
     """A decision that waits for its label."""
 
     number: int  # of the decision, from 0; its draws follow from it
+    features: Features
     decision: Decision
 
 
@@ -33,6 +34,9 @@ class Classifier(base.Classifier):
     `predict_one` makes a decision and stores it; `learn_one` gives the bit to the oldest stored decision of the same x,
     however late it comes. So `river.evaluate` with a `delay` measures learning from late bits. `learn_one` of an x
     without a stored decision makes one first.
+
+    A pipeline's transformers may change x in between, as StandardScaler does. Then name each event, by rows of the form
+    `(x, y, {"event_id": "order-17"})`: the label goes to the decision of that name, and its x at that time is learned.
 
     Features and classes get their indices when they first appear, up to `n_features` and `n_classes`. Text values are
     categories. Name all `classes` if they are known: a decision for a class without a name is None, which River's
@@ -70,7 +74,7 @@ class Classifier(base.Classifier):
         self._model = make_learner(learner, n_classes, n_features, parameters)
         self._labels = Names("class", n_classes, classes or ())
         self._features = Names("feature", n_features)
-        self._pending: OrderedDict[tuple[bytes, bytes], deque[Pending]] = OrderedDict()
+        self._pending: OrderedDict[Hashable, deque[Pending]] = OrderedDict()
         self._pending_size = 0
         self._decisions = 0
 
@@ -82,30 +86,30 @@ class Classifier(base.Classifier):
     def _multiclass(self) -> bool:
         return True
 
-    def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> Any:
+    def predict_one(self, x: dict[Any, Any], event_id: Hashable = None, **kwargs: Any) -> Any:
         """Decide for x and store the decision until `learn_one`; None if the class has no name yet."""
-        features = self._features.features(x)
-        pending = self._decide(features)
-        self._pending.setdefault(_key(features), deque()).append(pending)
+        pending = self._decide(self._features.features(x))
+        self._pending.setdefault(_key(pending.features, event_id), deque()).append(pending)
         self._pending_size += 1
         if self._pending_size > self.pending_max:
             self._pop(next(iter(self._pending)))
-        return dict(enumerate(self._labels.indices)).get(pending.decision.action)
+        action, names = pending.decision.action, self._labels.names
+        return names[action] if action < len(names) else None
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
         """The probability with which each named class would be played for x; stores no decision."""
-        names = self._labels.indices
+        names = self._labels.names
         played = self._model.distribution(self._features.features(x))[: len(names)]
         total = float(played.sum())
         if total == 0.0:  # only classes without a name would be played
             return dict.fromkeys(names, 1.0 / len(names)) if names else {}
         return dict(zip(names, (played / total).tolist(), strict=True))
 
-    def learn_one(self, x: dict[Any, Any], y: Any) -> None:
-        """Learn whether the decision for x was right."""
-        features = self._features.features(x)
-        key, label = _key(features), self._labels.index(y)
-        number, decision = self._pop(key) if key in self._pending else self._decide(features)
+    def learn_one(self, x: dict[Any, Any], y: Any, event_id: Hashable = None) -> None:
+        """Learn whether the decision for x, or for the event of this name, was right."""
+        features, label = self._features.features(x), self._labels.index(y)
+        key = _key(features, event_id)
+        number, features, decision = self._pop(key) if key in self._pending else self._decide(features)
         v = uniform(self.seed, Purpose.UPDATE, str(number)) if self._model.randomised_update else 0.0
         told = label if self._model.needs_label else None
         self._model.update(features, decision, int(decision.action == label), v, told)
@@ -115,10 +119,10 @@ class Classifier(base.Classifier):
         decision = self._model.predict(features, uniform(self.seed, Purpose.ACTION, str(number)))
         self._model.observe(features, decision)
         self._decisions += 1
-        return Pending(number, decision)
+        return Pending(number, features, decision)
 
-    def _pop(self, key: tuple[bytes, bytes]) -> Pending:
-        """Take the oldest decision of this x."""
+    def _pop(self, key: Hashable) -> Pending:
+        """Take the oldest decision of this key."""
         waiting = self._pending[key]
         oldest = waiting.popleft()
         if not waiting:
@@ -127,5 +131,5 @@ class Classifier(base.Classifier):
         return oldest
 
 
-def _key(features: Features) -> tuple[bytes, bytes]:
-    return features.indices.tobytes(), features.values.tobytes()
+def _key(features: Features, event_id: Hashable) -> Hashable:
+    return (features.indices.tobytes(), features.values.tobytes()) if event_id is None else event_id

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from river import evaluate, metrics
+from river import evaluate, metrics, preprocessing
 from river.checks import yield_checks
 
 from onebit.adapters.river import Classifier
@@ -81,6 +81,28 @@ def test_decisions_for_equal_x_are_settled_in_their_order() -> None:
     apart.learn_one(X, "cat")
     apart.learn_one(X, "dog")  # decides first
     assert twice.predict_proba_one(X) == apart.predict_proba_one(X)
+
+
+def test_named_event_is_learned_as_it_was_decided() -> None:
+    renamed, exact = classifier(seed=5), classifier(seed=5)
+    for model in (renamed, exact):
+        model.learn_one(X, "cat")
+    renamed.predict_one(X, event_id="a")
+    exact.predict_one(X)
+    renamed.learn_one({"weight": -3.0}, "dog", event_id="a")
+    exact.learn_one(X, "dog")
+    assert renamed.predict_proba_one(X) == exact.predict_proba_one(X)
+
+
+def test_pipeline_whose_scaler_learns_settles_every_named_decision() -> None:
+    x, labels = rows(200)
+    stream: list[Any] = [(*row, {"event_id": number}) for number, row in enumerate(named(x, labels))]
+    model = Classifier(N_CLASSES, N_FEATURES, "late-ucb", classes=(0, 1, 2), pending_max=30)
+    pipeline = preprocessing.StandardScaler() | model
+    accuracy = metrics.Accuracy()  # type: ignore[no-untyped-call]
+    evaluate.progressive_val_score(stream, pipeline, accuracy, delay=20)
+    assert accuracy.get() > 0.5  # type: ignore[no-untyped-call]
+    assert len(pickle.dumps(model)) < len(pickle.dumps(Classifier(N_CLASSES, N_FEATURES, "late-ucb"))) + 2_000
 
 
 def test_oldest_decision_is_evicted_at_the_limit() -> None:
