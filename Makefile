@@ -20,7 +20,7 @@ RUN := --learner perceptron --learner banditron --learner soba-diag --learner co
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-faults mutants lint site format kafka test-compose test-cluster clean
+.PHONY: help run check test test-faults mutants lint site format kafka test-compose test-cluster clean
 
 help: ## Show this
 	@echo "make TARGET [ARGS='flags for the command'] [PYTHON=python3.12, for the first time or after make clean]"
@@ -29,8 +29,14 @@ help: ## Show this
 run: $(VENV)/.run ## Replay optdigits to six learners, embedded, in virtual time; ARGS='--seed 1' is added to the flags
 	$(PY) -m stream.cli run $(RUN) $(ARGS)
 
+check: $(VENV)/.dev ## Before every commit: ruff, mypy and the tests without Kafka, browser, processes and long simulations
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest -n auto -m 'not slow and not faults' $(ARGS)
+
 test: $(VENV)/.dev ## All tests, those against a real Kafka included; ARGS='-k join' is added to the flags, CLIENTS=kafka-python takes one client alone
-	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n auto $(ARGS)
+	ONEBIT_TEST_CLIENTS=$(CLIENTS) $(PY) -m pytest -n auto --durations=10 $(ARGS)
 
 test-faults: $(VENV)/.dev ## Long runs on a real Kafka: learners, producers and brokers killed and frozen; CLIENT=kafka-python takes the other client
 	ONEBIT_TEST_CLIENTS=$(CLIENT) $(PY) -m pytest tests/faults tests/cluster -m faults --durations=0 $(ARGS)

@@ -17,11 +17,15 @@ from stream.kafka.embedded import EmbeddedBroker
 from stream.kafka.port import Broker
 from stream.testing.on_kafka import Kafka
 from tests.processes import CLIENTS
+from tests.progress import Progress
 from tests.secured import SETTINGS, Secured
 
 pytest_plugins = ["onebit.pytest_plugin"]  # where Onebit was installed before it had one, too
 
 _numbers = itertools.count()
+
+KAFKA_FOLDERS = ("tests/real_kafka/", "tests/cluster/", "tests/faults/", "examples/")
+KAFKA_FIXTURES = {"kafka", "secured", "client", "onebit_kafka"}
 
 
 class KafkaByClient(LoadScopeScheduling):  # type: ignore[misc]
@@ -42,25 +46,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return KafkaByClient(config, log)
 
 
-class FailuresAtOnce:
-    """Says at once which test has failed, and why: side by side they are dots, and pytest tells it at the end alone."""
-
-    def __init__(self, reporter: pytest.TerminalReporter) -> None:
-        self._reporter = reporter
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """See pytest."""
-        if report.failed:
-            why = "\n".join(line for line in report.longreprtext.splitlines() if line.startswith("E "))
-            self._reporter.write(f"\nfailed: {report.nodeid} ({report.when})\n{why}\n")
-
-
-@pytest.hookimpl(trylast=True)  # when there is one who reports
+@pytest.hookimpl(trylast=True)  # after the terminal reporter's
 def pytest_configure(config: pytest.Config) -> None:
     """See pytest."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is not None and config.getoption("dist", "no") != "no":
-        config.pluginmanager.register(FailuresAtOnce(reporter))
+        config.pluginmanager.register(Progress(reporter))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a real Kafka as slow: by their folders and their fixtures."""
+    for item in items:
+        fixtures, parameters = getattr(item, "fixturenames", ()), getattr(item, "callspec", None)
+        by_adapter = parameters is not None and parameters.params.get("broker") in ADAPTERS
+        if by_adapter or item.nodeid.startswith(KAFKA_FOLDERS) or not KAFKA_FIXTURES.isdisjoint(fixtures):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

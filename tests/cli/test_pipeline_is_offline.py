@@ -25,6 +25,8 @@ from stream.wire.codec import decode_prediction
 from stream.wire.records import TopicPartition
 from tests.learners.test_battery import CASES, Case, examples
 
+pytestmark = pytest.mark.slow
+
 EVENTS = 120
 WINDOW = 12
 

@@ -7,6 +7,8 @@ import pytest
 
 from stream.cli.app import COMMANDS, LoadedCommands
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = {"kafka", "confluent_kafka"}
 HEAVY = {"numba", "scipy", "pyarrow", "matplotlib"} | CLIENTS
 """Each takes tens of megabytes, or a tenth of a second."""

