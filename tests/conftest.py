@@ -54,13 +54,34 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Progress(reporter))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real Kafka as slow: by their folders and their fixtures."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one client of each test, and mark the tests that need a real Kafka as slow.
+
+    The client is chosen by a hash of the test's name, unless the test has the mark `each_client`. The contract tests show
+    that programs cannot tell the clients apart. A test needs a Kafka if its folder or its fixtures do.
+    """
+    others = {item for item in items if not _is_its_client(item)}
+    config.hook.pytest_deselected(items=list(others))
+    items[:] = [item for item in items if item not in others]
     for item in items:
-        fixtures, parameters = getattr(item, "fixturenames", ()), getattr(item, "callspec", None)
-        by_adapter = parameters is not None and parameters.params.get("broker") in ADAPTERS
-        if by_adapter or item.nodeid.startswith(KAFKA_FOLDERS) or not KAFKA_FIXTURES.isdisjoint(fixtures):
+        if (
+            _parameters(item).get("broker") in ADAPTERS
+            or item.nodeid.startswith(KAFKA_FOLDERS)
+            or not KAFKA_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+        ):
             item.add_marker("slow")
+
+
+def _is_its_client(item: pytest.Item) -> bool:
+    client = _parameters(item).get("client")
+    if client is None or item.get_closest_marker("each_client") is not None:
+        return True
+    name = item.nodeid.replace(client, "")
+    return CLIENTS[crc32(name.encode()) % len(CLIENTS)] == client
+
+
+def _parameters(item: pytest.Item) -> dict[str, str]:
+    return getattr(getattr(item, "callspec", None), "params", {})
 
 
 @pytest.fixture(scope="session")
@@ -89,24 +110,6 @@ def prefix() -> str:
 def client(request: pytest.FixtureRequest) -> str:
     """One of the clients; every one of them in a test with the mark `each_client`."""
     return str(request.param)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one client of each test, chosen by a hash of its name, unless it has the mark `each_client`.
-
-    The contract tests show that the clients are the same to the programs.
-    """
-    left_out = [item for item in items if not _is_its_client(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
-
-
-def _is_its_client(item: pytest.Item) -> bool:
-    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    if "client" not in params or item.get_closest_marker("each_client") is not None:
-        return True
-    name = item.nodeid.replace(params["client"], "")
-    return CLIENTS[crc32(name.encode()) % len(CLIENTS)] == params["client"]
 
 
 @pytest.fixture(params=["embedded", *ADAPTERS])
