@@ -1,0 +1,181 @@
+"""Our default learner in coba's evaluator, beside coba's own learners and Vowpal Wabbit's.
+
+    pip install coba==8.1.0 vowpalwabbit==9.11.9
+    python benchmarks/judged_by_coba.py DATA_FOLDER [--sets vowel r8] [--orders 3] [--rows-max 2000]
+    python benchmarks/judged_by_coba.py --table
+
+Ours is the learner that `auto` chooses, with its defaults. Each of the others gets the setting of its grid that errs
+least in the first order; Vowpal Wabbit's first with its default learning rate, and then with other rates for the best.
+The winner goes through the other orders too. coba calls `predict` and `learn` in turn, so each bit comes at once.
+
+On dense rows Vowpal Wabbit and coba's LinUCB may regress on products of two features, too; LinUCB and LinTS accept
+dense rows only. Every row of results/judged_by_coba.json is written as soon as it is measured, and a row that is in the
+file is not measured again.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from against_vw import Results, Row
+from coba import learners as coba
+from coba.evaluators import SequentialCB
+from coba.primitives import BinaryReward, Categorical
+from late_bits import FILES, RESULTS, Loaded, choice_of, load, stream_of, summary_of
+
+from onebit.adapters.coba import Learner
+from stream.offline import Examples
+
+Make = Callable[..., Any]
+"""Makes a learner that has seen nothing; takes settings by name."""
+
+DENSE_SHARE = 8
+"""Rows with more non-zeros than one in eight entries are dense."""
+
+FEATURES = ((1, "a", "ax"), (1, "a", "ax", "axx"))
+"""What a class's reward is regressed on: x, or x and all products of two of its entries."""
+
+LEARNING_RATES = (0.1, 2.0, 8.0, 32.0)
+"""Beside Vowpal Wabbit's default of 0.5."""
+
+SCALES = (10, 100, 1_000)
+
+COSTS: dict[str, Any] = {"cb_min_cost": -1, "cb_max_cost": 0}
+"""coba takes the reward for a negative cost; bounds on costs that stay at 0 and 1 make regcb play at random."""
+
+VOWPAL: dict[str, list[Make]] = {
+    "VW squarecb": [
+        *(partial(coba.VowpalSquarecbLearner, gamma_scale=scale) for scale in SCALES),
+        *(partial(coba.VowpalSquarecbLearner, mode="elimination", gamma_scale=scale, **COSTS) for scale in SCALES),
+    ],
+    "VW rnd": [
+        partial(coba.VowpalRndLearner, rnd=rnd, epsilon=share, rnd_alpha=alpha)
+        for rnd, share, alpha in product((3, 10), (0.0, 0.025), (None, 0.5))
+    ],
+    "VW bag": [partial(coba.VowpalBagLearner, bag=bag) for bag in (2, 5, 10)],
+    "VW cover": [partial(coba.VowpalCoverLearner, cover=cover) for cover in (1, 3, 8)],
+    "VW regcb": [partial(coba.VowpalRegcbLearner, mode=mode, **COSTS) for mode in ("elimination", "optimistic")],
+    "VW epsilon-greedy": [partial(coba.VowpalEpsilonLearner, epsilon=share) for share in (0.02, 0.05, 0.15)],
+}
+
+LINUCB = "coba LinUCB"
+
+DENSE_ONLY: dict[str, list[Make]] = {
+    LINUCB: [partial(coba.LinUCBLearner, alpha=alpha) for alpha in (0.1, 0.3, 1.0)],
+    "coba LinTS": [partial(coba.LinTSLearner, v=v) for v in (0.1, 0.3, 1.0)],
+}
+
+WITHOUT_X: dict[str, list[Make]] = {
+    "coba epsilon-greedy, without x": [partial(coba.BanditEpsilonLearner, epsilon=share) for share in (0.02, 0.1)],
+    "coba UCB, without x": [coba.BanditUCBLearner],
+}
+
+
+class Rows:
+    """Rows as an environment of coba: a class is an action, and its reward is whether it is right."""
+
+    def __init__(self, examples: Examples, data: Loaded, *, dense: bool) -> None:
+        self._examples, self._n_features, self.dense = examples, data.n_features, dense
+        levels = [str(label) for label in range(data.n_classes)]
+        self._actions = [Categorical(level, levels) for level in levels]
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """See coba's Environment."""
+        for t, label in enumerate(self._examples.labels.tolist()):
+            indices, values = self._examples.features(t)
+            if self.dense:
+                x = np.zeros(self._n_features)
+                x[indices] = values
+                context: Any = x.tolist()
+            else:
+                context = dict(zip((f"f{i}" for i in indices.tolist()), values.tolist(), strict=True))
+            yield {"context": context, "actions": self._actions, "rewards": BinaryReward(self._actions[label])}
+
+
+def error_percent(make: Make, rows: Rows) -> float:
+    """The share of actions without reward."""
+    steps = SequentialCB(record=["reward"], seed=1).evaluate(rows, make())
+    return 100.0 * (1.0 - float(np.mean([step["reward"] for step in steps])))
+
+
+def best(makes: Iterable[Make], rows: Rows) -> tuple[float, Make]:
+    """The least error, and what made it."""
+    return min(((error_percent(make, rows), make) for make in makes), key=lambda found: found[0])
+
+
+def tuned(learner: str, makes: list[Make], rows: Rows) -> tuple[float, Make]:
+    """The best of a learner's grid on rows."""
+    if learner in VOWPAL or learner == LINUCB:
+        regressions = FEATURES if rows.dense else FEATURES[:1]
+        makes = [partial(make, features=features) for make, features in product(makes, regressions)]
+    found = best(makes, rows)
+    if learner not in VOWPAL:
+        return found
+    rates = best((partial(found[1], learning_rate=rate) for rate in LEARNING_RATES), rows)
+    return min(found, rates, key=lambda each: each[0])
+
+
+def text(make: Make) -> str:
+    """A setting, for people."""
+    given: dict[str, Any] = getattr(make, "keywords", {})
+    return " ".join(f"{name}={value}" for name, value in given.items())
+
+
+def compare(name: str, data: Loaded, arguments: argparse.Namespace, results: Results) -> None:
+    """Every learner on a set."""
+    choice = choice_of(data)
+    dense = data.examples.indices.size / data.examples.labels.size * DENSE_SHARE > data.n_features
+    settings: dict[str, Any] = {"n_features": data.n_features, **choice.parameters}
+    grids: dict[str, list[Make]] = {
+        "ours": [partial(Learner, choice.learner, **settings)],
+        **VOWPAL,
+        **(DENSE_ONLY if dense else {}),
+        **WITHOUT_X,
+    }
+    seeds = list(range(1, arguments.orders + 1))
+    streams = [stream_of(data, 0, seed, rows_max=arguments.rows_max) for seed in seeds]
+    orders = [Rows(stream.examples, data, dense=dense) for stream in streams]
+    for learner, makes in grids.items():
+        run = {"set": name, "rows": streams[0].examples.labels.size, "seeds": seeds, "learner": learner}
+        if results.has(run):
+            continue
+        first, make = tuned(learner, makes, orders[0])
+        errors = [first, *(error_percent(make, rows) for rows in orders[1:])]
+        setting = f"{choice.learner} {text(make)}" if learner == "ours" else text(make)
+        results.add({**run, "setting": setting, **summary_of(errors)})
+
+
+def table(rows: list[Row]) -> str:
+    """The results in Markdown, a column for each set."""
+    sets = list(dict.fromkeys(row["set"] for row in rows))
+    lines = ["| learner | " + " | ".join(sets) + " |", "|---|" + "---:|" * len(sets)]
+    for learner in dict.fromkeys(row["learner"] for row in rows):
+        found = {row["set"]: f"{row['error %']:.1f} ± {row['s.e.']:.1f}" for row in rows if row["learner"] == learner}
+        lines.append(f"| {learner} | " + " | ".join(found.get(name, "–") for name in sets) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--sets", nargs="+", default=["vowel", "r8"], choices=FILES)
+    parser.add_argument("--orders", type=int, default=3)
+    parser.add_argument("--rows-max", type=int, default=2_000)
+    parser.add_argument("--table", action="store_true", help="print the results as a table")
+    arguments = parser.parse_args()
+    results = Results(RESULTS / "judged_by_coba.json")
+    if arguments.table:
+        print(table(results.rows))
+    elif arguments.folder is None:
+        parser.error("DATA_FOLDER is required")
+    else:
+        for name in arguments.sets:
+            compare(name, load(name, arguments.folder), arguments, results)
+
+
+if __name__ == "__main__":
+    main()
