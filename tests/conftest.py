@@ -57,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one client of each test, and mark the tests that need a real Kafka as slow.
 
-    The client is chosen by a hash of the test's name, unless the test has the mark `each_client`. The contract tests show
-    that programs cannot tell the clients apart. A test needs a Kafka if its folder or its fixtures do.
+    The client is chosen by a hash of the test's name, unless the test has the mark `each_client`. The contract tests
+    show that programs cannot tell the clients apart. A test needs a Kafka if its folder or its fixtures do.
     """
     others = {item for item in items if not _is_its_client(item)}
     config.hook.pytest_deselected(items=list(others))
