@@ -1,6 +1,7 @@
-"""The two inputs of a task, read again in the portions that its journal names."""
+"""The two inputs of a task, read again in the portions of its journal."""
 
 from collections import deque
+from collections.abc import Generator
 
 from stream.journal.format import JournalStep, UnrecoverableError
 from stream.kafka.port import Broker
@@ -15,8 +16,10 @@ class Inputs:
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
         contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
-        self._contexts = _Input(broker, contexts, first.contexts[0], last.contexts[1])
-        self._feedback = _Input(broker, feedback, first.feedback[0], last.feedback[1])
+        check_kept(broker, contexts, first.contexts[0], last.contexts[1])
+        check_kept(broker, feedback, first.feedback[0], last.feedback[1])
+        self._contexts = Portions(read_partition(broker, contexts, start=first.contexts[0]))
+        self._feedback = Portions(read_partition(broker, feedback, start=first.feedback[0]))
 
     def of(self, step: JournalStep) -> list[Record]:
         """The records of the next step, in the order in which it applied them."""
@@ -31,10 +34,10 @@ class Inputs:
 
 
 def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-    """Refuse to go on when records of an input that are still needed were deleted.
+    """Check that an input has the records that are still needed.
 
     Raises:
-        JournalError: the input is not kept from the offset on, or ends before the other one.
+        UnrecoverableError: it is not kept from `offset` on, or ends before `end`.
     """
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
@@ -50,19 +53,24 @@ def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> Non
         )
 
 
-class _Input:
-    def __init__(self, broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-        check_kept(broker, tp, offset, end)
-        self._records = read_partition(broker, tp, start=offset)
-        self._next = next(self._records, None)
+class Portions:
+    """The records of a partition, a portion at a time."""
 
-    def up_to(self, end: int) -> deque[Record]:
+    def __init__(self, records: Generator[Record, None, None]) -> None:
+        self._records = records
+        self._next: Record | None = None
+
+    def up_to(self, end: float) -> deque[Record]:
         """The records before an offset that were not returned yet."""
         found: deque[Record] = deque()
-        while self._next is not None and self._next.offset < end:
-            found.append(self._next)
-            self._next = next(self._records, None)
+        while (record := self._next or next(self._records, None)) is not None:
+            self._next = record
+            if record.offset >= end:
+                break
+            self._next = None
+            found.append(record)
         return found
 
     def close(self) -> None:
+        """Release the connection."""
         self._records.close()

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
 from stream.learners.loops import loop_of
-from stream.wire.events import Decision, Features
 from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
@@ -25,12 +24,13 @@ from stream.wire.updates import (
     Update,
     UpdatesError,
     decode_update,
+    entry_at,
     joined,
 )
 
 
 class Place(NamedTuple):
-    """How far the log of one task is known."""
+    """The end of the known log of one task."""
 
     step: int = 0  # the last one that wrote to it; 0: none has
     parts: int = 0  # of that step, so far
@@ -38,35 +38,35 @@ class Place(NamedTuple):
 
 
 class Replica:
-    """A shared model, and how far its log is known."""
+    """A shared model, and its position in the log."""
 
     def __init__(self, learner: KernelLearner) -> None:
-        """Begin with a learner that has seen nothing of the log."""
+        """Begin before the first entry of the log."""
         self.learner = learner
-        self.version = 0  # entries taken in
+        self.version = 0  # entries applied
         self.updates = 0  # of these: bits and corrections that changed the model
         self.offset = 0  # of the first record that is not read
         self.places: dict[int, Place] = {}  # by partition
-        self.foreign = Foreign()  # records of other programs, which are passed over
-        self.is_overlaid = False  # a task decides on it, see `stream.shared.view`: the model is not the log's alone
+        self.foreign = Foreign()  # records of other programs, which are skipped
+        self.is_overlaid = False  # a task's own decisions are on top of it, see `stream.shared.view`
 
     def place_of(self, partition: int) -> Place:
-        """How far the log of a task is known."""
+        """The end of the known log of a task."""
         return self.places.get(partition, Place())
 
     def read(self, records: Sequence[Record]) -> int:
-        """Take in the records that follow, and return how many entries they held.
+        """Apply the next records, and return the number of their entries.
 
-        A record that was read before, in the place of a step or of its part, is passed over, as a mirror may write one
-        twice. So are those of other programs. After an error the replica is to be made anew.
+        Records of steps and parts that were read before are skipped, because a mirror may write one twice. So are
+        records of other programs. After an error the replica is unusable.
 
         Args:
-            records: of the log, in their order, from `offset` on; offsets may be missing, where there is no record.
+            records: of the log, in their order, from `offset` on; offsets without a record may be missing.
 
         Raises:
             UpdatesError: records are missing, or one cannot be read or does not fit the model.
         """
-        assert not self.is_overlaid, "a task decides on this model: its decisions must be taken off first"
+        assert not self.is_overlaid, "a task's decisions are on top of this model: they must be taken off first"
         taken: list[tuple[Record, Entries]] = []
         for record in records:
             if record.offset < self.offset:
@@ -90,7 +90,7 @@ class Replica:
         return entries.kinds.size
 
     def _follows(self, record: Record, update: Update) -> bool:
-        """Whether a record is the next one of its task; its place is then taken note of."""
+        """Whether a record is the next one of its task; then advance the task's place."""
         place = self.place_of(update.partition)
         is_next_part = (update.step, update.part) == (place.step, place.parts)
         is_next_step = update.step > place.step == update.follows and update.part == 0
@@ -119,7 +119,7 @@ class Replica:
 
 
 def check(learner: KernelLearner, entries: Entries) -> None:
-    """See that entries fit a model.
+    """Check that entries fit a model.
 
     Raises:
         ValueError: they do not.
@@ -150,9 +150,9 @@ def check(learner: KernelLearner, entries: Entries) -> None:
 
 
 def take_in(learner: KernelLearner, entries: Entries) -> int:
-    """Let a model take in entries that fit it; how many bits and corrections have changed it.
+    """Apply entries to a model that they fit; returns the number of bits and corrections that changed it.
 
-    Corrections leave the compiled loop: some 10 µs each.
+    Corrections leave the compiled loop: about 10 µs each.
     """
     loop = loop_of(learner, _loop, {"np": np, "DECIDED": DECIDED, "CORRECTED": CORRECTED, "NO_LABEL": NO_LABEL})
     ends = np.cumsum(entries.sizes, dtype=np.int64)
@@ -162,19 +162,9 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
         updates += changed
         if done == entries.kinds.size:
             return updates
-        updates += _correct(learner, entries, done, int(ends[done]))
+        _, x, decision, reward, assumed, v, _ = entry_at(entries, done, int(ends[done]), learner.n_classes)
+        updates += learner.retract(x, decision, assumed, reward, v)
         done += 1
-
-
-def _correct(learner: KernelLearner, entries: Entries, place: int, end: int) -> bool:
-    part = slice(end - int(entries.sizes[place]), end)
-    row, K = entries.scores[place].copy(), learner.n_classes  # a learner knows by its base what belongs together
-    decision = Decision(
-        int(entries.actions[place]), int(entries.greedy[place]), float(entries.propensities[place]), row[:K], row[K:]
-    )
-    x = Features(entries.indices[part], entries.values[part])
-    assumed, reward = int(entries.assumed[place]), int(entries.rewards[place])
-    return learner.retract(x, decision, assumed, reward, float(entries.v[place]))
 
 
 def _loop(

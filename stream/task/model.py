@@ -7,7 +7,6 @@ from typing import Protocol
 import numpy as np
 
 from stream.learners import Learner
-from stream.wire.codec import MalformedError
 from stream.wire.events import DRIFT_OF_ALL, Decision, Drift, Features, FloatArray
 from stream.wire.updates import Entry
 
@@ -23,9 +22,6 @@ class Model(Protocol):
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
         """The context of all calls below; yields the step's entries for the log of a shared model."""
-
-    def refusal(self, x: Features) -> MalformedError | None:
-        """The reason why the model cannot decide on a context; None if it can."""
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
         """Make a decision by the uniform draw u; nothing changes."""
@@ -51,10 +47,6 @@ class OwnModel:
     def step(self) -> Iterator[Sequence[Entry]]:
         """See Model."""
         yield ()
-
-    def refusal(self, x: Features) -> MalformedError | None:
-        """See Model."""
-        return None
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
         """See Model."""

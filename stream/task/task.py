@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from stream.learners import Learner
 from stream.randomness.draws import Draws, Purpose
-from stream.shared.view import Recall, View
+from stream.shared.view import Recall, View, check_room
 from stream.task.join import DroppedOrphan, Event, Join, Late, Mismatched, Pending, Settled
 from stream.task.model import Model, OwnModel
 from stream.task.placement import count_misplaced
@@ -27,7 +27,7 @@ from stream.wire.updates import Entry
 
 
 class DeadLetter(NamedTuple):
-    """A record that leads no further, and why."""
+    """A record that could not be used, with the reason."""
 
     record: Record
     kind: str
@@ -191,8 +191,8 @@ class Task:
     def _apply_context(self, record: Record, effects: Effects) -> str:
         """Apply a context, and return its id."""
         context = decode_context(record, self.settings.n_features, self._log, self._encoder)
-        if (refusal := self.model.refusal(context.x)) is not None:
-            raise refusal
+        if self.settings.model == "shared":
+            check_room(self.learner, context.x)
         events = self.join.receive_context(context.id, partial(self._answer, context, record, effects))
         if events:
             self._act_on(events, effects)
@@ -219,16 +219,16 @@ class Task:
         return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
-        """What becomes of a decision where a log has one."""
+        """Play a decision where a log has one."""
         assert context.logged is not None
         if self.settings.play == "logged":
             return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
         return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
 
     def _taught(self, decision: Decision) -> Decision:
-        """A decision as the learner gets it: one that weighs by propensities gets none below the least.
+        """A decision as the learner gets it: its propensity is raised to the minimum if the learner weighs by it.
 
-        The others ask for none; where a log does not say, they get 1.
+        Other learners do not use it, and get 1 where the log has none.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:

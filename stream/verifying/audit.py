@@ -11,7 +11,7 @@ and feedback to an `Oracle`, and compares:
 Topics are read once and side by side, so that memory does not grow with them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from math import inf, isnan
 from operator import itemgetter
@@ -19,16 +19,17 @@ from typing import Any, NamedTuple
 
 from stream.journal.commit import predictions_digest
 from stream.journal.format import JournalError, JournalStep
+from stream.journal.inputs import Portions
 from stream.journal.reading import last_step, read_journal
 from stream.journal.resolve import SettingsDifferError, resolve
 from stream.journal.stored_settings import stored_settings
 from stream.kafka.partitioner import partition_for
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
-from stream.learners import KernelLearner, registered
+from stream.learners import registered
 from stream.randomness.draws import Purpose, uniform
 from stream.reporting.latency import quantiles
-from stream.shared.view import room_error
+from stream.shared.view import check_room
 from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled, differing
@@ -117,25 +118,6 @@ def audit_partition(
     return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone) if gone else finding
 
 
-class _Input:
-    """Records of an input, a portion at a time."""
-
-    def __init__(self, records: Iterator[Record]) -> None:
-        self._records = records
-        self._next: Record | None = None
-
-    def take(self, end: float) -> list[Record]:
-        """The next records, up to an offset."""
-        taken: list[Record] = []
-        while (record := self._next or next(self._records, None)) is not None:
-            self._next = record
-            if record.offset >= end:
-                break
-            self._next = None
-            taken.append(record)
-        return taken
-
-
 class _Output:
     """Records of an output, by the steps that they name."""
 
@@ -176,8 +158,8 @@ class _Audit:
         self._foreign: list[str] = []
         self._foreign_count = 0
         self._latencies = Sketch()
-        self._contexts = _Input(self._records(topics.contexts))
-        self._feedback = _Input(self._records(topics.feedback))
+        self._contexts = Portions(self._records(topics.contexts))
+        self._feedback = Portions(self._records(topics.feedback))
         self._outputs = {
             topic: _Output(self._published(topic))
             for topic in (topics.predictions, topics.examples, topics.dead_letter)
@@ -219,7 +201,7 @@ class _Audit:
                 self._apply(self._oracle, step, place)
         for topic, output in self._outputs.items():
             self._check_rest(topic, output.rest())
-        feedback = self._feedback.take(inf)
+        feedback = self._feedback.up_to(inf)
         self._check_journal_is_whole()
         self._check_ticks({tick_step(record) or 0 for record in feedback})
         return Finding(
@@ -227,7 +209,7 @@ class _Audit:
             self._last.ledger,
             Ledger() if self._oracle is None else self._oracle.ledger(),
             tuple(self._faults),
-            len(self._contexts.take(inf)),
+            len(self._contexts.up_to(inf)),
             sum(not is_tick(record) for record in feedback),
             foreign=tuple(self._foreign),
             foreign_count=self._foreign_count,
@@ -287,7 +269,7 @@ class _Audit:
             (1, self._feedback, step.feedback),
         ):
             order_ms = 0
-            for record in source.take(end):
+            for record in source.up_to(end):
                 if record.offset >= first:
                     order_ms = max(order_ms, record.append_ms)
                     placed.append((order_ms, of_input, record.offset, record))
@@ -300,9 +282,9 @@ class _Audit:
         context: Context | None
         try:
             context = codec.decode_context(record, settings.n_features, self._log, self._encoder)
+            if self._shared is not None:
+                check_room(self._shared, context.x)
         except MalformedError:
-            context = None
-        if context and isinstance(self._shared, KernelLearner) and room_error(self._shared, context.x):
             context = None
         self._count_misplaced(oracle, record, context and context.id)
         if context is None:
@@ -441,7 +423,7 @@ class _Audit:
                 else:
                     self._fault(f"{place_of(record)} cannot be read: {error}")
 
-    def _records(self, topic: str, open_ms: int = 0) -> Iterator[Record]:
+    def _records(self, topic: str, open_ms: int = 0) -> Generator[Record, None, None]:
         self._progress(topic)
         tp = TopicPartition(topic, self._partition)
         for number, record in enumerate(read_partition(self._broker, tp, open_ms=open_ms), start=1):

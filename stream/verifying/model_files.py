@@ -1,4 +1,8 @@
-"""Models as files, and how two of them compare."""
+"""Models as files, and their comparison.
+
+A file is a numpy archive without pickles: the arrays of the learner's state as `state.NAME`, and `meta`, a JSON text
+with the learner, its parameters, the model's position in its topics, and the digest of the state.
+"""
 
 import os
 from collections.abc import Mapping
@@ -20,31 +24,31 @@ STATE_PREFIX = "state."
 
 
 class ModelError(OnebitError, ValueError):
-    """A model that cannot be exported, read or imported; the message says why."""
+    """A model that cannot be exported, read or imported; the message has the reason."""
 
 
 class Model(NamedTuple):
-    """A learner's state, and what it is."""
+    """A learner's state and its description."""
 
     meta: dict[str, Any]
     state: State
 
     @property
     def moment(self) -> str:
-        """Where in its topics it stood, for people."""
+        """Its position in its topics, for people."""
         position = self.meta["position"]
         if "version" in position:
             return f"at version {position['version']:,} of the model of all partitions"
         return f"after step {position['journal']:,} of partition {position['partition']}"
 
 
-def _identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a task's settings, those that its learner's state depends on."""
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a learner's state depends on."""
     return {name: settings[name] for name in ("learner", "n_classes", "n_features", "parameters")}
 
 
 def write_model(path: Path, model: Model) -> None:
-    """Write a model's file: whoever is killed meanwhile, or finds the disk full, leaves the file of before.
+    """Write a model's file; after a crash or an error the earlier file is still there.
 
     Raises:
         ModelError: it cannot be written.
@@ -69,7 +73,7 @@ def read_model(path: Path) -> Model:
     """Read a model's file.
 
     Raises:
-        ModelError: it is none, of another format, or not as it was written.
+        ModelError: it is no model, has another format, or was changed.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -82,7 +86,7 @@ def read_model(path: Path) -> Model:
         scalars = meta.pop("scalars")
         state: State = {name: array.item() if name in scalars else array for name, array in arrays.items()}
         written_format, digest = meta["format"], meta["digest"]
-        _identity(meta)
+        identity(meta)
     except (OSError, BadZipFile, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise ModelError(f"{path}: expected a file of `onebit model export`; cannot be read: {error!r}") from error
     if written_format != FILE_FORMAT:
@@ -93,21 +97,21 @@ def read_model(path: Path) -> Model:
 
 
 class Difference(NamedTuple):
-    """How one part of two models' states compares."""
+    """The difference of one part of two models' states."""
 
     name: str
     shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]  # None: the model does not have it
-    differing: int  # entries that are not the same to the bit; all, when the shapes differ
-    greatest: float  # difference of two entries; nan when they cannot be subtracted
+    differing: int  # entries that are not equal to the bit; all if the shapes differ
+    greatest: float  # difference of two entries; nan if they cannot be subtracted
 
     @property
     def same(self) -> bool:
-        """Whether the two are the same to the bit."""
+        """Whether the two are equal to the bit."""
         return self.differing == 0
 
 
 def compare_models(first: Model, second: Model) -> list[Difference]:
-    """How two models' states compare, array by array."""
+    """The differences of two models' states, array by array."""
     names = sorted(first.state.keys() | second.state.keys())
     return [_difference(name, first.state.get(name), second.state.get(name)) for name in names]
 

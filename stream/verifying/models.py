@@ -1,8 +1,4 @@
-"""Models of any moment: out of the topics into a file, side by side, and into a new pipeline.
-
-A file is a numpy archive without pickles: the arrays of the learner's state as `state.NAME`, and `meta`, a JSON text
-that says which learner with which parameters it is, where in its topics it stood, and the state's digest.
-"""
+"""Export of the model of any past moment from the topics, and import of a model into a new pipeline."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,12 +7,12 @@ from typing import Any
 from stream.journal.digests import state_digest
 from stream.journal.format import JournalError, JournalStep, decode_step
 from stream.journal.reading import last_step, pipeline_settings, read_from_step, read_journal, settings_in_force
-from stream.journal.recover import Progress, Recovered, rebuild
+from stream.journal.recover import Progress, rebuild
 from stream.journal.stored_settings import PARAMETER, check_settings, task_settings
 from stream.kafka.browsing import met_before, offset_at
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
-from stream.learners import ParameterError, create
+from stream.learners import ParameterError, State, create
 from stream.snapshots.chunks import (
     IMPORT_SLOT,
     MODEL_KEYS,
@@ -28,7 +24,8 @@ from stream.snapshots.chunks import (
 )
 from stream.snapshots.state import ModelSnapshot, Snapshot, encode
 from stream.task.join import Overflows
-from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, _identity
+from stream.task.settings import TaskSettings
+from stream.verifying.model_files import FILE_FORMAT, Model, ModelError, identity
 from stream.verifying.replicas import replica_at
 from stream.wire import codec
 from stream.wire.ledger import Ledger
@@ -37,10 +34,10 @@ from stream.wire.topics import Topics
 
 
 class TooEarlyError(ModelError):
-    """No step of the journal had been made at the time that was asked for."""
+    """The journal's first step is later than the given time."""
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
-        """The journal, the time, and that of the first step that it holds."""
+        """The journal, the given time, and that of the journal's first step."""
         super().__init__(f"{place}: no step had been made at {at_ms} ms; the first one was made at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
@@ -61,13 +58,13 @@ def export_model(
     version: int | None = None,
     progress: Report = lambda progress: None,
 ) -> Model:
-    """The model of a task as it is, as it was after a step of its journal, or as it was at a time of the broker.
+    """The present model of a task, or the one after a step of its journal, or at a time of the broker.
 
-    Of a shared model all of that is a version: the newest, the one on which a step of the task was decided, or the one
-    that the log had reached at a time.
+    Of a shared model it is a version: the newest, the one on which a step of the task was decided, or the one of the
+    log at a time.
 
     Raises:
-        ModelError: there was no model then; TooEarlyError: not yet.
+        ModelError: there was no model; TooEarlyError: not yet.
         JournalError: records that are needed are gone.
     """
     journal = TopicPartition(topics.journal, partition)
@@ -83,40 +80,38 @@ def export_model(
         number = _step_at(broker, journal, at_ms)
     if number is not None and not 1 <= number <= last.number:
         raise ModelError(f"{place} has steps 1 to {last.number}; got {number}")
-    return _model_of(topics, partition, rebuild(broker, topics, partition, None, progress, until=number))
+    recovered = rebuild(broker, topics, partition, None, progress, until=number)
+    task, step = recovered.task, recovered.step
+    position = {
+        "partition": partition,
+        "journal": step.number,
+        "contexts": step.contexts[1],
+        "feedback": step.feedback[1],
+        "watermark_ms": task.join.stream_ms,
+    }
+    counts = {"updates": task.updates, "ledger": task.join.ledger()._asdict()}
+    return _model_of(topics, task.settings, position, counts, task.learner.state())
 
 
-def _model_of(topics: Topics, partition: int, recovered: Recovered) -> Model:
-    task = recovered.task
-    state = task.learner.state()
+def _model_of(
+    topics: Topics, settings: TaskSettings, position: dict[str, Any], counts: dict[str, Any], state: State
+) -> Model:
+    plain = asdict(settings)
     meta = {
         "format": FILE_FORMAT,
-        **_identity(asdict(task.settings)),
-        "settings": asdict(task.settings),
-        "position": {
-            "topics": topics.contexts.removesuffix("contexts"),
-            "partition": partition,
-            "journal": recovered.step.number,
-            "contexts": recovered.step.contexts[1],
-            "feedback": recovered.step.feedback[1],
-            "watermark_ms": task.join.stream_ms,
-        },
-        "updates": task.updates,
-        "ledger": task.join.ledger()._asdict(),
+        **identity(plain),
+        "settings": plain,
+        "position": {"topics": topics.contexts.removesuffix("contexts"), **position},
+        **counts,
         "digest": state_digest([state]),
     }
     return Model(meta, state)
 
 
 def _shared_model(
-    broker: Broker,
-    topics: Topics,
-    partition: int,
-    number: int | None,
-    at_ms: int | None,
-    version: int | None,
+    broker: Broker, topics: Topics, partition: int, number: int | None, at_ms: int | None, version: int | None
 ) -> Model:
-    """A version of the model of all tasks."""
+    """A version of the shared model."""
     offset = None
     if at_ms is not None:
         log = TopicPartition(topics.updates, 0)
@@ -127,27 +122,15 @@ def _shared_model(
         version = _version_of(broker, TopicPartition(topics.journal, partition), number)
     settings = task_settings(settings_in_force(broker, topics, partition))
     replica = replica_at(broker, topics, settings, offset=offset, version=version)
-    state = replica.learner.state()
-    meta = {
-        "format": FILE_FORMAT,
-        **_identity(asdict(settings)),
-        "settings": asdict(settings),
-        "position": {
-            "topics": topics.contexts.removesuffix("contexts"),
-            "version": replica.version,
-            "offset": replica.offset,
-        },
-        "updates": replica.updates,
-        "digest": state_digest([state]),
-    }
-    return Model(meta, state)
+    position = {"version": replica.version, "offset": replica.offset}
+    return _model_of(topics, settings, position, {"updates": replica.updates}, replica.learner.state())
 
 
 def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
     """The version on which a step was decided.
 
     Raises:
-        ModelError: the journal does not hold it.
+        ModelError: the journal does not have it.
     """
     _, step = next(read_from_step(broker, journal, number), (None, None))
     if step is not None and step.number == number:
@@ -160,7 +143,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
 
     Raises:
         TooEarlyError: there was none.
-        BrokerUnavailableError: the broker went away meanwhile.
+        BrokerUnavailableError: the broker did not answer.
     """
     found = None
     for record in met_before(broker, journal, at_ms + 1):
@@ -172,57 +155,45 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
 
 
 def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
-    """Let the learner of a partition begin with a model: only where none has begun.
+    """Write a model as the snapshot before the first step of a partition's task.
 
-    The model becomes the snapshot that stands before the first step. The learner's journal then names it, so that
-    recovery and `onebit verify --replay` start from it too.
+    The task's journal then names it, and recovery and `onebit verify --replay` start from it too.
 
     Raises:
-        ModelError: a learner has begun there, another model was imported, the state does not fit its learner, or the
-            tasks share a model.
+        ModelError: the task has started, another model was imported, the state does not fit its learner, or the tasks
+            share a model.
     """
-    _check_fits(model)
+    settings = _model_settings(model)
     partitions = broker.describe_topics([topics.contexts])[topics.contexts].partitions
     if pipeline_settings(broker, topics, partitions).get("model") == "shared":
         raise ModelError(
-            f"the tasks of {topics.contexts} share a model: none can be given one of its own; take other topics"
+            f"the tasks of {topics.contexts} share a model: none can be given one of its own; use other topics"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
     nothing: tuple[list[str], list[Any]] = ([], [])
-    snapshot = Snapshot(
-        _model_settings(model), step, 0, (), 0, Overflows(), model.state, nothing, nothing, (*nothing, [])
-    )
+    snapshot = Snapshot(settings, step, 0, (), 0, Overflows(), model.state, nothing, nothing, (*nothing, []))
     writer = ChunkWriter(0, encode(snapshot), str(partition), IMPORT_SLOT)
     _import(broker, topics, [partition], writer, transactional_id)
 
 
 def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: Model, transactional_id: str) -> None:
-    """Let the tasks of all partitions begin with one model, which they share: only where none has begun.
-
-    It is version 0 of their model, and each of their journals names it.
+    """Write a model as version 0 of the shared model of all tasks, whose journals then name it.
 
     Raises:
-        ModelError: a learner has begun, another model was imported, or the state does not fit its learner.
+        ModelError: a task has started, another model was imported, or the state does not fit its learner.
     """
-    _check_fits(model)
     snapshot = ModelSnapshot(_model_settings(model), 0, model.meta["updates"], 0, {}, model.state)
     writer = ChunkWriter(0, encode(snapshot), MODEL_KEYS, IMPORT_SLOT)
     _import(broker, topics, range(partitions), writer, transactional_id)
 
 
 def _model_settings(model: Model) -> dict[str, Any]:
-    """Its settings as they are stored."""
-    identity = _identity(model.meta)
-    parameters = {PARAMETER + name: value for name, value in identity.pop("parameters").items()}
-    return check_settings({**identity, **parameters})
-
-
-def _check_fits(model: Model) -> None:
+    """The stored form of a model's settings, if its state fits them."""
+    of_model = identity(model.meta)
+    given = of_model.pop("parameters")
     try:
-        create(
-            model.meta["learner"], model.meta["n_classes"], model.meta["n_features"], **model.meta["parameters"]
-        ).load(model.state)
-        _model_settings(model)
+        create(of_model["learner"], of_model["n_classes"], of_model["n_features"], **given).load(model.state)
+        return check_settings({**of_model, **{PARAMETER + name: value for name, value in given.items()}})
     except (ParameterError, ValueError, TypeError) as error:
         raise ModelError(f"the model does not fit its learner: {error}") from error
 
@@ -230,7 +201,7 @@ def _check_fits(model: Model) -> None:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model for the tasks of some partitions into the snapshots of the first one."""
+    """Write a model of some partitions into the snapshots of the first one."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:
@@ -246,13 +217,13 @@ def _import(
 
 
 def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> None:
-    """Refuse an import where a learner has begun, or will begin with another model."""
+    """Check that no task has started, and that no other model was imported."""
     journals = [TopicPartition(topics.journal, partition) for partition in partitions]
     for journal, ends in broker.ends(journals).items():
         if ends.high_watermark > 0:
             raise ModelError(
-                f"{journal.topic}/{journal.partition}: a learner has begun there; a model can be imported only before "
-                "its first step: take other topics, or delete these and create them anew"
+                f"{journal.topic}/{journal.partition}: a learner has begun there; expected an empty journal: use "
+                "other topics, or delete these and create them again"
             )
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
@@ -262,8 +233,8 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
         raise ModelError(str(error)) from error
     if holding:
         raise ModelError(
-            f"{topics.snapshots}/{holding[0]} holds a model already: take other topics, or delete these and create "
-            "them anew"
+            f"{topics.snapshots}/{holding[0]} holds a model already: use other topics, or delete these and create "
+            "them again"
         )
 
 

@@ -1,8 +1,7 @@
-"""A shared model as it was at some place of its log, made from the newest snapshot before that place, and the log."""
+"""A shared model at a place of its log, rebuilt from the newest snapshot before that place, and the log."""
 
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
-from stream.learners.base import KernelLearner
 from stream.shared.replica import Replica
 from stream.snapshots.chunks import Generation, read_model_snapshots
 from stream.snapshots.state import decode_model, restore_model
@@ -15,14 +14,12 @@ BATCH_RECORDS = 1_000
 
 
 def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """One that has seen nothing of the log, but for the model that was imported for all tasks.
+    """A replica before the first entry of the log, with the model that was imported for all tasks.
 
     Raises:
-        JournalError: the imported one cannot be read, or is of another model.
+        JournalError: the imported model cannot be read, or is of another learner.
     """
-    learner = settings.make_learner()
-    assert isinstance(learner, KernelLearner)
-    replica = Replica(learner)
+    replica = Replica(settings.make_shareable_learner())
     if imported is not None:
         restore_model(decode_model(imported), replica, settings)
     return replica
@@ -31,14 +28,14 @@ def fresh_replica(settings: TaskSettings, imported: Generation | None = None) ->
 def replica_at(
     broker: Broker, topics: Topics, settings: TaskSettings, *, offset: int | None = None, version: int | None = None
 ) -> Replica:
-    """The shared model of a pipeline as far as its log can be read now, or as it was before.
+    """The shared model of a pipeline at the present end of its log, or at an earlier place.
 
     Args:
         broker: where the topics are.
         topics: the topics.
         settings: of its tasks.
-        offset: of the first record of the log that is not taken in.
-        version: how many entries are taken in; a process only ever has those of whole records.
+        offset: of the first record of the log that is not applied.
+        version: number of entries to apply; only whole records are applied.
 
     Raises:
         ModelError: no record of the log ends at this version.

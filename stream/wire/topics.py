@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stream.durations import format_duration
-from stream.wire.records import Headers as Headers
-from stream.wire.records import Record as Record
-from stream.wire.records import TopicPartition as TopicPartition
 
 DEFAULT_PREFIX = "onebit."
 

@@ -132,6 +132,20 @@ def columns_of(entries: Sequence[Entry]) -> Entries:
     return Entries(*(np.asarray(column, stored.dtype) for column, stored in zip(columns, _COLUMNS, strict=True)))
 
 
+def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
+    """The entry at a place, whose features end before `end`."""
+    part = slice(end - int(entries.sizes[place]), end)
+    row = entries.scores[place].copy()  # scores and logged numbers of one decision share an array
+    decision = Decision(
+        int(entries.actions[place]), int(entries.greedy[place]), float(entries.propensities[place]),
+        row[:n_classes], row[n_classes:],
+    )  # fmt: skip
+    return Entry(
+        int(entries.kinds[place]), Features(entries.indices[part], entries.values[part]), decision,
+        int(entries.rewards[place]), int(entries.assumed[place]), float(entries.v[place]), int(entries.labels[place]),
+    )  # fmt: skip
+
+
 def joined(parts: Sequence[Entries]) -> Entries:
     """Entries of one model, one after the other."""
     return parts[0] if len(parts) == 1 else Entries(*map(np.concatenate, zip(*parts, strict=True)))
