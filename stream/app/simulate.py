@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovery import Parked
-from stream.simulation.processes import LearnerSetup
+from stream.simulation.outside import TOPICS
+from stream.simulation.processes import GROUP, LearnerSetup
 from stream.simulation.schedule import EVENTS, Schedule, draw_schedule
 from stream.task.settings import Sharing
 
@@ -13,7 +14,7 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
     """The learner program itself, as the simulation runs it."""
     schedule = setup.schedule
     options = LearnerOptions(
-        group=setup.group,
+        group=GROUP,
         instance=setup.instance,
         records_max=schedule.records_max,
         idle_ms=schedule.idle_ms,
@@ -23,7 +24,7 @@ def make_learner(setup: LearnerSetup) -> LearnerProgram:
     )
     parked = setup.parked if isinstance(setup.parked, Parked) else None
     return LearnerProgram(
-        setup.broker, setup.topics, schedule.task, options, setup.now_ms, setup.announce, setup.crash_point,
+        setup.broker, TOPICS, schedule.task, options, setup.now_ms, setup.announce, setup.crash_point,
         parked=parked,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Seeds by the thousand: each is run and checked; what failed is cut down to what it takes to fail."""
+"""Campaigns: many seeds are run and checked, and the schedules of failing ones are shrunk."""
 
 import multiprocessing
 import signal
@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from stream.journal.commit import COMMIT_STEPS
-from stream.simulation.checks import check
+from stream.simulation.checks import OVERFLOWS, check, row_name
 from stream.simulation.faultless import equal_faultless
 from stream.simulation.processes import MakeLearner, UnexpectedError
 from stream.simulation.schedule import (
@@ -30,10 +30,10 @@ from stream.task.settings import Sharing
 
 
 class Result(NamedTuple):
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
-    wrong: tuple[str, ...]  # empty: all held
+    wrong: tuple[str, ...]  # empty if all checks passed
     coverage: Counter[str]
     timeless: bool
 
@@ -46,43 +46,28 @@ def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS, model: 
 
 
 def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], Counter[str]]:
-    """Run a schedule and check it; what is wrong, and what occurred."""
+    """Run a schedule and check it; returns findings and coverage."""
     world = World(schedule, make_learner)
+    coverage = world.trace.fired
+    coverage[schedule.taught] += 1
+    coverage[CLOCK_STANDS] += schedule.clock_stands
     try:
         world.run()
-        checked = check(world)
-        wrong = checked.wrong
+        wrong = check(world)
         if schedule.timeless and schedule.task.model == "own":
             faultless = World(schedule.faultless(), make_learner)
             faultless.run()
             wrong += equal_faultless(world, faultless)
-    except UnexpectedError as error:
-        return [str(error)], world.trace.fired
-    except Exception as error:  # it is this seed's finding, and ends no campaign
-        return [f"{type(error).__name__}: {error}"], world.trace.fired
-    coverage = world.trace.fired
-    coverage[schedule.taught] += 1
-    if schedule.clock_stands:
-        coverage[CLOCK_STANDS] += 1
-    for oracle in checked.oracles:
-        for (state, happened), count in oracle.rows.items():
-            coverage[row_name(state, happened)] += count
-        for name in OVERFLOWS:
-            coverage[name] += oracle.counts[name]
+    except Exception as error:  # a finding of this seed; the campaign continues
+        wrong = [str(error) if isinstance(error, UnexpectedError) else f"{type(error).__name__}: {error}"]
     return wrong, coverage
 
 
 CLOCK_STANDS = "clock stands still"
-OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained")
-
-
-def row_name(state: State, happened: Input) -> str:
-    """A row of the join's table, for people."""
-    return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """All that must occur in a campaign that is long enough: every fault, row of the join's table, and learner."""
+    """Everything that a long campaign must cover: each fault, row of the join's table, and learner."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []
@@ -104,12 +89,12 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
 
 
 COVERED_FROM_SEEDS = 2_000
-"""From so many seeds on, something that never occurred is a failure: the rarest occurs in one of about 100."""
+"""Number of seeds from which on missing coverage is a failure: the rarest event occurs in one seed of about 100."""
 
 
 @dataclass(slots=True)
 class Campaign:
-    """What came of many seeds."""
+    """The results of many seeds."""
 
     model: Sharing = "own"
     seeds: int = 0
@@ -119,7 +104,7 @@ class Campaign:
     seeds_with: Counter[str] = field(default_factory=Counter)  # in how many seeds
 
     def add(self, result: Result) -> None:
-        """Take in the result of one seed."""
+        """Add the result of one seed."""
         self.seeds += 1
         self.timeless += result.timeless
         self.coverage.update(result.coverage)
@@ -128,14 +113,14 @@ class Campaign:
             self.failures.append(result)
 
     def never_occurred(self) -> list[str]:
-        """What should have occurred and did not; nothing is asked of few seeds."""
+        """Missing coverage; empty for a short campaign."""
         if self.seeds < COVERED_FROM_SEEDS:
             return []
         return [name for name in expected_coverage(self.model) if not self.coverage[name]]
 
     @property
     def ok(self) -> bool:
-        """Whether all seeds held, and all that can happen did."""
+        """Whether all seeds passed, with full coverage."""
         return not self.failures and not self.never_occurred()
 
 
@@ -147,13 +132,13 @@ def run_seeds(
     if jobs == 1:
         yield from map(run, seeds)
         return
-    # Ctrl-C goes to every process of a terminal; this one alone hears it, and ends the others.
+    # A terminal sends Ctrl-C to every process; the others ignore it, and this one ends them.
     with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=max(1, min(50, len(seeds) // (4 * jobs))))
 
 
 FAILURES_MAX = 20
-"""After so many failing seeds a campaign has told enough."""
+"""Number of failing seeds after which a campaign ends."""
 
 
 def run_campaign(
@@ -175,7 +160,7 @@ def run_campaign(
 
 
 def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
-    """All that happened in a run, as far as it came."""
+    """The trace of a run, up to an error that ended it."""
     world = World(schedule, make_learner, tracing=True)
     try:
         world.run()
@@ -184,13 +169,11 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
     return world.trace.lines
 
 
-def shrink(
-    make_learner: MakeLearner, schedule: Schedule, progress: Callable[[int], None] = lambda left: None
-) -> list[int]:
-    """The indices of few of a failing schedule's items that fail by themselves.
+def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
+    """The indices of a small part of a failing schedule's items that still fails.
 
     Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002: leave out ever smaller
-    portions, down to single items, as long as what is left fails. What it fails of may change on the way.
+    portions, down to single items, as long as the rest fails. The finding may change on the way.
     """
     kept = list(range(len(schedule.items)))
     size = len(kept) // 2
@@ -200,7 +183,6 @@ def shrink(
             fewer = kept[:start] + kept[start + size :]
             if fewer and examine(make_learner, schedule.only(fewer))[0]:
                 kept, has_shrunk = fewer, True
-                progress(len(kept))
             else:
                 start += size
         if size == 1 and not has_shrunk:

@@ -1,16 +1,15 @@
 """The checks after every run of the simulation.
 
-Each check returns what is wrong, in words. They read the topics and compare them with `World`: what was sent, and which
-transactions were committed. Of the learners they use only the final state.
+Each check returns its findings as messages. It reads the topics and compares them with `World`: with the records that
+were sent, and the transactions that were committed. Of the learners it uses only the final state.
 """
 
 from collections import Counter
-from collections.abc import Container
-from typing import Any, NamedTuple
+from typing import Any
 
 from stream.journal.digests import state_digest, task_digest
 from stream.journal.format import JournalStep
-from stream.journal.recover import rebuild, recover
+from stream.journal.recover import rebuild
 from stream.kafka.reading import read_partition
 from stream.simulation.faulty_broker import Fate
 from stream.simulation.outside import TOPICS
@@ -19,6 +18,7 @@ from stream.simulation.reference import OwnReference, SharedReference, can_play
 from stream.simulation.schedule import NEVER_MS, Kind
 from stream.simulation.shared_model import LOG, Written, check_shared_model
 from stream.simulation.world import World
+from stream.task.join_table import Input, State
 from stream.task.task import Task
 from stream.verifying.audit import audit_partition
 from stream.verifying.oracle import Decided, Event, Letter, Oracle, Settled
@@ -30,13 +30,6 @@ from stream.wire.records import Record, TopicPartition
 
 OUTPUTS = (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter, TOPICS.journal, TOPICS.snapshots)
 INPUTS = (TOPICS.contexts, TOPICS.feedback)
-
-
-class Checked(NamedTuple):
-    """The result of all checks of a run."""
-
-    wrong: list[str]
-    oracles: list[Oracle]  # of each partition with a step
 
 
 class _Partition:
@@ -67,7 +60,7 @@ class _Partition:
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
-        """Run the audit of `onebit verify`: nothing is wrong, and all foreign records are counted."""
+        """Run the audit of `onebit verify`: it finds nothing, and counts all foreign records."""
         finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
         foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
         self.wrong += [f"audit: {fault}" for fault in finding.faults]
@@ -88,16 +81,19 @@ class _Partition:
             self.wrong.append(f"step {step.number}: the reference learner has other updates or drift alarms")
 
 
-def check(world: World) -> Checked:
-    """Check a run by itself."""
+def check(world: World) -> list[str]:
+    """Check a run by itself, and add the rows of the join's table and the overflows to its coverage."""
     wrong: list[str] = []
-    tasks = world.tasks()
+    tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
     if sorted(tasks) != list(range(len(partitions))):
         wrong.append(f"at the end the partitions {sorted(tasks)} run; there are {len(partitions)}")
     for one in partitions:
         found = one.wrong + _as_sent(one) + _in_order(one) + _ticks(one) + _offsets(one)
         counts = Counter() if one.oracle is None else one.oracle.counts
+        world.trace.fired.update({name: counts[name] for name in OVERFLOWS})
+        if one.oracle is not None:
+            world.trace.fired.update({row_name(*row): count for row, count in one.oracle.rows.items()})
         if one.task.join.retain_ms == NEVER_MS and not counts["overflow of retained"]:
             found += _each_decided_once(one)
             if not counts["overflow of pending"]:
@@ -112,12 +108,19 @@ def check(world: World) -> Checked:
     ]
     if written:
         wrong += check_shared_model(world, written)
-    wrong += _nothing_aborted_is_visible(world)
-    return Checked(wrong, [one.oracle for one in partitions if one.oracle is not None])
+    return wrong + _nothing_aborted_is_visible(world)
+
+
+OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained")
+
+
+def row_name(state: State, happened: Input) -> str:
+    """A row of the join's table, for people."""
+    return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
 def _as_sent(partition: _Partition) -> list[str]:
-    """Malformed, decided and settled is what was sent to be so: no check trusts the codec alone."""
+    """Malformed, decided and settled events are those that were sent: no check trusts the codec alone."""
     sent = partition.world.outside.sent
     malformed: set[tuple[str, int]] = set()
     wrong: list[str] = []
@@ -145,7 +148,7 @@ def _as_sent(partition: _Partition) -> list[str]:
 
 
 def _in_order(partition: _Partition) -> list[str]:
-    """Records are applied in the order of their append times, unless some could be read only late."""
+    """Records are applied in the order of their append times, unless some became visible late."""
     if _LATE_TO_SHOW & partition.world.trace.fired.keys() or partition.world.schedule.old_lags:
         return []
     latest_ms = 0
@@ -163,11 +166,11 @@ def _in_order(partition: _Partition) -> list[str]:
 
 
 _LATE_TO_SHOW = frozenset((Kind.FOREIGN_BEGIN, Kind.HOLD))
-"""Keep records from being read in the order of their append times."""
+"""Faults that delay records, so that they are not read in the order of their append times."""
 
 
 def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
-    """The first difference between two lists, in words."""
+    """The first difference between two lists, as a message."""
     if expected == got:
         return []
     for number, (one, other) in enumerate(zip(expected, got, strict=False)):
@@ -177,12 +180,12 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 
 
 def _ticks(partition: _Partition) -> list[str]:
-    """A step has one tick if it decides, at most one if not, in its own transaction; and at the end nothing waits."""
+    """A step that decides has one tick in its own transaction, another step at most one; at the end nothing waits."""
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
     transactions = {
         place: transaction
-        for transaction in world.processes.transactions.all
+        for transaction in world.processes.transactions
         if transaction.fate is Fate.COMMITTED
         for place in transaction.records
     }
@@ -203,7 +206,7 @@ def _ticks(partition: _Partition) -> list[str]:
 
 
 def _offsets(partition: _Partition) -> list[str]:
-    """The group's committed offsets are where the journal ends."""
+    """The group's committed offsets are those after the journal's last step."""
     if not partition.steps:
         return []
     tps, last = [partition.tp(topic) for topic in INPUTS], partition.steps[-1]
@@ -221,8 +224,8 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
     """The first feedback after a context settles the decision if it was appended within the window of the tick.
 
-    Feedback that names another action than the decided one does not count. Three append times and the log's order
-    decide, whatever was read when.
+    Feedback that names another action than the decided one does not count. Only append times and offsets decide, not
+    when records were read.
     """
     world, sent = partition.world, partition.world.outside.sent
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
@@ -259,37 +262,30 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
 
 
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
-    """The state of the learner that ran is the one that its topics give; without its model if that is shared."""
-    broker, number, settings = partition.world.broker, partition.number, partition.task
-    if partition.is_shared:
-        again = recover(broker, TOPICS, number, settings).task
-        wrong = _states_differ(task, again, "its topics", {"model"})
-        if not wrong and task_digest(task) != task_digest(again):
-            wrong.append("the learner's task is not, to the bit, the one that its topics give")
-        return wrong
-    wrong = []
-    if partition.oracle is not None and state_of(task)["model"] != state_digest([partition.reference.learner.state()]):
+    """A task's final state is the one that its topics give; without the model if that is shared."""
+    wrong: list[str] = []
+    model = state_digest([partition.reference.learner.state()])
+    state, digest = state_of(task), task_digest(task)
+    if not partition.is_shared and partition.oracle is not None and state["model"] != model:
         wrong.append("the learner's model is not, to the bit, that of the reference learner")
     for how, snapshots in (("the journal", False), ("the newest snapshot and the journal", True)):
-        again = rebuild(broker, TOPICS, number, settings, snapshots=snapshots).task
-        wrong += _states_differ(task, again, how, set())
+        again = rebuild(partition.world.broker, TOPICS, partition.number, partition.task, snapshots=snapshots).task
+        differing = [
+            f"{name}: the learner has {state[name]}; {how} gives {other}"
+            for name, other in state_of(again).items()
+            if state[name] != other
+        ]
+        if not differing and digest != task_digest(again):
+            differing = [f"the learner's task is not, to the bit, the one that {how} gives"]
+        wrong += differing
     return wrong
 
 
-def _states_differ(task: Task, again: Task, how: str, without: Container[str]) -> list[str]:
-    one, other = state_of(task), state_of(again)
-    return [
-        f"{name}: the learner has {one[name]}; {how} gives {other[name]}"
-        for name in one
-        if name not in without and one[name] != other[name]
-    ]
-
-
 def state_of(task: Task) -> dict[str, object]:
-    """All of a task's state, as values that can be compared."""
+    """All of a task's state, as values that can be compared; without the model if that is shared."""
     join = task.join
     return {
-        "model": state_digest([task.learner.state()]),
+        "model": None if task.settings.model == "shared" else state_digest([task.learner.state()]),
         "updates": task.updates,
         "newest date": join.dated_ms,
         "undated": sorted(task.undated),
@@ -306,10 +302,10 @@ def state_of(task: Task) -> dict[str, object]:
 
 
 def _nothing_aborted_is_visible(world: World) -> list[str]:
-    """What can be read of the outputs is exactly what the committed transactions wrote."""
+    """The visible outputs are exactly those of the committed transactions."""
     wrong: list[str] = []
     written: dict[TopicPartition, list[int]] = {}
-    for transaction in world.processes.transactions.all:
+    for transaction in world.processes.transactions:
         if transaction.fate is Fate.COMMITTED:
             for tp, offset in transaction.records:
                 written.setdefault(tp, []).append(offset)

@@ -12,8 +12,8 @@ Four conditions apply:
 
 Runs with a shared model are not compared: a decision depends on how far the log was read.
 
-Left out are stream times and offsets of feedback. Both depend on the number of ticks: one per step, and faults change
-which records form a step.
+Stream times and offsets of feedback are not compared. Both depend on the number of ticks, one per step, and faults
+change which records form a step.
 """
 
 import re
@@ -27,7 +27,7 @@ from stream.wire.records import Record, TopicPartition
 
 
 def equal_faultless(world: World, faultless: World) -> list[str]:
-    """What differs from the run without faults; see above."""
+    """The differences from the run without faults."""
     wrong: list[str] = []
     for topic in (TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter):
         for partition in range(world.schedule.partitions):
@@ -36,7 +36,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
             other = _lasting_values(read_partition(faultless.broker, tp))
             name = f"unlike the faultless run, {topic}/{partition}"
             wrong += [f"{name} {difference}" for difference in differences("record", other, one)]
-    tasks, expected = world.tasks(), faultless.tasks()
+    tasks, expected = world.processes.tasks(), faultless.processes.tasks()
     for partition in sorted(expected):
         if partition in tasks:
             one_state, other_state = _lasting(state_of(tasks[partition])), _lasting(state_of(expected[partition]))
@@ -49,7 +49,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
 
 def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """Without stream times, and without what ticks alone change: the last ones may settle nothing and wait."""
+    """A task's state without stream times, and without what ticks alone change."""
     retained = state["retained"]
     assert isinstance(retained, list)
     without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]

@@ -1,6 +1,6 @@
-"""The faults of a run: what is armed for which process, and what happens when a call of the broker meets it.
+"""The faults of a run: those that are armed for a process, and their effect on its calls of the broker.
 
-A process that is paused in the middle of a call is a call that, before it returns, lets the rest of the world go on.
+A process pauses within a call: before the call returns, it runs the rest of the world.
 """
 
 from collections.abc import Callable
@@ -21,25 +21,25 @@ from stream.wire.records import TopicPartition
 
 @dataclass(eq=False)
 class Faults:
-    """See Strikes. A fault happens at once, or is armed until its process makes the call that it is for."""
+    """The faults: each happens at once, or is armed until its process makes the call that it is for."""
 
     _schedule: Schedule
     _processes: Processes
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    _run_until: Callable[[int], None]  # lets the rest of the world go on until a time, within a call of a process
+    _run_until: Callable[[int], None]  # runs the rest of the world until a time, within a call of a process
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
     _call_ms: int = 0  # duration of an operation until then
-    _held: dict[TopicPartition, int] = field(default_factory=dict)  # partitions that are not replicated, until when
+    _held: dict[TopicPartition, int] = field(default_factory=dict)  # partitions without replication, and until when
 
     @property
     def _clock(self) -> VirtualClock:
         return self._broker.clock
 
     def do(self, item: Item) -> None:
-        """Let a fault happen, or arm it."""
+        """Inject a fault, or arm it."""
         process = self._processes.named(item.member)
         if item.kind is Kind.JOIN:
             self._trace.fire(item, "world")
@@ -71,7 +71,7 @@ class Faults:
             self._broker.release(tp)
 
     def end(self) -> None:
-        """From now on nothing fails."""
+        """End all faults."""
         self._armed.clear()
         self._slow_until_ms = 0
         self._processes.outage_until_ms = 0
@@ -80,7 +80,7 @@ class Faults:
             self._release(tp)
 
     def consult(self, process: Process, call: str) -> Verdict:
-        """What goes wrong with an operation of a process."""
+        """Called before each operation of a process; see `faulty_broker.Consult`."""
         if process.dead:
             raise CrashError
         self._refuse_in_outage(call)
@@ -94,11 +94,11 @@ class Faults:
             self._pause(process, until_ms - self._clock.now_ms)
             return Verdict.PROCEEDS
         verdict = self._meet(process, call)
-        self._refuse_in_outage(call)  # it may have begun while the process stood still
+        self._refuse_in_outage(call)  # it may have begun during a pause
         return verdict
 
     def commit_step(self, process: Process, number: int) -> None:
-        """The crash point of the numbered commit."""
+        """Called after each numbered step of a commit."""
         if process.dead:
             raise CrashError
         armed = self._armed.get(process.name, [])
@@ -109,15 +109,15 @@ class Faults:
                 return
 
     def hang(self, process: Process, producer: FaultyTransactionalProducer) -> None:
-        """What is done with a commit that hangs: the process dies of it, and it takes place some time later."""
+        """Let the process of a commit that hangs die, and commit some time later."""
 
         def finish() -> None:
             try:
                 producer.finish()
             except FencedError:
-                self._trace.note(process.name, "its commit that hung came too late")
+                self._trace.note(process.name, "its commit that hung is fenced")
             else:
-                self._trace.note(process.name, "its commit that hung has taken place")
+                self._trace.note(process.name, "its commit that hung is done")
 
         self._timers.after(process.away_ms // 2, finish)
         raise CrashError
@@ -147,7 +147,7 @@ class Faults:
             act()
 
     def _meet(self, process: Process, call: str) -> Verdict:
-        """Whether an armed fault is for this call, and what then becomes of it."""
+        """Strike with the first armed fault that is for this call."""
         armed = self._armed.get(process.name, [])
         for index, item in enumerate(armed):
             if not _is_for(item, call):
@@ -160,18 +160,14 @@ class Faults:
         return Verdict.PROCEEDS
 
     def _strike(self, process: Process, item: Item, call: str) -> Verdict:
-        """Let an armed fault happen."""
+        """Inject an armed fault."""
         self._trace.fire(item, process.name)
         kind = item.kind
         if kind is Kind.REFUSED:
             raise BrokerUnavailableError(f"{call}: no answer")
-        if kind is Kind.COMMIT_UNKNOWN:
-            return Verdict.ANSWER_IS_LOST
-        if kind is Kind.COMMIT_LOST:
-            return Verdict.IS_LOST
         process.away_ms = item.for_ms
-        if kind is Kind.COMMIT_HANGS:
-            return Verdict.HANGS
+        if kind in _VERDICTS:
+            return _VERDICTS[kind]
         if kind is Kind.PAUSE:
             self._trace.note(process.name, f"stands still before {call}")
         elif kind is Kind.ZOMBIE_IN_COMMIT:
@@ -186,7 +182,7 @@ class Faults:
         return Verdict.PROCEEDS
 
     def _pause(self, process: Process, for_ms: int) -> None:
-        """Let the world go on while a process stands still in a call."""
+        """Run the world while a process pauses in a call."""
         if process.broker.is_open_in(TOPICS.updates):
             self._trace.fired[OPEN_IN_LOG] += 1
         if for_ms:
@@ -200,9 +196,13 @@ class Faults:
 
 
 _COUNTING = (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT, Kind.MOVE_IN_SNAPSHOT, Kind.PAUSE)
-"""Faults that are for one of several calls, counted from when they are armed."""
+"""Faults whose number counts calls."""
 
-_IN_COMMIT_CALL = (Kind.COMMIT_UNKNOWN, Kind.COMMIT_LOST, Kind.COMMIT_HANGS)
+_VERDICTS = {
+    Kind.COMMIT_UNKNOWN: Verdict.ANSWER_IS_LOST,
+    Kind.COMMIT_LOST: Verdict.IS_LOST,
+    Kind.COMMIT_HANGS: Verdict.HANGS,
+}
 
 
 def _is_for(item: Item, call: str) -> bool:
@@ -217,4 +217,4 @@ def _is_for(item: Item, call: str) -> bool:
         return call.startswith("send snapshot")
     if item.kind is Kind.MOVE_IN_SNAPSHOT:
         return call == SENDS_MODEL
-    return call == "commit" and item.kind in _IN_COMMIT_CALL
+    return call == "commit" and item.kind in _VERDICTS

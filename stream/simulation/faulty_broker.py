@@ -1,7 +1,7 @@
 """A process's connection to the embedded broker, on which operations fail as a schedule says.
 
-It stands between a program and the broker port, and asks before every operation that goes over the network. The
-broker behind it is the whole embedded one: nothing is pretended but what a network and a dying process do.
+It implements the broker port, and consults the schedule before every operation that uses the network. Only failures of
+the network and of the process are simulated; the embedded broker does everything else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from stream.wire.records import Headers, Record, TopicPartition
 
 
 class CrashError(Exception):
-    """The process dies here: nothing of it runs any more, and nothing is closed."""
+    """The process dies here: none of its code runs after this, and nothing is closed."""
 
 
 class Fate(Enum):
-    """What became of a transaction."""
+    """The state of a transaction."""
 
     OPEN = auto()
     COMMITTED = auto()
@@ -27,57 +27,35 @@ class Fate(Enum):
 
 
 class Verdict(Enum):
-    """What becomes of an operation."""
+    """The result of an operation. Unless it proceeds, the client does not know the result."""
 
     PROCEEDS = auto()
-    IS_LOST = auto()  # it was not done, and the client does not know
-    ANSWER_IS_LOST = auto()  # it was done, and the client does not know
-    HANGS = auto()  # it will be done some time, and the client does not know
+    IS_LOST = auto()  # it is not done
+    ANSWER_IS_LOST = auto()  # it is done
+    HANGS = auto()  # it is done later
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction as its client made it: what it wrote where, and what became of it."""
+    """A transaction as its client made it, whatever the broker shows of it."""
 
     transactional_id: str
     process: str
     fate: Fate = Fate.OPEN
     records: list[tuple[TopicPartition, int]] = field(default_factory=list)  # with their offsets
 
-
-@dataclass(slots=True)
-class Transactions:
-    """All transactions of a run, told by what the clients did and not by what the broker shows."""
-
-    all: list[Transaction] = field(default_factory=list)
-    open: dict[str, Transaction] = field(default_factory=dict)
-
-    def begin(self, transactional_id: str, process: str) -> Transaction:
-        """Note that one was opened."""
-        transaction = Transaction(transactional_id, process)
-        self.all.append(transaction)
-        self.open[transactional_id] = transaction
-        return transaction
-
-    def end(self, transaction: Transaction, fate: Fate) -> None:
-        """Note what became of one that was open."""
-        if transaction.fate is Fate.OPEN:
-            transaction.fate = fate
-            self.open.pop(transaction.transactional_id, None)
-
-    def abort(self, transactional_id: str) -> None:
-        """Note that a newer producer has ended what was open."""
-        transaction = self.open.get(transactional_id)
-        if transaction is not None:
-            self.end(transaction, Fate.ABORTED)
+    def end(self, fate: Fate) -> None:
+        """Set the fate of an open transaction."""
+        if self.fate is Fate.OPEN:
+            self.fate = fate
 
 
 Consult = Callable[[str], Verdict]
-"""Asked before each operation, by its name: it may raise CrashError or BrokerUnavailableError."""
+"""Called with the name of each operation before it; can raise CrashError or BrokerUnavailableError."""
 
 
 def _forwarded(name: str) -> Any:
-    """An operation of the broker itself, after the schedule was asked."""
+    """An operation of the broker itself, before which the schedule is consulted."""
 
     def operation(self: "FaultyBroker", *arguments: Any) -> Any:
         self.consult(name)
@@ -93,18 +71,18 @@ class FaultyBroker:
     broker: EmbeddedBroker
     process: str
     consult: Consult
-    transactions: Transactions  # where its own are noted
-    hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # it may call `finish` later
-    observe: Callable[[Transaction], None] = lambda transaction: None  # called when the client knows of a commit
-    lingers: bool = False  # records are queued until they are flushed, and not sent at once
-    poll_max: int = 1_000_000  # records of a poll, however many are there
-    dry_every: int = 0  # so many polls, of which the last gives none; 0: no poll does
-    old_lags: bool = False  # lags are those of the last poll that fetched, as those of Kafka's clients are
+    transactions: list[Transaction] = field(default_factory=list)  # of all processes; its own are appended
+    hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
+    observe: Callable[[Transaction], None] = lambda transaction: None  # called after a commit that the client knows of
+    lingers: bool = False  # records are queued until they are flushed
+    poll_max: int = 1_000_000  # records of a poll
+    dry_every: int = 0  # each poll of this number returns nothing; 0: none does
+    old_lags: bool = False  # lags are those of the last poll that fetched, as in Kafka's clients
     polls: int = 0
-    may_be_dry: bool = True  # repeated polls at one moment must get everything in the end
-    moved: int = 0  # polls that advanced, be it past records that are not visible
-    member: EmbeddedMember | None = None  # its membership of the group
-    transaction: Transaction | None = None  # the last one that was begun here
+    may_be_dry: bool = True  # False: repeated polls at one moment must return everything
+    moved: int = 0  # polls that advanced, if only past records that are not visible
+    member: EmbeddedMember | None = None  # of the group
+    transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # begun last
     _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # reported instead, N more times
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
@@ -119,7 +97,9 @@ class FaultyBroker:
         """See Broker."""
         self.consult("transactional_producer")
         inner = self.broker.transactional_producer(transactional_id)
-        self.transactions.abort(transactional_id)
+        for transaction in self.transactions:
+            if transaction.transactional_id == transactional_id:
+                transaction.end(Fate.ABORTED)
         return FaultyTransactionalProducer(self, inner, transactional_id)
 
     def group_consumer(
@@ -137,28 +117,26 @@ class FaultyBroker:
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
         self.consult("ends")
-        return {tp: self._end_told(tp, end) for tp, end in self.broker.ends(tps).items()}
+        return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Tell this process so many times that a partition ends where it ends now."""
+        """Report the present end of a partition to this process N times."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:
-        """Tell it from now on where partitions end."""
+        """Report the true ends of partitions from now on."""
         self._old_ends.clear()
 
     def is_open_in(self, topic: str) -> bool:
         """Whether its transaction is open, and has records in a topic."""
-        transaction = self.transaction
-        if transaction is None or transaction.fate is not Fate.OPEN:
-            return False
-        return any(tp.topic == topic for tp, _ in transaction.records)
+        found = self.transaction
+        return found.fate is Fate.OPEN and any(tp.topic == topic for tp, _ in found.records)
 
-    def is_ahead_of_followers(self, transaction: Transaction) -> bool:
-        """Whether a record of a transaction is beyond the high watermark of its partition."""
-        return any(self.broker.ends([tp])[tp].high_watermark <= offset for tp, offset in transaction.records)
+    def is_ahead_of_followers(self) -> bool:
+        """Whether a record of its transaction is beyond the high watermark of its partition."""
+        return any(self.broker.ends([tp])[tp].high_watermark <= offset for tp, offset in self.transaction.records)
 
-    def _end_told(self, tp: TopicPartition, end: Ends) -> Ends:
+    def _reported_end(self, tp: TopicPartition, end: Ends) -> Ends:
         old, times = self._old_ends.get(tp, (end, 0))
         if times > 1:
             self._old_ends[tp] = old, times - 1
@@ -188,15 +166,14 @@ class FaultyTransactionalProducer:
         self._inner = inner
         self._id = transactional_id
         self._queue: list[tuple[TopicPartition, bytes | None, bytes | None, Headers]] = []
-        self._transaction: Transaction | None = None
         self._hangs = False
 
     def begin(self) -> None:
         """See TransactionalProducer."""
         self._broker.consult("begin")
         self._inner.begin()
-        self._transaction = self._broker.transactions.begin(self._id, self._broker.process)
-        self._broker.transaction = self._transaction
+        self._broker.transaction = Transaction(self._id, self._broker.process)
+        self._broker.transactions.append(self._broker.transaction)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See TransactionalProducer."""
@@ -206,23 +183,21 @@ class FaultyTransactionalProducer:
             self._drain(len(self._queue))
 
     def _drain(self, count: int) -> None:
-        transaction = self._transaction
         for tp, key, value, headers in self._queue[:count]:
             offset = self._broker.broker.log_end(tp)
             self._inner.send(tp.topic, tp.partition, key, value, headers)
-            if transaction is not None:
-                transaction.records.append((tp, offset))
+            self._broker.transaction.records.append((tp, offset))
         del self._queue[:count]
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        """See TransactionalProducer; a crash may come when half of the records are in the log.
+        """See TransactionalProducer; a crash can come when half of the records are in the log.
 
-        It waits for the followers as long as the schedule lets it.
+        The schedule limits how long it waits for followers.
         """
         self._drain(len(self._queue) // 2)
         self._broker.consult("flush")
         self._drain(len(self._queue))
-        if self._transaction is not None and self._broker.is_ahead_of_followers(self._transaction):
+        if self._broker.is_ahead_of_followers():
             self._broker.consult(REPLICATE)
         return self._inner.flush()
 
@@ -247,35 +222,28 @@ class FaultyTransactionalProducer:
         raise BrokerUnavailableError(f"the commit of {self._id} was not answered in time; its outcome is unknown")
 
     def finish(self) -> int:
-        """Let the commit take place."""
+        """Commit."""
         append_ms = self._inner.commit()
-        transaction = self._transaction
-        self._transaction = None
-        if transaction is not None:
-            self._broker.transactions.end(transaction, Fate.COMMITTED)
-            self._broker.observe(transaction)
+        self._broker.transaction.end(Fate.COMMITTED)
+        self._broker.observe(self._broker.transaction)
         return append_ms
 
     def abort(self) -> None:
         """See TransactionalProducer."""
         if self._hangs:
-            return  # the request to commit is on its way, and no other comes before it
+            return  # the request to commit is in flight, and no other overtakes it
         self._broker.consult("abort")
         self._queue.clear()
-        transaction, self._transaction = self._transaction, None
         self._inner.abort()
-        if transaction is not None:
-            self._broker.transactions.end(transaction, Fate.ABORTED)
+        self._broker.transaction.end(Fate.ABORTED)
 
     def close(self) -> None:
         """See TransactionalProducer."""
         if self._hangs:
             return
         self._broker.consult("close")
-        transaction, self._transaction = self._transaction, None
         self._inner.close()
-        if transaction is not None:
-            self._broker.transactions.end(transaction, Fate.ABORTED)
+        self._broker.transaction.end(Fate.ABORTED)
 
 
 class FaultyConsumer:
@@ -325,7 +293,7 @@ class FaultyConsumer:
         self.inner.commit(offsets)
 
     def check_place(self) -> None:
-        """See Consumer; a group that cannot be reached tells nothing."""
+        """See Consumer; during an outage there is no answer."""
         try:
             self._broker.consult("check_place")
         except BrokerUnavailableError:
@@ -334,7 +302,7 @@ class FaultyConsumer:
         self.inner.check_place()
 
     def close(self) -> None:
-        """See Consumer; a reader leaves no group, and is also closed when a dead process's recovery is collected."""
+        """See Consumer; garbage collection of a dead process's recovery also closes its readers."""
         if self._call != "read":
             self._broker.consult("close")
         self.inner.close()

@@ -1,4 +1,4 @@
-"""The world outside: contexts, feedback and what other clients write, as a schedule says."""
+"""The world outside: contexts, feedback and the records of other clients, by a schedule."""
 
 import json
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from stream.kafka.embedded import EmbeddedBroker, EmbeddedTransactionalProducer
 from stream.kafka.partitioner import partition_for
-from stream.kafka.port import BrokerUnavailableError, Producer, TransactionalProducer
+from stream.kafka.port import BrokerUnavailableError, Producer
 from stream.simulation.schedule import N_CLASSES, N_FEATURES, Item, Kind
 from stream.simulation.tracing import FOREIGN_IN_LOG, Trace
 from stream.wire.codec import HEADERS
@@ -49,12 +49,12 @@ _FEATURES = tuple(
 
 
 class Sent(NamedTuple):
-    """A record of an input as it was meant: what an oracle may know without reading it."""
+    """The meaning of a record of an input, for oracles that do not read it."""
 
     event_id: str | None  # None: poison
     bit: int
     action: int | None = None  # the one that feedback names
-    logged: Logged | None = None  # what a log says was done for a context
+    logged: Logged | None = None  # the decision of a log for a context
 
 
 Place = tuple[TopicPartition, int]
@@ -62,7 +62,7 @@ Place = tuple[TopicPartition, int]
 
 
 def label_of(event_id: str) -> int:
-    """The true class that feedback tells, for learners that want it."""
+    """The true class in feedback, for learners that use it."""
     return int(event_id[1:]) % N_CLASSES
 
 
@@ -75,11 +75,11 @@ class _Foreign:
 
 
 class Outside:
-    """All that is written by others than the learners."""
+    """All clients but the learners."""
 
     def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace) -> None:
         self.sent: dict[tuple[str, int, int], Sent] = {}  # by topic, partition, offset
-        self.foreign_outputs: set[Place] = set()  # what others wrote to the learners' topics, and committed
+        self.foreign_outputs: set[Place] = set()  # committed records of others in the learners' topics
         self._broker = broker
         self._partitions = partitions
         self._trace = trace
@@ -88,7 +88,7 @@ class Outside:
         self._latest_fed = -1
 
     def do(self, item: Item) -> None:
-        """Let something happen."""
+        """Do an item of the schedule."""
         self._trace.note("world", item.text())
         kind = item.kind
         if kind in (Kind.CONTEXT, Kind.CONTEXT_AGAIN, Kind.FOREIGN_CONTEXT):
@@ -107,32 +107,23 @@ class Outside:
         self._trace.fired[kind] += 1
 
     def abort_transactions(self) -> None:
-        """End what others have left open."""
+        """Abort the open transactions of others."""
         for number in list(self._foreign):
             self._end_foreign(number, commits=False)
-
-    def _producer_of(self, item: Item) -> Producer | TransactionalProducer:
-        """The producer that writes a record: one in a transaction, while that is open."""
-        is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK)
-        if is_foreign and item.number in self._foreign:
-            return self._foreign[item.number].producer
-        return self._producer
 
     def _send_context(self, item: Item) -> None:
         key = item.id.encode()
         logged = b"" if item.logged is None else b',"logged":' + json.dumps(item.logged._asdict()).encode()
         value = b'{"id":"%s","x":%s%s}' % (key, _FEATURES[int(item.id[1:]) % len(_FEATURES)], logged)
         partition = partition_for(key, self._partitions)
-        self._note_sent(TOPICS.contexts, partition, Sent(item.id, 0, logged=item.logged))
-        self._producer_of(item).send(TOPICS.contexts, partition, key, value, HEADERS)
+        self._send(item, TOPICS.contexts, partition, key, value, HEADERS, Sent(item.id, 0, logged=item.logged))
 
     def _send_feedback(self, item: Item) -> None:
         key = item.id.encode()
         action = b"null" if item.action is None else b"%d" % item.action
         value = b'{"id":"%s","reward":%d,"label":%d,"action":%s}' % (key, item.bit, label_of(item.id), action)
         partition = partition_for(key, self._partitions)
-        self._note_sent(TOPICS.feedback, partition, Sent(item.id, item.bit, item.action))
-        self._producer_of(item).send(TOPICS.feedback, partition, key, value, HEADERS)
+        self._send(item, TOPICS.feedback, partition, key, value, HEADERS, Sent(item.id, item.bit, item.action))
         if item.kind is Kind.FEEDBACK:
             event = int(item.id[1:])
             self._trace.fired["reordered feedback"] += event < self._latest_fed
@@ -143,9 +134,7 @@ class Outside:
         topic = TOPICS.contexts if contexts else TOPICS.feedback
         poisons = POISON_CONTEXTS if contexts else POISON_FEEDBACK
         value, headers = poisons[item.number % len(poisons)]
-        partition = item.number % self._partitions
-        self._note_sent(topic, partition, Sent(None, 0))
-        self._producer.send(topic, partition, None, value, headers)
+        self._send(item, topic, item.number % self._partitions, None, value, headers, Sent(None, 0))
 
     def _send_output(self, item: Item) -> None:
         foreign = self._foreign.get(item.number)
@@ -158,8 +147,14 @@ class Outside:
         foreign.producer.send(tp.topic, tp.partition, b"foreign", value, headers)
         self._trace.fired[FOREIGN_IN_LOG] += in_log
 
-    def _note_sent(self, topic: str, partition: int, sent: Sent) -> None:
+    def _send(
+        self, item: Item, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers,
+        sent: Sent,
+    ) -> None:  # fmt: skip
         self.sent[topic, partition, self._broker.log_end(TopicPartition(topic, partition))] = sent
+        is_foreign = item.kind in (Kind.FOREIGN_CONTEXT, Kind.FOREIGN_FEEDBACK) and item.number in self._foreign
+        producer = self._foreign[item.number].producer if is_foreign else self._producer
+        producer.send(topic, partition, key, value, headers)
 
     def _end_foreign(self, number: int, *, commits: bool) -> None:
         foreign = self._foreign.pop(number, None)
@@ -170,5 +165,5 @@ class Outside:
                     self.foreign_outputs |= set(foreign.outputs)
                     return
             except BrokerUnavailableError:
-                pass  # its records are not replicated
+                pass  # the records are not replicated
             foreign.producer.abort()

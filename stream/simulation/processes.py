@@ -1,4 +1,4 @@
-"""The learner processes of a run, from their start until they are gone, and what the broker does about them."""
+"""The learner processes of a run, from start to end, and the broker's time-outs for them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,15 +18,12 @@ from stream.simulation.faulty_broker import (
     FaultyBroker,
     FaultyTransactionalProducer,
     Transaction,
-    Transactions,
     Verdict,
 )
-from stream.simulation.outside import TOPICS
 from stream.simulation.schedule import Schedule
 from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
 from stream.task.task import Task
-from stream.wire.topics import Topics
 
 GROUP = "learners"
 
@@ -35,41 +32,39 @@ class Learner(Protocol):
     """A learner program, as the simulation sees it."""
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and do what can be done; how much was done."""
+        """Poll once and process; returns the number of things done."""
 
     def next_due_ms(self) -> int | None:
-        """When there will be something to do by itself."""
+        """The next time at which something is due without new records."""
 
     @property
     def tasks(self) -> Mapping[int, Task]:
-        """The tasks that run in it."""
+        """The running tasks."""
 
     @property
     def replica(self) -> Replica | None:
-        """A shared model, as far as it has read its log."""
+        """Its replica of a shared model."""
 
     def read_log(self) -> None:
         """Read the log of a shared model to its end."""
 
     def park(self) -> object:
-        """What the next program of the process may go on with."""
+        """The tasks that the next program of the process can resume."""
 
     def close(self) -> None:
-        """Leave in order."""
+        """Leave the group."""
 
 
 class LearnerSetup(NamedTuple):
-    """How a learner program is to be made."""
+    """The arguments of a learner program."""
 
     broker: Broker
-    topics: Topics
-    group: str
     instance: str
     schedule: Schedule
     now_ms: Callable[[], int]
     announce: Callable[[str], None]
     crash_point: CrashPoint
-    parked: object  # what the program before left in the process; None: there was none
+    parked: object  # of the process's previous program; None: there is none
 
 
 MakeLearner = Callable[[LearnerSetup], Learner]
@@ -77,7 +72,7 @@ MakeLearner = Callable[[LearnerSetup], Learner]
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One learner process, from its start until it is gone."""
+    """One learner process."""
 
     name: str
     broker: FaultyBroker = field(init=False)
@@ -85,7 +80,7 @@ class Process:
     busy: bool = False  # in a call
     dead: bool = False
     zombie: bool = False  # a newer process has its name
-    away_ms: int = 0  # how long until it is started again, if it dies now
+    away_ms: int = 0  # time until it is started again, if it dies now
     asleep_until_ms: int = 0
     parked: object = None  # see LearnerSetup
 
@@ -98,31 +93,18 @@ class SeenModel(NamedTuple):
     sha256: str
 
 
-class Strikes(Protocol):
-    """What is wrong with operations of a process."""
-
-    def consult(self, process: Process, call: str) -> Verdict:
-        """Before each operation of the broker; see faulty_broker.Consult."""
-
-    def commit_step(self, process: Process, number: int) -> None:
-        """After each numbered step of a commit."""
-
-    def hang(self, process: Process, producer: FaultyTransactionalProducer) -> None:
-        """Take over a commit that hangs."""
-
-
 ROUNDS_MAX = 2_000
-"""More rounds than any moment of a run needs; beyond it the learners work on and on without getting anywhere."""
+"""Limit of rounds at one moment, above the need of any run."""
 
 DRY_ROUNDS_MAX = 8
-"""So many polls at one moment may give nothing although something is there."""
+"""Limit of polls at one moment that return nothing although records are there."""
 
 RESTARTS_MAX = 500
-"""A program that is started so often cannot live."""
+"""Limit of starts in one run."""
 
 
 class UnexpectedError(Exception):
-    """A learner did what it must never do, whatever fails around it."""
+    """A learner did what it must never do, whatever faults it meets."""
 
 
 @dataclass(eq=False)
@@ -134,10 +116,12 @@ class Processes:
     _broker: EmbeddedBroker
     _timers: Timers
     _trace: Trace
-    strikes: Strikes = field(init=False)
-    transactions: Transactions = field(default_factory=Transactions)
-    outage_until_ms: int = 0  # until then the broker does not answer, and no process starts
-    models: set[SeenModel] = field(default_factory=set)  # all states of a shared model that processes decided on
+    consult: Callable[[Process, str], Verdict] = field(init=False)  # before each operation of the broker
+    commit_step: Callable[[Process, int], None] = field(init=False)  # after each numbered step of a commit
+    hang: Callable[[Process, FaultyTransactionalProducer], None] = field(init=False)  # takes over a commit that hangs
+    transactions: list[Transaction] = field(default_factory=list)
+    outage_until_ms: int = 0  # the end of the outage; until then no process starts
+    models: set[SeenModel] = field(default_factory=set)  # all versions of a shared model that processes decided on
     _all: list[Process] = field(default_factory=list)
     _names: int = 0
     _starts: int = 0
@@ -146,14 +130,12 @@ class Processes:
     def _clock(self) -> VirtualClock:
         return self._broker.clock
 
-    # -------------------------------------------------------------------------------------------- who there is
-
     def live(self) -> list[Process]:
-        """The processes that are the present ones of their names."""
+        """All processes but zombies and dead ones."""
         return [process for process in self._all if not process.zombie and not process.dead]
 
     def named(self, number: int) -> Process | None:
-        """The process that a fault is for; one that is in a call is left alone."""
+        """The process that a fault is for, which is not in a call."""
         live = [process for process in self.live() if not process.busy]
         return live[number % len(live)] if live else None
 
@@ -166,7 +148,7 @@ class Processes:
         return tasks
 
     def next_due_ms(self) -> int | None:
-        """When one of them will have something to do by itself, after this moment."""
+        """The next time after now at which a process has something due."""
         dues = []
         for process in self._all:
             if process.program is None or process.busy or process.dead:
@@ -176,10 +158,8 @@ class Processes:
                 dues.append(max(due_ms, process.asleep_until_ms, self._clock.now_ms + 1))
         return min(dues, default=None)
 
-    # ----------------------------------------------------------------------------------------------- their calls
-
     def poll_all(self) -> None:
-        """Let every process that can do something do it, until none can."""
+        """Step all processes until none has anything to do."""
         for number in range(ROUNDS_MAX):
             done = 0
             for process in list(self._all):
@@ -190,10 +170,10 @@ class Processes:
                 done += self._guard(process, partial(program.step, 0))
             if not done:
                 return
-        raise UnexpectedError(f"the learners work on and on at {self._clock.now_ms} ms without coming to an end")
+        raise UnexpectedError(f"at {self._clock.now_ms} ms the learners do not come to rest")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
-        """Run a call of a process, and do with the process what its end asks for; how much was done."""
+        """Run a call of a process, and end or restart the process after an error; returns the number of things done."""
         broker = process.broker
         process.busy = True
         moved = broker.moved
@@ -207,13 +187,14 @@ class Processes:
         except FencedError as error:
             self._trace.fired["thrown out and ends" if "was thrown out" in str(error) else "fenced"] += 1
             self._trace.note(process.name, f"is fenced and ends: {error}")
-            self._end(process)
+            self.close(process)
+            if not process.zombie:
+                self._restart(process, 0)
         except BrokerError as error:
             self._trace.note(process.name, f"closes, and is to start anew: {error}")
-            if process.program is not None:
-                process.parked = process.program.park()
+            parked = process.parked if process.program is None else process.program.park()
             self.close(process)
-            self._restart(process, 0, process.parked)
+            self._restart(process, 0, parked)
         except JournalError as error:
             raise UnexpectedError(
                 f"{process.name} at {self._clock.now_ms} ms: {type(error).__name__}: {error}"
@@ -234,20 +215,18 @@ class Processes:
         if replica is not None:
             self.models.add(SeenModel(process.name, replica.version, state_digest([replica.learner.state()])))
 
-    # ------------------------------------------------------------------------------------- how they come and go
-
     def join(self) -> None:
         """Start one more."""
         self._names += 1
         self._start(f"learner-{self._names}")
 
     def replace(self, process: Process) -> None:
-        """Start a second process of this name; the first one lives on and does not know."""
+        """Start a second process of this name; the first one becomes a zombie."""
         process.zombie = True
         self._start(process.name)
 
     def close(self, process: Process) -> None:
-        """Close as a program does that ends in order, as far as the broker lets it."""
+        """Close the program, as far as the broker allows."""
         process.busy = True
         if process.program is not None:
             try:
@@ -258,7 +237,7 @@ class Processes:
         self._remove(process)
 
     def die(self, process: Process, away_ms: int) -> None:
-        """End a process without anything being closed."""
+        """End a process and close nothing."""
         if process.dead:
             return
         self._trace.note(process.name, "is dead")
@@ -268,7 +247,7 @@ class Processes:
             self._restart(process, away_ms)
 
     def sleep(self, process: Process, for_ms: int) -> None:
-        """Let a process call nothing for a while; its group throws it out when that is too long."""
+        """Pause a process; after its session timeout the group removes it."""
         process.asleep_until_ms = self._clock.now_ms + for_ms
         self._timers.after(for_ms)
         if for_ms > self._schedule.session_timeout_ms:
@@ -286,15 +265,15 @@ class Processes:
             self._broker.leave(process.broker.member)
 
     def leave_behind(self, process: Process) -> None:
-        """What a dead or paused process leaves open, the broker ends after a while."""
-        for transaction in self.transactions.open.values():
-            if transaction.process == process.name:
+        """Schedule the time-outs of a dead or paused process."""
+        for transaction in self.transactions:
+            if transaction.fate is Fate.OPEN and transaction.process == process.name:
                 self._timers.after(self._schedule.transaction_timeout_ms, partial(self._time_out, transaction))
         if process.broker.member is not None:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def _start(self, name: str, parked: object = None) -> None:
-        """Start a process; what its start runs into ends it, and it is tried again."""
+        """Start a process; after an error at its start it is started again."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
             raise UnexpectedError(f"{name} is started again and again, and ends each time")
@@ -303,16 +282,24 @@ class Processes:
         process.broker = FaultyBroker(
             self._broker,
             name,
-            lambda call: self.strikes.consult(process, call),
+            lambda call: self.consult(process, call),
             self.transactions,
-            lambda producer: self.strikes.hang(process, producer),
+            lambda producer: self.hang(process, producer),
             self._trace.committed,
             lingers=self._schedule.lingers,
             poll_max=self._schedule.poll_max,
             dry_every=self._schedule.dry_every,
             old_lags=self._schedule.old_lags,
         )
-        setup = self._setup(process, process.broker)
+        setup = LearnerSetup(
+            broker=process.broker,
+            instance=name,
+            schedule=self._schedule,
+            now_ms=lambda: self._clock.now_ms,
+            announce=lambda message: self._trace.announced(name, message),
+            crash_point=lambda number: self.commit_step(process, number),
+            parked=parked,
+        )
         self._trace.note(name, "starts")
 
         def start() -> int:
@@ -321,35 +308,15 @@ class Processes:
 
         self._guard(process, start)
 
-    def _setup(self, process: Process, broker: FaultyBroker) -> LearnerSetup:
-        return LearnerSetup(
-            broker=broker,
-            topics=TOPICS,
-            group=GROUP,
-            instance=process.name,
-            schedule=self._schedule,
-            now_ms=lambda: self._clock.now_ms,
-            announce=lambda message: self._trace.announced(process.name, message),
-            crash_point=lambda number: self.strikes.commit_step(process, number),
-            parked=process.parked,
-        )
-
-    def _end(self, process: Process) -> None:
-        """A process that was told to end does; one whose name nobody else has is started again."""
-        zombie = process.zombie
-        self.close(process)
-        if not zombie:
-            self._restart(process, 0)
-
     def _remove(self, process: Process) -> None:
         process.dead = True
         if process in self._all:
             self._all.remove(process)
 
     def _restart(self, process: Process, away_ms: int, parked: object = None) -> None:
-        """Start a process of this name again, at once or after a while; when the broker is away, after that.
+        """Start a process of this name again after a time, and not before the end of an outage.
 
-        With what was parked it is the same process, with a new program.
+        With parked tasks it is the same process, with a new program.
         """
         name = process.name
         away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)
@@ -368,7 +335,7 @@ class Processes:
             self._trace.note("broker", f"transaction of {transaction.process} times out")
             self._trace.fired["transaction time-out"] += 1
             self._broker.transactional_producer(transaction.transactional_id)
-            self.transactions.end(transaction, Fate.ABORTED)
+            transaction.end(Fate.ABORTED)
 
     def _session_ends(self, process: Process) -> None:
         if process.dead or process.busy or process.asleep_until_ms > self._clock.now_ms:

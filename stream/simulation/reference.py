@@ -7,7 +7,6 @@ write to the log.
 from math import nan
 
 from stream.journal.format import JournalStep
-from stream.learners.base import KernelLearner
 from stream.randomness.draws import Purpose, uniform
 from stream.simulation.outside import label_of
 from stream.task.settings import TaskSettings
@@ -87,8 +86,7 @@ class SharedReference(OwnReference):
 
     def __init__(self, task: TaskSettings) -> None:
         super().__init__(task)
-        assert isinstance(self.learner, KernelLearner)
-        self._observes = bool(self.learner.observed)
+        self._observes = bool(task.make_shareable_learner().observed)
         self.entries: list[Entry] = []
 
     def decide(self, decided: Decided) -> tuple[Decision, bool]:

@@ -89,11 +89,16 @@ IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMI
 CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactional_producer", "group_consumer")
 """Operations of the broker in which a learner can be made to crash, or which can be refused."""
 
-PAUSED_CALLS_MAX = 30
-"""A learner stands still before one of its next so many operations: some steps, or much of a recovery."""
-
-LAG_MAX = 40
-"""So many times at most a learner that lags is told the old end."""
+NUMBERS = {
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # the call that it is for, counted from when it is armed
+    Kind.CRASH_IN_SNAPSHOT: (1, 4),
+    Kind.MOVE_IN_SNAPSHOT: (1, 4),
+    Kind.PAUSE: (1, 30),  # within some steps, or much of a recovery
+    Kind.SLOW: (1, 4),  # ms per operation
+    Kind.LAG: (1, 40),  # reports of the old end
+    Kind.HOLD: (0, 2),  # the partition
+}
+"""The least and the greatest number of a fault."""
 
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
 """The learners' topics that others may be let write to; who writes to the snapshots breaks the pipeline."""
@@ -102,7 +107,10 @@ HELD_TOPICS = (
     "feedback", "feedback", "feedback", "feedback", "contexts", "contexts", "predictions", "examples", "dead-letter",
     "journal", "snapshots",
 )  # fmt: skip
-"""Topics of which a partition's followers may stop, and with them its high watermark."""
+"""Topics of which a partition's followers can stop, and with them its high watermark."""
+
+TARGETS = {Kind.CRASH_IN_CALL: CALLS, Kind.REFUSED: CALLS, Kind.HOLD: HELD_TOPICS}
+"""The operations or topics that a fault can be for."""
 
 
 class Item(NamedTuple):
@@ -427,18 +435,10 @@ def _draw_fault(luck: Luck, kind: Kind, end_ms: int, *, timeless: bool) -> Item:
     number, call = 0, ""
     if kind in IN_COMMIT:
         number = luck.choice(COMMIT_STEPS)
-    elif kind in (Kind.CRASH_IN_CALL, Kind.REFUSED):
-        call = luck.choice(CALLS)
-    elif kind in (Kind.CRASH_IN_RECOVERY, Kind.CRASH_IN_SNAPSHOT):
-        number = luck.between(1, 4)
-    elif kind is Kind.PAUSE:
-        number = luck.between(1, PAUSED_CALLS_MAX)
-    elif kind in (Kind.SLOW, Kind.MOVE_IN_SNAPSHOT):
-        number = luck.between(1, 4)
-    elif kind is Kind.LAG:
-        number = luck.between(1, LAG_MAX)
-    elif kind is Kind.HOLD:
-        number, call = luck.below(3), luck.choice(HELD_TOPICS)
+    elif kind in NUMBERS:
+        number = luck.between(*NUMBERS[kind])
+    if kind in TARGETS:
+        call = luck.choice(TARGETS[kind])
     takes_ms = luck.choice((0, 5, 20, 80))
     if kind in (Kind.OUTAGE, Kind.SLEEP, Kind.HOLD):
         takes_ms = max(takes_ms, 5)

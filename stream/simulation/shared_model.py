@@ -1,31 +1,29 @@
-"""What must hold of a model that all tasks share: its log, its replicas, and the decisions that were made on it.
+"""The checks of a shared model: its log, its replicas, and the decisions that were made on it.
 
-The log is read into a plain list, and one learner is told it entry by entry, from the first to the last. At each
-version it must be what the processes had that had read so far, and decide what the tasks decided on that version.
+The log is read into a plain list, and applied to one learner entry by entry. At each version its state must be that of
+the replicas at this version, and its decisions those that the tasks made on this version.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from stream.journal.digests import state_digest
 from stream.journal.format import JournalStep
 from stream.kafka.reading import read_partition
 from stream.learners import Learner
-from stream.learners.base import KernelLearner
 from stream.randomness.draws import Purpose, uniform
-from stream.shared.replica import Replica
 from stream.simulation.outside import TOPICS
 from stream.simulation.processes import SeenModel
 from stream.simulation.world import World
 from stream.snapshots.chunks import read_model_snapshots
-from stream.snapshots.state import decode_model, restore_model
 from stream.task.settings import TaskSettings
 from stream.verifying.oracle import Decided
+from stream.verifying.replicas import fresh_replica
 from stream.verifying.shared_log import audit_log
-from stream.wire.events import Decision, Features
 from stream.wire.records import TopicPartition
-from stream.wire.updates import DECIDED, NO_LABEL, SETTLED, Entry, decode_update
+from stream.wire.updates import DECIDED, NO_LABEL, SETTLED, Entry, decode_update, entry_at
 
 LOG = TopicPartition(TOPICS.updates, 0)
 
@@ -38,8 +36,8 @@ class Written(NamedTuple):
     entries: list[Entry]
 
 
-class _Told(NamedTuple):
-    """An entry of the log, and who wrote it."""
+class _Logged(NamedTuple):
+    """An entry of the log, with its task and step."""
 
     partition: int
     step: int
@@ -48,7 +46,7 @@ class _Told(NamedTuple):
 
 
 def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
-    """What is wrong with the log, the versions, the decisions or the replicas."""
+    """Check the log, the versions, the decisions and the replicas."""
     task = world.schedule.task
     log = _read_log(world, task.n_classes)
     wrong: list[str] = []
@@ -56,12 +54,12 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
         found = _log_differs(partition, written, log) + _versions(partition, written, log)
         wrong += [f"partition {partition}: {what}" for what in found]
     seen = world.processes.models | _model_of_the_snapshot(world)
-    wrong += _told_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
+    wrong += _applied_again(task, tasks, log, seen) + _read_to_the_end(world, len(log))
     return wrong + _audited(world, len(tasks), len(log))
 
 
 def _audited(world: World, partitions: int, entries: int) -> list[str]:
-    """What `onebit verify` says of the log must be that all is well."""
+    """The audit of `onebit verify` finds nothing."""
     found = audit_log(world.broker, TOPICS, partitions)
     wrong = [f"audit of the log: {fault}" for fault in found.faults]
     if found.version != entries:
@@ -69,33 +67,23 @@ def _audited(world: World, partitions: int, entries: int) -> list[str]:
     return wrong
 
 
-def _read_log(world: World, n_classes: int) -> list[_Told]:
-    log: list[_Told] = []
+def _read_log(world: World, n_classes: int) -> list[_Logged]:
+    log: list[_Logged] = []
     for record in read_partition(world.broker, LOG):
         if (LOG, record.offset) in world.outside.foreign_outputs:
             continue
         update = decode_update(record)
         assert update is not None, "the learners write none without a version"
-        columns, start = update.entries, 0
-        for place, size in enumerate(columns.sizes.tolist()):
-            x = Features(columns.indices[start : start + size], columns.values[start : start + size])
-            row = columns.scores[place].copy()  # a learner knows by its base what belongs together
-            decision = Decision(
-                int(columns.actions[place]), int(columns.greedy[place]), float(columns.propensities[place]),
-                row[:n_classes], row[n_classes:],
-            )  # fmt: skip
-            entry = Entry(
-                int(columns.kinds[place]), x, decision, int(columns.rewards[place]), int(columns.assumed[place]),
-                float(columns.v[place]), int(columns.labels[place]),
-            )  # fmt: skip
-            log.append(_Told(update.partition, update.step, record.offset, entry))
-            start += size
+        log += [
+            _Logged(update.partition, update.step, record.offset, entry_at(update.entries, place, end, n_classes))
+            for place, end in enumerate(accumulate(update.entries.sizes.tolist()))
+        ]
     return log
 
 
-def _log_differs(partition: int, written: Written, log: Sequence[_Told]) -> list[str]:
-    """The log has of each task what became of its events, in their order, and the journal says how much of it."""
-    got = [_plain(told.entry) for told in log if told.partition == partition]
+def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
+    """The log has the entries of each task in their order, and the journal has their number."""
+    got = [_plain(logged.entry) for logged in log if logged.partition == partition]
     expected = [_plain(entry) for entry in written.entries]
     if got != expected:
         both = zip(expected, got, strict=False)
@@ -104,7 +92,7 @@ def _log_differs(partition: int, written: Written, log: Sequence[_Told]) -> list
             f"log: expected {len(expected)} entries; got {len(got)}; the first that differs is number {differing}: "
             f"expected {expected[differing : differing + 1]}; got {got[differing : differing + 1]}"
         ]
-    counts = Counter(told.step for told in log if told.partition == partition)
+    counts = Counter(logged.step for logged in log if logged.partition == partition)
     return [
         f"step {step.number}: the log has {counts[step.number]} entries of it; the journal says {step.log}"
         for step in written.steps
@@ -118,15 +106,15 @@ def _plain(entry: Entry) -> tuple[Any, ...]:
     return (kind, x.indices.tolist(), x.values.tolist(), *figures, *bits)
 
 
-def _versions(partition: int, written: Written, log: Sequence[_Told]) -> list[str]:
-    """A task's version never falls, is that of the offset to which the log was read, and stands in its predictions."""
+def _versions(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
+    """A task's version never falls, is that of the offset up to which it read the log, and is in its predictions."""
     wrong: list[str] = []
     latest = 0
     for step, decided in zip(written.steps, written.decided, strict=True):
         if step.updates < latest:
             wrong.append(f"step {step.number} decides on version {step.updates}; the one before had {latest}")
         latest = step.updates
-        version = -1 if step.log is None else sum(told.offset < step.log.offset for told in log)
+        version = -1 if step.log is None else sum(logged.offset < step.log.offset for logged in log)
         if version != step.updates:
             wrong.append(f"step {step.number}: the journal says version {step.updates}; what it read is {version}")
         wrong += [
@@ -137,8 +125,10 @@ def _versions(partition: int, written: Written, log: Sequence[_Told]) -> list[st
     return wrong
 
 
-def _told_again(task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Told], seen: set[SeenModel]) -> list[str]:
-    """Every replica is the model at its version, and every decision is made again on the model at its version."""
+def _applied_again(
+    task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Logged], seen: set[SeenModel]
+) -> list[str]:
+    """Every replica is the model at its version, and every decision is repeated on the model at its version."""
     wrong: list[str] = []
     model = task.make_learner()
     for version in range(len(log) + 1):
@@ -153,13 +143,13 @@ def _told_again(task: TaskSettings, tasks: Sequence[Written], log: Sequence[_Tol
             for step, decided in zip(written.steps, written.decided, strict=True):
                 if step.updates == version and decided:
                     own = [
-                        told.entry for told in log[version:]
-                        if told.partition == partition and told.step < step.number and told.entry.kind == DECIDED
+                        logged.entry for logged in log[version:]
+                        if logged.partition == partition and logged.step < step.number and logged.entry.kind == DECIDED
                     ]  # fmt: skip
                     differing = _decides_otherwise(task, model, own, decided)
                     wrong += [f"partition {partition}, step {step.number}: {what}" for what in differing]
         if version < len(log):
-            _tell(model, log[version].entry)
+            _apply(model, log[version].entry)
     return wrong
 
 
@@ -181,7 +171,7 @@ def _decides_otherwise(
     return wrong
 
 
-def _tell(model: Learner, entry: Entry) -> None:
+def _apply(model: Learner, entry: Entry) -> None:
     kind, x, decision, reward, assumed, v, label = entry
     if kind == DECIDED:
         model.observe(x, decision)
@@ -195,11 +185,8 @@ def _model_of_the_snapshot(world: World) -> set[SeenModel]:
     newest = read_model_snapshots(world.broker, TOPICS).newest
     if newest is None:
         return set()
-    learner = world.schedule.task.make_learner()
-    assert isinstance(learner, KernelLearner)
-    replica = Replica(learner)
-    restore_model(decode_model(newest), replica, world.schedule.task)
-    return {SeenModel("the newest snapshot", replica.version, state_digest([learner.state()]))}
+    replica = fresh_replica(world.schedule.task, newest)
+    return {SeenModel("the newest snapshot", replica.version, state_digest([replica.learner.state()]))}
 
 
 def _read_to_the_end(world: World, version: int) -> list[str]:

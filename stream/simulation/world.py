@@ -1,7 +1,4 @@
-"""Runs a schedule: the world outside, the learner processes, and what the broker does by itself after a while.
-
-Everything happens in this one thread, in virtual time.
-"""
+"""Runs a schedule, in virtual time and in one thread: the world outside, the learner processes, the time-outs."""
 
 from collections import deque
 
@@ -10,13 +7,12 @@ from stream.kafka.embedded import EmbeddedBroker
 from stream.simulation.faults import Faults
 from stream.simulation.outside import TOPICS, Outside
 from stream.simulation.processes import MakeLearner, Processes, UnexpectedError
-from stream.simulation.schedule import ENVIRONMENT, START_MS, Item, Schedule
+from stream.simulation.schedule import ENVIRONMENT, START_MS, Schedule
 from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
-from stream.task.task import Task
 
 SETTLING_MAX = 400
-"""After the last item so many more things may fall due; what is then not settled never will be."""
+"""Limit of things that fall due after the last item, until everything is settled."""
 
 
 class World:
@@ -32,7 +28,9 @@ class World:
         self._timers = Timers(self.clock)
         self.processes = Processes(schedule, make_learner, self.broker, self._timers, self.trace)
         self._faults = Faults(schedule, self.processes, self.broker, self._timers, self.trace, self._run_until)
-        self.processes.strikes = self._faults
+        self.processes.consult = self._faults.consult
+        self.processes.commit_step = self._faults.commit_step
+        self.processes.hang = self._faults.hang
         self._todo = deque(schedule.items)
 
     def run(self) -> None:
@@ -49,34 +47,24 @@ class World:
         self._settle()
         self.processes.read_logs()
 
-    def tasks(self) -> dict[int, Task]:
-        """The tasks that run, each in one process."""
-        return self.processes.tasks()
-
     def _next_item(self) -> None:
         item = self._todo[0]
         self._advance_to(item.at_ms)
         if not self._todo or self._todo[0] is not item:
-            return  # a paused process has let it happen meanwhile
+            return  # it happened while a process was paused
         self._todo.popleft()
-        self._do(item)
+        (self.outside if item.kind in ENVIRONMENT else self._faults).do(item)
         if item.polls:
             self.processes.poll_all()
 
-    def _do(self, item: Item) -> None:
-        if item.kind in ENVIRONMENT:
-            self.outside.do(item)
-        else:
-            self._faults.do(item)
-
     def _run_until(self, until_ms: int) -> None:
-        """Let the world go on until a time, from within a call of a paused process."""
+        """Run the world until a time, within a call of a paused process."""
         while self._todo and self._todo[0].at_ms <= until_ms:
             self._next_item()
         self._advance_to(until_ms)
 
     def _advance_to(self, to_ms: int) -> None:
-        """Move time, and do on the way what falls due."""
+        """Move time, and do what falls due on the way."""
         while True:
             due_ms = self._due_ms()
             if due_ms is None or due_ms > to_ms:
@@ -87,12 +75,12 @@ class World:
         self.clock.advance_to(to_ms)
 
     def _due_ms(self) -> int | None:
-        """The next time at which something happens by itself."""
+        """The next time at which something is due."""
         dues = (self._timers.next_ms, self.processes.next_due_ms())
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def _settle(self) -> None:
-        """End all faults, and let time pass until nothing waits."""
+        """End all faults, and move time until nothing waits."""
         self._faults.end()
         self.outside.abort_transactions()
         if not self.processes.live() and self._timers.next_ms is None:

@@ -4,7 +4,7 @@ import pytest
 
 from stream.kafka.port import BrokerUnavailableError
 from stream.kafka.reading import RUN_GAP_MAX, RecordsAt, read_partition
-from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
+from stream.simulation.faulty_broker import FaultyBroker, Verdict
 from stream.wire.records import TopicPartition
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -19,7 +19,7 @@ class _Outage:
         pipeline = Pipeline(small_task())
         for number in range(3):
             pipeline.context(f"e{number}")
-        self.broker = FaultyBroker(pipeline.broker, "reader", self._consult, Transactions())
+        self.broker = FaultyBroker(pipeline.broker, "reader", self._consult)
 
     def _consult(self, operation: str) -> Verdict:
         if self.away:

@@ -13,7 +13,7 @@ from stream.journal.format import HEADERS as JOURNAL_HEADERS
 from stream.journal.format import UnrecoverableError
 from stream.kafka.embedded import EmbeddedTransactionalProducer
 from stream.kafka.partitioner import partition_for
-from stream.simulation.faulty_broker import FaultyBroker, Transactions, Verdict
+from stream.simulation.faulty_broker import FaultyBroker, Verdict
 from stream.snapshots.chunks import read_model_snapshots
 from stream.wire.codec import HEADERS as EVENT_HEADERS
 from stream.wire.events import Features
@@ -114,7 +114,7 @@ def test_a_log_that_is_made_anew_under_a_running_learner_is_noticed() -> None:
 
 def test_an_old_end_of_the_log_that_is_told_for_a_while_ends_nothing() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
-    lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: Verdict.PROCEEDS, Transactions())
+    lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: Verdict.PROCEEDS)
     learner = LearnerProgram(lagging, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms)
     for name in "ab":
         idle(learner)
@@ -200,7 +200,7 @@ class SlowToRead:
                 wait(pipeline, for_ms if call == "read" else 0)
             return Verdict.PROCEEDS
 
-        broker = FaultyBroker(pipeline.broker, "learner-1", consult, Transactions())
+        broker = FaultyBroker(pipeline.broker, "learner-1", consult)
         self.learner = LearnerProgram(
             broker, TOPICS, pipeline.settings, LearnerOptions(**options), pipeline.now_ms, self.said.append,
             stop=lambda: self.calls.count("read") == 4,
