@@ -5,11 +5,11 @@ from dataclasses import asdict
 from typing import Any
 
 from stream.journal.digests import state_digest
-from stream.journal.format import JournalError, JournalStep, decode_step
+from stream.journal.format import JournalError, JournalStep
 from stream.journal.reading import last_step, pipeline_settings, read_from_step, read_journal, settings_in_force
 from stream.journal.recover import Progress, rebuild
 from stream.journal.stored_settings import PARAMETER, check_settings, task_settings
-from stream.kafka.browsing import met_before, offset_at
+from stream.kafka.browsing import offset_at
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import ParameterError, State, create
@@ -77,7 +77,7 @@ def export_model(
     if version is not None:
         raise ModelError(f"{place}: its model is its own, and has no versions of a log; give a step or a time")
     if at_ms is not None:
-        number = _step_at(broker, journal, at_ms)
+        number = _step_at(broker, journal, at_ms, last)
     if number is not None and not 1 <= number <= last.number:
         raise ModelError(f"{place} has steps 1 to {last.number}; got {number}")
     recovered = rebuild(broker, topics, partition, None, progress, until=number)
@@ -138,20 +138,21 @@ def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
     raise ModelError(f"{journal.topic}/{journal.partition} holds no step {number}")
 
 
-def _step_at(broker: Broker, journal: TopicPartition, at_ms: int) -> int:
-    """The last step that was in the journal at a time of the broker.
+def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
+    """The last step in the journal at a time of the broker; `last` is its last one now.
 
     Raises:
         TooEarlyError: there was none.
         BrokerUnavailableError: the broker did not answer.
     """
-    found = None
-    for record in met_before(broker, journal, at_ms + 1):
-        found = decode_step(record).number
-    if found is None:
-        record, _ = next(read_journal(broker, journal))
+    offset = offset_at(broker, journal, at_ms + 1)
+    later = next(read_journal(broker, journal, offset), None)
+    if later is None:
+        return last.number
+    record, step = later
+    if offset == broker.beginnings([journal])[journal]:
         raise TooEarlyError(f"{journal.topic}/{journal.partition}", at_ms, record.append_ms)
-    return found
+    return step.number - 1
 
 
 def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
