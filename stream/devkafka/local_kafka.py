@@ -144,7 +144,7 @@ def start(
         security = _security(home, secure=secure, is_formatted=is_formatted)
         ports = {LISTENER: chosen, INTERNAL: _free_port(chosen)} if security else {"PLAINTEXT": chosen}
         ports[CONTROLLER] = _free_port(*ports.values())
-        secured = security.settings(HOST, ports) if security else {}
+        secured = security.settings() if security else {}
         write_settings(home, storage, HOST, ports, {**secured, **(settings or {})})
         if not is_formatted:
             say(f"formatting {storage}")
@@ -244,14 +244,15 @@ def _running(home: Path) -> LocalKafka | None:
             and process.status() != psutil.STATUS_ZOMBIE
             and str(home / "server.properties") in process.cmdline()
         )
+        return _of_state(home, state, already=True) if same else None
     except (FileNotFoundError, ValueError, KeyError, psutil.Error):
         return None
-    if not same:
-        return None
+
+
+def _of_state(home: Path, state: Mapping[str, Any], *, already: bool) -> LocalKafka:
     return LocalKafka(
-        f"{HOST}:{state['port']}", state["pid"], home, Path(state["storage"]), state["ephemeral"], already=True,
-        own_port=state.get("own_port", state["port"]),
-        client_config=LocalSecurity(home).client_config if state.get("secure") else None,
+        f"{HOST}:{state['port']}", state["pid"], home, Path(state["storage"]), state["ephemeral"], already,
+        client_config=LocalSecurity(home).client_config if state["secure"] else None, own_port=state["own_port"],
     )  # fmt: skip
 
 
@@ -368,29 +369,23 @@ def _launch(
     import psutil
 
     port = ports[LISTENER if security else "PLAINTEXT"]
-    own_port = ports.get(INTERNAL, port)
-
     command = _java(home, class_path, "kafka.Kafka", str(home / "server.properties"))
     with (home / "stdout.log").open("wb") as out:
         child = subprocess.Popen(
             command, cwd=home, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
     _children[child.pid] = child
-    state: dict[str, Any] = {
+    state = {
         "pid": child.pid,
         "created_s": psutil.Process(child.pid).create_time(),
         "port": port,
         "storage": str(storage),
         "ephemeral": ephemeral,
-        "own_port": own_port,
+        "own_port": ports.get(INTERNAL, port),
         "secure": security is not None,
     }
     _write_whole(home / "state.json", json.dumps(state))
-    client_config = security.client_config if security else None
-    return LocalKafka(
-        f"{HOST}:{port}", child.pid, home, storage, ephemeral, already=False, own_port=own_port,
-        client_config=client_config,
-    )  # fmt: skip
+    return _of_state(home, state, already=False)
 
 
 def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ docker/compose.secure.yaml secures its Kafka with the same files. This module is
 
 import secrets
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 ADMIN = "admin"
@@ -58,13 +58,9 @@ class LocalSecurity:
         lines = dict(line.split("=", 1) for line in self.client_config.read_text().splitlines())
         return lines["sasl.password"]
 
-    def settings(self, host: str, ports: Mapping[str, int]) -> dict[str, str]:
-        """The broker's settings, with the ports of its three listeners."""
-        listeners = ",".join(f"{name}://{host}:{port}" for name, port in ports.items())
+    def settings(self) -> dict[str, str]:
+        """The broker's settings beside its listeners."""
         return {
-            "listeners": listeners,
-            "advertised.listeners": listeners,
-            "controller.listener.names": CONTROLLER,
             "inter.broker.listener.name": INTERNAL,
             "listener.security.protocol.map": f"{LISTENER}:SASL_SSL,{INTERNAL}:SSL,{CONTROLLER}:SSL",
             "ssl.keystore.type": "PEM",

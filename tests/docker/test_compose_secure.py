@@ -49,7 +49,7 @@ def test_every_program_comes_in_by_the_file_of_properties_alone() -> None:
 
 def test_its_kafka_is_secured_as_the_local_one_is() -> None:
     environment = services("compose.secure.yaml")["kafka"]["environment"]
-    local = LocalSecurity(Path("/")).settings("localhost", {})
+    local = LocalSecurity(Path("/")).settings()
     same = [name for name in local if name.startswith(("ssl.", "sasl.", "authorizer."))]
     given = {name: environment[f"KAFKA_{name.upper().replace('.', '_')}"].replace("$$", "$") for name in same}
     protocols = dict(one.split(":") for one in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
