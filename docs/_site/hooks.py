@@ -8,6 +8,7 @@ site.
 import ast
 import posixpath
 import re
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,6 +44,17 @@ def linked_from(document: str) -> list[str]:
     """The files of the repository that a document links."""
     folder = posixpath.dirname(document)
     return [posixpath.normpath(posixpath.join(folder, link)) for link in LINK.findall((ROOT / document).read_text())]
+
+
+def linked_outside(documents: Iterable[str]) -> set[str]:
+    """Files outside docs/ that the documents link, directly or through linked Markdown files."""
+    found: set[str] = set()
+    to_read = list(documents)
+    while to_read:
+        new = {path for path in linked_from(to_read.pop()) if not path.startswith("docs/")} - found
+        found |= new
+        to_read += [path for path in new if path.endswith(".md") and (ROOT / path).is_file()]
+    return found
 
 
 def command_reference() -> str:
@@ -82,8 +94,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         *PAGES,
         *(f"docs/{file.src_uri}" for file in files.documentation_pages() if file.src_uri.endswith(".md")),
     ]
-    linked = {path for document in documents for path in linked_from(document) if not path.startswith("docs/")}
-    for path in sorted({*PAGES, *linked}):
+    for path in sorted({*PAGES, *linked_outside(documents)}):
         if (ROOT / path).is_file():  # what is not there is reported where it is linked
             files.append(File.generated(config, place_of(path), abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "commands.md", content=command_reference()))
