@@ -20,23 +20,30 @@ if TYPE_CHECKING:
     from onebit.pipelines import Pipeline, embedded
     from onebit.runs import LearnerRun, RunReport, run
     from onebit.verification import VerifyReport, verify
+    from producers.datasets.base import Dataset, dense_dataset
+    from producers.datasets.catalogue import Entry as DatasetEntry
     from stream import offline
     from stream.app.progress import Progress
     from stream.errors import ExitCode, OnebitError
-    from stream.learners import Learner, create
+    from stream.learners import Cost, KernelLearner, Learner, Parameter, create
     from stream.learners import registered as learners
     from stream.reporting.errors import evaluate
     from stream.wire.events import Decision, Features
 
 __all__ = [
     "CollisionError",
+    "Cost",
+    "Dataset",
+    "DatasetEntry",
     "Decision",
     "EstimateReport",
     "ExitCode",
     "Features",
+    "KernelLearner",
     "Learner",
     "LearnerRun",
     "OnebitError",
+    "Parameter",
     "Pipeline",
     "Progress",
     "RunReport",
@@ -44,6 +51,7 @@ __all__ = [
     "__version__",
     "check_packages",
     "create",
+    "dense_dataset",
     "embedded",
     "estimate",
     "evaluate",
@@ -54,18 +62,24 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Cost": ("stream.learners", "Cost"),
+    "Dataset": ("producers.datasets.base", "Dataset"),
+    "DatasetEntry": ("producers.datasets.catalogue", "Entry"),
     "Decision": ("stream.wire.events", "Decision"),
     "EstimateReport": ("onebit.estimates", "EstimateReport"),
     "ExitCode": ("stream.errors", "ExitCode"),
     "Features": ("stream.wire.events", "Features"),
+    "KernelLearner": ("stream.learners", "KernelLearner"),
     "Learner": ("stream.learners", "Learner"),
     "LearnerRun": ("onebit.runs", "LearnerRun"),
     "OnebitError": ("stream.errors", "OnebitError"),
+    "Parameter": ("stream.learners", "Parameter"),
     "Pipeline": ("onebit.pipelines", "Pipeline"),
     "Progress": ("stream.app.progress", "Progress"),
     "RunReport": ("onebit.runs", "RunReport"),
     "VerifyReport": ("onebit.verification", "VerifyReport"),
     "create": ("stream.learners", "create"),
+    "dense_dataset": ("producers.datasets.base", "dense_dataset"),
     "embedded": ("onebit.pipelines", "embedded"),
     "estimate": ("onebit.estimates", "estimate"),
     "evaluate": ("stream.reporting.errors", "evaluate"),

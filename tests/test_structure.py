@@ -16,7 +16,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
         (
-            ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.randomness"),
+            ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.plugins",
+             "stream.randomness"),
             ("stream.wire",),
             ("stream.task", "stream.learners", "stream.shared"),
             ("stream.kafka",),
@@ -58,9 +59,8 @@ CLOCKS_AND_DICE = {"time", "datetime", "random", "secrets", "socket", "asyncio",
 """What the core must be handed."""
 
 CORE = frozenset(
-    ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.randomness", "stream.wire",
-     "stream.task",
-     "stream.shared",
+    ("stream.durations", "stream.errors", "stream.near_names", "stream.parsing", "stream.plugins",
+     "stream.randomness", "stream.wire", "stream.task", "stream.shared",
      "stream.learners", "stream.journal", "stream.snapshots", "stream.verifying", "stream.offline",
      "stream.offline_shared", "stream.estimating",
      "stream.simulation", "stream.kafka.port",

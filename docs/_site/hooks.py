@@ -1,4 +1,4 @@
-"""What the site has beside docs/: pages and source files from outside, the reference of the commands, the modules.
+"""What the site has beside docs/: pages and source files from outside, the references of commands, modules, learners.
 
 mkdocs calls these functions, see its guide (https://www.mkdocs.org/user-guide/configuration/#hooks). A link of a
 document is written for those who read it in the repository; here it is turned to where the same file stands in the
@@ -20,6 +20,7 @@ from typer.cli import get_docs_for_click
 from typer.main import get_command
 
 from stream.cli.app import app
+from stream.learners import Learner, registered
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -77,6 +78,21 @@ def module_map() -> str:
     return "\n".join(lines)
 
 
+LEARNERS = "<!-- table of learners: docs/_site/hooks.py puts it here -->"
+
+
+def learner_table() -> str:
+    """A table of all learners, from the classes."""
+    lines = ["| learner | what | parameters | paper |", "|---|---|---|---|"]
+    return "\n".join([*lines, *map(_learner_row, registered().values())])
+
+
+def _learner_row(cls: type[Learner]) -> str:
+    name = f"`{cls.name}`" + (" †" if cls.needs_label else "")
+    parameters = ", ".join(f"`{one.name}={one.default}`" for one in cls.parameters) or "–"
+    return f"| {name} | {cls.summary} | {parameters} | {cls.paper} |"
+
+
 def summary(path: Path) -> str:
     """The first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
@@ -107,6 +123,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = page.file.src_uri
     if here.startswith(DETAILS):
         page.meta["search"] = {"boost": 0.5}
+    markdown = markdown.replace(LEARNERS, learner_table())
     document = next((path for path, place in PAGES.items() if place == here), f"docs/{here}")
     if here.startswith("source/"):
         document = here.removeprefix("source/")

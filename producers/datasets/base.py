@@ -204,6 +204,33 @@ class Dataset:
         return row
 
 
+def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str = "") -> Dataset:
+    """A data set in memory.
+
+    Args:
+        name: as people call it; event ids begin with it.
+        x: the features, float64[n, d].
+        labels: the class of each row; classes are numbered in the order in which they first come.
+        terms: under which the data may be used.
+
+    >>> data = dense_dataset("two-points", np.array([[1.0, 0.0], [0.0, 2.0]]), ["left", "right"])
+    >>> data.rows, data.class_names, data.row(1).x.values.tolist(), data.event_id(1)
+    (2, ('left', 'right'), [2.0], 'two-points-0-000001')
+    """
+    x = np.asarray(x, dtype=np.float64)
+    if x.ndim != 2 or len(labels) != len(x) or not np.isfinite(x).all():
+        raise DatasetError(f"{name}: expected finite x [n, d] and n labels; got {x.shape} and {len(labels)} labels")
+    names = list(dict.fromkeys(map(str, labels)))
+    rows, columns = np.nonzero(x)
+    source = SparseRows(
+        np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(x))))).astype(np.int64),
+        columns.astype(np.int32),
+        x[rows, columns],
+        np.array([names.index(str(label)) for label in labels], dtype=np.int64),
+    )
+    return Dataset(name, name, len(x), x.shape[1], len(names), tuple(names), terms, source)
+
+
 def _is_written(text: str, width: int) -> bool:
     """Whether a text is a whole number as Python writes it, with zeros before it up to a width and not beyond."""
     digits = len(text)

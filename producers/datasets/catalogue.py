@@ -10,6 +10,7 @@ from producers.datasets.base import Dataset, DatasetError
 from producers.datasets.logs.looks import Format, format_of
 from producers.datasets.logs.streams import STDIN, Source
 from stream.near_names import close_matches
+from stream.plugins import Plugins
 
 
 class Entry(NamedTuple):
@@ -32,8 +33,13 @@ OPTDIGITS_TERMS = (
 
 
 def catalogue() -> tuple[Entry, ...]:
-    """All data sets that have a name."""
-    return _ENTRIES
+    """All data sets that have a name, in the order of their names; those of the entry points `onebit.datasets` too."""
+    return tuple(_ALL.values())
+
+
+def problems() -> list[str]:
+    """Why each plug-in that cannot be used cannot be."""
+    return _ALL.problems()
 
 
 def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dataset:
@@ -44,13 +50,13 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
         n_features: only for files: the number of features, when the last ones may be empty.
         seed: only for generated data: which of all SynSeps it is.
     """
-    for entry in _ENTRIES:
-        if entry.name == name_or_file:
-            if n_features not in (None, entry.n_features):
-                raise DatasetError(
-                    f"{entry.name} has {entry.n_features} features; n_features={n_features} is for files only"
-                )
-            return entry.load(seed)
+    if name_or_file in _ALL:
+        entry = _ALL[name_or_file]
+        if n_features not in (None, entry.n_features):
+            raise DatasetError(
+                f"{entry.name} has {entry.n_features} features; n_features={n_features} is for files only"
+            )
+        return _load(entry, seed)
     path = Path(name_or_file)
     if path.is_dir():
         raise DatasetError(f"{name_or_file} is a folder; give an svmlight file, or one of {_names()}")
@@ -58,7 +64,7 @@ def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dat
         return svmlight.read(path, n_features)
     raise DatasetError(
         f"no data set and no file is called {name_or_file!r}; the names are {_names()}"
-        f"{close_matches(name_or_file, [entry.name for entry in _ENTRIES])}"
+        f"{close_matches(name_or_file, _ALL)}"
     )
 
 
@@ -72,7 +78,7 @@ def is_log(name_or_file: str) -> bool:
     """
     if name_or_file == STDIN:
         return True
-    if name_or_file in (entry.name for entry in _ENTRIES) or not Path(name_or_file).is_file():
+    if name_or_file in _ALL or not Path(name_or_file).is_file():
         return False
     try:
         return format_of(Source(name_or_file).head(), name_or_file) is not Format.SVMLIGHT
@@ -80,6 +86,15 @@ def is_log(name_or_file: str) -> bool:
         if svmlight.is_named_so(Path(name_or_file)):
             return False  # its own reader says which line is wrong
         raise
+
+
+def _load(entry: Entry, seed: int) -> Dataset:
+    with _ALL.blamed(entry.name):
+        dataset = entry.load(seed)
+        sizes = (dataset.name, dataset.rows, dataset.n_features, dataset.n_classes)
+        if sizes != entry[:4]:
+            raise ValueError(f"name, rows, features and classes are {entry[:4]}; got {sizes}")
+    return dataset
 
 
 def _load_optdigits(_seed: int) -> Dataset:
@@ -100,10 +115,10 @@ def _load_synnonsep(seed: int) -> Dataset:
 
 
 def _names() -> str:
-    return ", ".join(entry.name for entry in _ENTRIES)
+    return ", ".join(_ALL)
 
 
-_ENTRIES = (
+_OWN = (
     Entry(
         "optdigits",
         rows=5_620,
@@ -134,3 +149,14 @@ _ENTRIES = (
         is_generated=True,
     ),
 )
+
+
+def _check_plugin(name: str, plugin: object) -> Entry:
+    if not isinstance(plugin, Entry):
+        raise TypeError(f"expected a onebit.DatasetEntry; got {plugin!r}")
+    if plugin.name != name:
+        raise ValueError(f"its name is {plugin.name!r}; expected {name!r}, as the entry point is called")
+    return plugin
+
+
+_ALL = Plugins("onebit.datasets", {entry.name: entry for entry in _OWN}, _check_plugin)

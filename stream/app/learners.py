@@ -10,7 +10,7 @@ from stream.app.clocks import every
 from stream.app.cost import FLOPS_PER_S, SLOW_S, mean_nnz_of, nnz_of
 from stream.app.datasets import log_of
 from stream.app.measuring import Event, event_us, first_events
-from stream.app.notices import announce
+from stream.app.notices import announce, warn
 from stream.learners import Cost, Learner, check_parameters, create, registered
 from stream.learners.auto import Choice, choose, defaults_for
 from stream.reporting.tables import duration
@@ -76,6 +76,8 @@ def survey_learners(names: Sequence[str] = (), size: Size = USUAL, dataset: Data
     """
     for name in names:
         check_parameters(name, {})
+    for problem in registered().problems() if not names else ():
+        warn(f"not listed: {problem}")
     if dataset is not None:
         size = Size(dataset.n_classes, dataset.n_features, nnz_of(dataset))
     mean_nnz = size.nnz if dataset is None else mean_nnz_of(dataset)

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from producers.datasets.catalogue import catalogue, is_log, load
+from producers.datasets.catalogue import catalogue, is_log, load, problems
+from stream.app.notices import warn
 from stream.cli.console import boxed_table, out, print_json
 from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags
 
@@ -17,6 +18,8 @@ app = typer.Typer(help="List and show data sets and logs.", no_args_is_help=True
 @with_log_flags
 def list_data(json: Json = False) -> None:
     """The data sets that have a name; any svmlight file can be replayed too."""
+    for problem in problems():
+        warn(f"not listed: {problem}")
     if json:
         print_json([{k: v for k, v in entry._asdict().items() if k != "load"} for entry in catalogue()])
         return

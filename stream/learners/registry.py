@@ -1,10 +1,12 @@
 """Learners by their names: how they are registered, checked and made."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from stream.learners.base import Learner, ParameterError
 from stream.near_names import close_matches
+from stream.plugins import Plugins
 
 STATE_BYTES_MAX = 8 * 2**30
 """A state larger than this is refused before it is allocated: it would not fit a common machine, or a snapshot."""
@@ -22,9 +24,27 @@ def register(cls: LearnerType) -> LearnerType:
     return cls
 
 
-def registered() -> dict[str, type[Learner]]:
-    """All learners by name, in the order of their names."""
-    return dict(sorted(_REGISTRY.items()))
+def registered() -> Plugins[type[Learner]]:
+    """All learners by name, in the order of their names; those of the entry points `onebit.learners` too."""
+    return _ALL
+
+
+def _check_plugin(name: str, plugin: object) -> type[Learner]:
+    """A plug-in's class, if it is a learner of this name."""
+    if not isinstance(plugin, type) or not issubclass(plugin, Learner):
+        raise TypeError(f"expected a class derived from onebit.Learner; got {plugin!r}")
+    if missing := [
+        field for field in ("name", "summary", "paper") if not isinstance(getattr(plugin, field, None), str)
+    ]:
+        raise TypeError(f"{plugin.__name__} has no {', '.join(missing)}")
+    if plugin.name != name:
+        raise ValueError(f"{plugin.__name__}.name is {plugin.name!r}; expected {name!r}, as the entry point is called")
+    if inspect.isabstract(plugin):
+        raise TypeError(f"{plugin.__name__} lacks {', '.join(sorted(plugin.__abstractmethods__))}")
+    return plugin
+
+
+_ALL = Plugins("onebit.learners", _REGISTRY, _check_plugin)
 
 
 def check_parameters(
@@ -38,10 +58,10 @@ def check_parameters(
         correctable: whether an update must be one that can be taken back: some defaults are others then.
         any_right: whether several classes may be right at once: some parameters must have one value then.
     """
-    if name not in _REGISTRY:
+    if name not in _ALL:
         hint = close_matches(name, registered())
         raise ParameterError(f"no learner is called {name!r}{hint or ';'} there are: {', '.join(registered())}")
-    declared = {parameter.name: parameter for parameter in _REGISTRY[name].parameters}
+    declared = {parameter.name: parameter for parameter in _ALL[name].parameters}
     unknown = [given for given in parameters if given not in declared]
     if unknown:
         accepted = "; ".join(f"{p.name}: {p.accepted()}" for p in declared.values()) or "none"
@@ -69,7 +89,7 @@ def create(name: str, n_classes: int, n_features: int, **parameters: Any) -> Lea
     for size, value, least in (("n_classes", n_classes, 2), ("n_features", n_features, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ParameterError(f"{name}: {size} is a whole number of at least {least}; got {value!r}")
-    cls = _REGISTRY[name]
+    cls = _ALL[name]
     state_bytes = cls.cost(n_classes, n_features, 0, checked).state_bytes
     if state_bytes > STATE_BYTES_MAX:
         hint = f"; use {cls.instead}" if cls.instead else ""

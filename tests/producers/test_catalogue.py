@@ -15,7 +15,7 @@ SHIPPED = files("producers.datasets") / "files" / "optdigits.scale.svm.gz"
 
 
 def test_the_catalogue_tells_the_truth() -> None:
-    assert [entry.name for entry in catalogue()] == ["optdigits", "synsep", "synnonsep"]
+    assert [entry.name for entry in catalogue()] == ["optdigits", "synnonsep", "synsep"]
     for entry in catalogue():
         data = load(entry.name)
         assert (data.name, data.rows, data.n_features, data.n_classes, data.terms) == (
@@ -60,7 +60,7 @@ def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("opdigits", "the names are optdigits, synsep, synnonsep; did you mean optdigits?"),
+        ("opdigits", "the names are optdigits, synnonsep, synsep; did you mean optdigits?"),
         ("synonsep", "did you mean synnonsep or synsep?"),
         ("no/such/file.svm", "no data set and no file is called 'no/such/file.svm'; the names are"),
         ("", "is a folder; give an svmlight file, or one of optdigits"),

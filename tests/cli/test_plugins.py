@@ -1,0 +1,134 @@
+"""Learners and data sets of other packages, each installed into a folder of its own."""
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onebit import learners, run
+from stream.errors import ExitCode
+from stream.plugins import PluginError
+from tests.cli.conftest import Onebit
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "plugin"
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a package of one module, as pip does: the module, and its metadata."""
+    folder = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(str(folder))
+    modules = []
+
+    def package(distribution: str, source: str, **groups: dict[str, str]) -> None:
+        name = distribution.replace("-", "_")
+        modules.append(name)
+        info = folder / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (folder / f"{name}.py").write_text(source)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        lines = [
+            f"[onebit.{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
+            for group, entries in groups.items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+
+    yield package
+    for name in modules:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def example(install: Install) -> None:
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    groups = {group.removeprefix("onebit."): entries for group, entries in project["entry-points"].items()}
+    install(project["name"], (EXAMPLE / "bit_logistic.py").read_text(), **groups)
+
+
+@pytest.mark.usefixtures("example")
+def test_a_learner_and_a_data_set_of_a_package_are_used_by_their_names(onebit: Onebit) -> None:
+    listed = json.loads(onebit("learners", "--json").out)
+    (documented,) = json.loads(onebit("learners", "bit-logistic", "--json").out)
+    data = json.loads(onebit("data", "list", "--json").out)
+    flags = ("--learner", "bit-logistic", "--data", "four-corners", "--events", "300", "--no-report", "--json")
+    report = json.loads(onebit("run", *flags, "--param", "step=1", "--seed", "3").out)
+
+    assert "bit-logistic" in [one["name"] for one in listed]
+    assert documented["parameters"].keys() == {"epsilon", "step"}
+    assert ("four-corners", 400) in [(one["name"], one["rows"]) for one in data]
+    assert (report["learner"], report["params"], report["ledger_ok"]) == (
+        "bit-logistic",
+        {"epsilon": 0.1, "step": 1.0},
+        True,
+    )
+
+
+@pytest.mark.usefixtures("example")
+def test_a_run_of_a_plugin_is_the_same_in_another_process() -> None:
+    runs = run("four-corners", learners="bit-logistic", seeds=2, jobs=2, events=300)
+    again = run("four-corners", learners="bit-logistic", seeds=2, events=300)
+
+    assert [one.to_dict()["state_sha256"] for one in runs] == [one.to_dict()["state_sha256"] for one in again]
+    assert runs.ok
+
+
+@pytest.mark.parametrize(
+    ("source", "entry", "error"),
+    [
+        ("raise RuntimeError('boom')", "broken_one:Thing", "RuntimeError: boom"),
+        ("", "broken_one:Thing", "AttributeError"),
+        ("import nothing_at_all", "broken_one:Thing", "ModuleNotFoundError"),
+        ("Thing = 3", "broken_one:Thing", "TypeError"),
+        ("import onebit\nclass Thing(onebit.Learner):\n    name = 'broken'", "broken_one:Thing", "no summary, paper"),
+    ],
+)
+def test_a_broken_learner_is_an_error_only_of_who_asks_for_it(
+    source: str, entry: str, error: str, install: Install, onebit: Onebit
+) -> None:
+    install("broken-one", source, learners={"broken": entry})
+    asked = onebit("run", "--learner", "broken", "--events", "10")
+    others = onebit("learners", "--json")
+
+    assert asked.code == ExitCode.USAGE
+    message = " ".join(asked.err.split())
+    assert f"distribution broken-one 1.0, entry point onebit.learners broken = {entry}: " in message
+    assert error in message
+    assert others.code == ExitCode.OK
+    assert "distribution broken-one 1.0" in " ".join(others.err.split())
+    assert onebit("learners", "banditron").err == ""
+
+
+def test_a_broken_data_set_is_an_error_only_of_who_asks_for_it(install: Install, onebit: Onebit) -> None:
+    lying = "import onebit\nthing = onebit.DatasetEntry('broken', 3, 1, 2, 's', 't', lambda seed: 1 / 0)"
+    install("broken-two", lying, datasets={"broken": "broken_two:thing", "other": "broken_two:thing"})
+    asked = onebit("run", "--data", "broken", "--events", "10")
+    listed = onebit("data", "list", "--json")
+
+    assert asked.code == ExitCode.USAGE
+    assert "broken = broken_two:thing: ZeroDivisionError" in " ".join(asked.err.split())
+    assert "broken" in [one["name"] for one in json.loads(listed.out)]
+    assert "other = broken_two:thing: ValueError" in " ".join(listed.err.split())
+
+
+def test_a_name_has_one_owner(install: Install, onebit: Onebit) -> None:
+    install("twin-a", "", learners={"twin": "twin_a:X", "banditron": "twin_a:X"})
+    install("twin-b", "", learners={"twin": "twin_b:X"})
+
+    assert learners()["banditron"].__module__ == "stream.learners.banditron"
+    with pytest.raises(PluginError, match=r"twin-a 1\.0.* and .*twin-b 1\.0"):
+        learners()["twin"]
+    assert "Onebit itself has the name" in onebit("learners", "--json").err
+
+
+def test_the_guide_shows_the_example() -> None:
+    guide = (ROOT / "docs" / "how-to.md").read_text()
+
+    assert re.findall(r"```python\n(.*?)```", guide, re.DOTALL) == [(EXAMPLE / "bit_logistic.py").read_text()]
+    assert re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)[0] == (EXAMPLE / "pyproject.toml").read_text()
