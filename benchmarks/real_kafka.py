@@ -34,7 +34,7 @@ import numpy as np
 import psutil
 import streams_rival
 
-from stream.app.datasets import dataset_of
+from stream.app.plan import dataset_of
 from stream.app.settings import Settings
 from stream.app.sources import load_settings
 from stream.devkafka.local_kafka import local_kafka
@@ -42,7 +42,7 @@ from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.learners import check_parameters
-from stream.reporting.versions import versions
+from stream.reporting.run_report import versions
 from stream.wire import codec
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

@@ -15,9 +15,9 @@ import faust
 import numpy as np
 import orjson
 
-from stream.app.datasets import dataset_of
+from stream.app.plan import dataset_of
+from stream.app.resolve import task_settings
 from stream.app.sources import load_settings
-from stream.app.tasks import task_settings
 from stream.kafka.connecting import connect
 from stream.randomness.draws import Draws, Purpose
 from stream.wire import codec

@@ -26,7 +26,7 @@ from stream.app.embedded import EmbeddedPipeline, prepare_embedded
 from stream.app.resolve import resolve_run
 from stream.app.settings import Settings
 from stream.kafka.reading import read_partition
-from stream.reporting.versions import versions
+from stream.reporting.run_report import versions
 from stream.wire.codec import decode_example
 from stream.wire.events import Outcome
 from stream.wire.ledger import Ledger

@@ -31,7 +31,7 @@ from stream.app.sources import load_settings
 from stream.devkafka.local_kafka import local_kafka
 from stream.kafka.connecting import ADAPTERS, connect
 from stream.kafka.port import Broker
-from stream.reporting.versions import versions
+from stream.reporting.run_report import versions
 from stream.testing.processes import Program, Programs
 from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics

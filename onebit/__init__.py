@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from producers.datasets.base import Dataset, dense_dataset
     from producers.datasets.catalogue import Entry as DatasetEntry
     from stream import offline
-    from stream.app.progress import Progress
+    from stream.app.process import Progress
     from stream.errors import ExitCode, OnebitError
     from stream.learners import Cost, KernelLearner, Learner, Parameter, create
     from stream.learners import registered as learners
@@ -75,7 +75,7 @@ _HOMES = {
     "OnebitError": ("stream.errors", "OnebitError"),
     "Parameter": ("stream.learners", "Parameter"),
     "Pipeline": ("onebit.pipelines", "Pipeline"),
-    "Progress": ("stream.app.progress", "Progress"),
+    "Progress": ("stream.app.process", "Progress"),
     "RunReport": ("onebit.runs", "RunReport"),
     "VerifyReport": ("onebit.verification", "VerifyReport"),
     "create": ("stream.learners", "create"),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit.notebook_tables import html_table, text_table
-from stream.app.progress import Progress, ignore
+from stream.app.process import Progress, ignore
 from stream.app.run import run_all_embedded, run_all_on_kafka
 from stream.app.sources import given_settings
 from stream.reporting.pages import write_page

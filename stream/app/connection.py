@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from stream.app.access import FIELDS, client_config_of
-from stream.app.clocks import every, monotonic_ms
-from stream.app.notices import announce
-from stream.app.setting_names import flag_of
+from stream.app.process import announce, every, monotonic_ms
+from stream.app.setting_values import flag_of
 from stream.app.settings import Settings, SettingsError
-from stream.app.topics import topics_of
+from stream.app.sources import FIELDS, client_config_of
 from stream.app.watching import Watched, watched
 from stream.devkafka import local_kafka
 from stream.errors import StoppedError
@@ -92,11 +90,11 @@ def _start_hint(settings: Settings) -> str:
 
 def require_topics(broker: Broker, settings: Settings, *, shares_model: bool = False) -> int:
     """The number of partitions; topics that are missing end the program with what to do."""
-    return _required(broker, settings, shares_model=shares_model)[topics_of(settings).contexts].partitions
+    return _required(broker, settings, shares_model=shares_model)[settings.topics.contexts].partitions
 
 
 def _required(broker: Broker, settings: Settings, *, shares_model: bool) -> Mapping[str, TopicDescription]:
-    topics = topics_of(settings)
+    topics = settings.topics
     names = topics.all_of(shares_model=shares_model)
     descriptions = broker.describe_topics(names)
     missing = [name for name in names if name not in descriptions]
@@ -147,7 +145,7 @@ def watch_topics(
     that was made anew would be read from where the old one stood.
     """
     began = _required(broker, settings, shares_model=shares_model)
-    contexts = topics_of(settings).contexts
+    contexts = settings.topics.contexts
 
     def look() -> None:
         try:
@@ -198,7 +196,7 @@ def connected(settings: Settings) -> Iterator[Connected]:
     """A connection to topics that are as they must be, for the time of a command."""
     broker = connect(settings)
     try:
-        yield Connected(broker, topics_of(settings), require_topics(broker, settings))
+        yield Connected(broker, settings.topics, require_topics(broker, settings))
     finally:
         broker.close()
 
@@ -228,7 +226,7 @@ def keep_running(settings: Settings, program: str, stop: Callable[[], bool], wor
 
 
 def _keep_running(settings: Settings, stop: Callable[[], bool], work: Work, watched_by: Watched) -> None:
-    contexts = topics_of(settings).contexts
+    contexts = settings.topics.contexts
     refused = 0  # times in a row that the broker answered, and would not do what was asked
     began: Mapping[str, TopicDescription] | None = None
     while True:

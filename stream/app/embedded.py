@@ -1,8 +1,9 @@
 """A run in this process: replay, feedback and learner share an embedded broker, in virtual time."""
 
+import math
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -10,14 +11,9 @@ from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.base import Known
 from producers.feedback import FeedbackProgram
 from producers.replay import ReplayProgram
-from stream.app import cost
-from stream.app.garbage import without_collector
-from stream.app.hindsight import answers, warnings
 from stream.app.live_estimates import from_topics
-from stream.app.notices import announce
-from stream.app.progress import Meter, ShowProgress, ignore
-from stream.app.resolve import Run
-from stream.app.tasks import compile_kernels
+from stream.app.process import Meter, ShowProgress, announce, ignore, without_collector
+from stream.app.resolve import Run, compile_kernels, nnz_of, records_max
 from stream.errors import ExitCode, OnebitError
 from stream.journal.digests import state_digest
 from stream.kafka.clocks import VirtualClock
@@ -26,19 +22,72 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
 from stream.kafka.virtual_time import run_until_settled
 from stream.learners import registered
-from stream.reporting.delayed import Settlements
-from stream.reporting.errors import ErrorCurve, constant_error_rate, exploration
-from stream.reporting.latency import LatencyCounts, quantiles
-from stream.reporting.run_report import ReplicaReport, RunReport, summarise_delays
+from stream.reporting import tables
+from stream.reporting.errors import ErrorCurve, Settlements, constant_error_rate, exploration
+from stream.reporting.run_report import LatencyCounts, ReplicaReport, RunReport, quantiles, summarise_delays, versions
 from stream.reporting.tables import percent
-from stream.reporting.versions import versions
 from stream.telemetry.sketch import Sketch
 from stream.verifying.audit import audit_partition, latencies_of
 from stream.verifying.shared_log import audit_log
 from stream.wire.codec import decode_example
-from stream.wire.events import Answer
+from stream.wire.events import Answer, Example
 from stream.wire.ledger import total_ledger
 from stream.wire.records import TopicPartition
+
+AFTER_END_MAX = 1 / 3
+"""More of the feedback than this after the last decision, and the error tells little about the learner."""
+
+DELAYS_PER_RUN = 10
+"""A run that lasts so many mean delays has a tenth of its feedback, at most, after its last decision."""
+
+
+class Answers(NamedTuple):
+    """The matched feedback of a run."""
+
+    delays_ms: list[int]
+    lasted_ms: int  # from the first decision to the last
+    after_end: float  # the share that came after the last decision; nan without any
+
+
+def answers(examples: Iterable[Example]) -> Answers:
+    """Sum up the settled decisions of a run.
+
+    >>> from stream.wire.events import Outcome
+    >>> settled = [Example("a", Outcome.MATCHED, 0, 1.0, 1, 5, 15), Example("b", Outcome.MATCHED, 0, 1.0, 1, 2, 22)]
+    >>> answers(settled)  # decided at 10 and at 20
+    Answers(delays_ms=[5, 2], lasted_ms=10, after_end=0.5)
+    """
+    matched = [(one.settled_at_ms, one.delay_ms) for one in examples if one.delay_ms is not None]
+    if not matched:
+        return Answers([], 0, math.nan)
+    decided_ms = [settled_at_ms - delay_ms for settled_at_ms, delay_ms in matched]
+    last_ms = max(decided_ms)
+    late = sum(settled_at_ms > last_ms for settled_at_ms, _ in matched)
+    return Answers([delay_ms for _, delay_ms in matched], last_ms - min(decided_ms), late / len(matched))
+
+
+def feedback_warnings(found: Answers, events: int, rate_per_s: float) -> tuple[str, ...]:
+    """What to tell about feedback that came too late to be of use, with a --rate at which most of it would not."""
+    if not found.after_end > AFTER_END_MAX:
+        return ()
+    mean_s = sum(found.delays_ms) / len(found.delays_ms) / 1_000
+    better_per_s = _rounded_down(min(events / (DELAYS_PER_RUN * mean_s), rate_per_s / 2))
+    return (
+        f"{tables.percent(found.after_end)} of the feedback came after the last event, when there was nothing left to "
+        f"decide: all was decided within {tables.duration(found.lasted_ms / 1_000)}, and feedback takes "
+        f"{tables.duration(mean_s)} in the mean. --rate {better_per_s:g} spreads the same events over "
+        f"{tables.duration(events / better_per_s)}; or give a shorter --delay, or more --epochs",
+    )
+
+
+def _rounded_down(value: float) -> float:
+    """A number with one digit that counts.
+
+    >>> [_rounded_down(value) for value in (56.2, 9.99, 0.0123)]
+    [50.0, 9.0, 0.01]
+    """
+    unit = 10.0 ** math.floor(math.log10(value))
+    return float(f"{math.floor(value / unit) * unit:.1g}")
 
 
 @dataclass(slots=True)
@@ -128,8 +177,8 @@ def prepare_embedded(run: Run) -> EmbeddedPipeline:
     def now_ms() -> int:
         return clock.now_ms
 
-    records_max = cost.records_max(task, cost.nnz_of(run.dataset), LearnerOptions().records_max)
-    learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=records_max)
+    step_max = records_max(task, nnz_of(run.dataset), LearnerOptions().records_max)
+    learner_options = LearnerOptions(snapshot_interval_ms=0, records_max=step_max)
     return EmbeddedPipeline(
         run=run,
         clock=clock,
@@ -278,7 +327,7 @@ def report_of(broker: Broker, run: Run, judge: Judge, end: RunEnd, *, in_real_ti
         versions=versions(),
         feedback_after_end=found.after_end,
         delayed=settlements.curve(judge.decided_ms),
-        warnings=warnings(found, run.events, run.replay.rate_per_s),
+        warnings=feedback_warnings(found, run.events, run.replay.rate_per_s),
         constant_error_rate=constant_error_rate(judge.labels),
         latency=quantiles(latencies),
         estimate=from_topics(broker, topics, run.partitions) if run.is_estimated else None,

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from producers.datasets.log import OnBadRow, rows_left_out
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.reading import open_log
-from stream.app.clocks import every, monotonic_ms
-from stream.app.notices import announce, warn
 from stream.app.policies import policy_of
+from stream.app.process import announce, every, monotonic_ms, warn
 from stream.app.settings import SettingsError
 from stream.estimating.estimate import Estimates, Progress, estimate
 from stream.estimating.judge import Options, estimate_fields

@@ -4,16 +4,12 @@ from collections.abc import Callable
 from functools import partial
 
 from producers.feedback import FeedbackOptions, FeedbackProgram
-from stream.app.clocks import every, monotonic_ms
 from stream.app.connection import by_client, keep_running, watch_topics
-from stream.app.datasets import dataset_of
-from stream.app.garbage import collect_seldom, leave_out_what_stays
-from stream.app.notices import Status, announce
-from stream.app.plan import feedback_plan, feedback_speed
+from stream.app.plan import dataset_of, feedback_plan, feedback_speed
+from stream.app.process import Status, announce, collect_seldom, every, leave_out_what_stays, monotonic_ms
 from stream.app.program_metrics import feedback_samples
 from stream.app.settings import Program, Settings
 from stream.app.start_notice import announce_start
-from stream.app.topics import topics_of
 from stream.app.watching import Watched
 from stream.kafka.clocks import EstimatedClock
 from stream.kafka.port import Broker
@@ -34,7 +30,7 @@ def run_feedback(settings: Settings, stop: Callable[[], bool]) -> None:
         SettingsError: a setting is invalid, or does not fit the data.
     """
     dataset = dataset_of(settings.source)
-    topics = topics_of(settings)
+    topics = settings.topics
     plan = feedback_plan(settings.feedback, dataset)
     sent = 0
 

@@ -6,21 +6,17 @@ from pathlib import Path
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from consumers.recovery import Parked, RecoveryStoppedError
-from stream.app import cost
-from stream.app.clocks import boot_ms, every
 from stream.app.connection import by_client, keep_running, require_topics, watch_topics
-from stream.app.garbage import collect_seldom, leave_out_what_stays
-from stream.app.live_estimates import LiveEstimating, check_estimate
+from stream.app.live_estimates import LiveEstimating
 from stream.app.model_lag import LagWarnings, model_line
-from stream.app.notices import Status, announce, warn
 from stream.app.pipeline_settings import wanted_settings, with_hint
+from stream.app.process import Status, announce, boot_ms, collect_seldom, every, leave_out_what_stays, warn
 from stream.app.program_metrics import LearnerCounts, learner_unready
 from stream.app.readiness import ReadyFile
+from stream.app.resolve import check_estimate, compile_kernels, n_features_of, parameters_of, records_max, slow_warning
 from stream.app.settings import AUTO, Program, Settings, SettingsError
 from stream.app.start_notice import announce_start
 from stream.app.tally import Tally, drift_warnings, ledger_line
-from stream.app.tasks import compile_kernels, n_features_of, parameters_of
-from stream.app.topics import model_of, topics_of
 from stream.app.watching import Watched
 from stream.journal.commit import Commit
 from stream.journal.reading import pipeline_settings
@@ -47,7 +43,7 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
         SettingsError: a setting is invalid, or differs from the pipeline's.
         FencedError: another process took over, or the group threw this one out.
     """
-    topics = topics_of(settings)
+    topics = settings.topics
     check_given(settings)
     ready_file = ReadyFile(Path(settings.ready_file) if settings.ready_file else None)
     estimating = LiveEstimating(is_asked=settings.estimate)  # goes on when the broker was away
@@ -64,13 +60,13 @@ def run_learner(settings: Settings, stop: Callable[[], bool], *, change_settings
 
         begun = pipeline_settings(broker, topics, partitions, pulse)
         has_no_log = not begun and lacks_log(broker, settings, topics, partitions)
-        model = "own" if has_no_log else model_of(settings, partitions)
+        model = "own" if has_no_log else settings.model_of(partitions)
         task, nnz, given = wanted_settings(settings, begun, topics.journal, model, change=change_settings)
         shares_model = task.model == "shared"
         require_topics(broker, settings, shares_model=shares_model)
         watch = watch_topics(broker, settings, partitions, shares_model=shares_model)
         check_estimate(task.play, is_asked=settings.estimate)
-        if slow := cost.warning(task, nnz):
+        if slow := slow_warning(task, nnz):
             warn(slow)
         compile_kernels(task)
         tally = Tally()
@@ -140,7 +136,7 @@ def _options(settings: Settings, task: TaskSettings, nnz: int) -> LearnerOptions
     return LearnerOptions(
         group=f"{settings.topic_prefix}learner",
         instance=f"learner-{settings.instance}",
-        records_max=cost.records_max(task, nnz, LearnerOptions().records_max),
+        records_max=records_max(task, nnz, LearnerOptions().records_max),
         step_max_ms=settings.step_max_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
         model_lag_max_ms=settings.model_lag_max_ms,
@@ -152,7 +148,7 @@ def lacks_log(broker: Broker, settings: Settings, topics: Topics, partitions: in
 
     The broker is not asked where nothing depends on it: a learner need not be allowed what it does not need.
     """
-    is_wanted = settings.model == AUTO and model_of(settings, partitions) == "shared"
+    is_wanted = settings.model == AUTO and settings.model_of(partitions) == "shared"
     return is_wanted and topics.updates not in broker.describe_topics([topics.updates])
 
 

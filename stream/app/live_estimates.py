@@ -5,11 +5,9 @@ from heapq import merge
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from stream.app.settings import SettingsError
 from stream.journal.commit import Commit
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
-from stream.task.play import Play
 from stream.wire.codec import decode_example, decode_prediction
 from stream.wire.events import Example, Prediction
 from stream.wire.records import TopicPartition
@@ -17,20 +15,6 @@ from stream.wire.topics import Topics
 
 if TYPE_CHECKING:
     from stream.estimating.live import LiveEstimates, LiveEstimator
-
-
-def check_estimate(play: Play, *, is_asked: bool) -> None:
-    """See that there is something to judge.
-
-    Raises:
-        SettingsError: the learner plays its own decisions.
-    """
-    if is_asked and play != "logged":
-        raise SettingsError(
-            f"--estimate judges what the learner would have done where a log's decisions are played, and --play {play} "
-            "plays its own: what they earn is counted as it is. Leave --estimate out, or play those of a log: --play "
-            "logged"
-        )
 
 
 class LiveEstimating:

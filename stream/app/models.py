@@ -6,9 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from stream.app.clocks import every, monotonic_ms
 from stream.app.connection import connected
-from stream.app.notices import announce
+from stream.app.process import announce, every, monotonic_ms
 from stream.app.settings import Settings, SettingsError
 from stream.journal.recover import Progress
 from stream.verifying.model_files import Model, read_model

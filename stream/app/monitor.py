@@ -7,13 +7,11 @@ from contextlib import closing, contextmanager, suppress
 from threading import Event, Thread
 from typing import Any
 
-from stream.app.access import client_config_of
-from stream.app.clocks import monotonic_ms
 from stream.app.connection import connect, require_topics
-from stream.app.notices import announce
 from stream.app.policies import check_live, live_policies
+from stream.app.process import announce, monotonic_ms
 from stream.app.settings import Settings, SettingsError
-from stream.app.topics import topics_of
+from stream.app.sources import client_config_of
 from stream.app.watching import Watched, watched
 from stream.errors import StoppedError
 from stream.journal.format import JournalStep
@@ -61,7 +59,7 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
             f"the monitor needs {error.name}, which is not installed: pip install 'onebit[monitor]'"
         ) from error
     check_live(policies)
-    topics = topics_of(settings)
+    topics = settings.topics
     pictures: list[Picture] = []  # the one, when Kafka has been found
     site = Site(
         {path: Page(*file) for path, file in page_files().items()},

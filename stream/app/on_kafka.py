@@ -13,10 +13,9 @@ from producers.datasets.base import Dataset
 from producers.datasets.logged import LogDataset
 from stream.app.connection import command_hint, connect
 from stream.app.embedded import Judge, RunEnd, report_of
-from stream.app.notices import WARNING, announce, warn
-from stream.app.progress import Meter, ShowProgress, ignore
+from stream.app.process import WARNING, Meter, ShowProgress, announce, ignore, warn
 from stream.app.resolve import Run, resolve_run
-from stream.app.setting_names import variable_of
+from stream.app.setting_values import variable_of
 from stream.app.settings import Settings, SettingsError
 from stream.errors import ExitCode, OnebitError
 from stream.journal.digests import state_digest

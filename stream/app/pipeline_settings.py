@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stream.app import cost
-from stream.app.datasets import class_names_of, dataset_of
-from stream.app.setting_names import flag_of, setting_name
+from stream.app.plan import class_names_of, dataset_of
+from stream.app.resolve import mean_nnz_of, n_features_of, task_settings, with_chosen
+from stream.app.setting_values import flag_of, setting_name
 from stream.app.settings import AUTO, Settings, SettingsError
-from stream.app.tasks import n_features_of, task_settings, with_chosen
 from stream.journal.resolve import SettingsDifferError, resolve
 from stream.journal.stored_settings import PARAMETER
 from stream.task.settings import Sharing, TaskSettings
@@ -66,7 +65,7 @@ def wanted_settings(
         settings: of the user.
         begun: what the pipeline has; nothing where it has not begun.
         place: where that stands, for messages.
-        model: whose model decides where it has not begun and none is given, see `model_of`.
+        model: whose model decides where it has not begun and none is given, see `Settings.model_of`.
         change: whether given ones that differ are to hold from now on, where they may change.
 
     Raises:
@@ -104,7 +103,7 @@ def _sizes(settings: Settings, begun: Mapping[str, Any]) -> _Sizes:
         n_classes, n_features = n_classes or begun["n_classes"], n_features or begun["n_features"]
     if n_classes is None or n_features is None:
         dataset = dataset_of(settings.source)
-        return _Sizes(dataset.n_classes, dataset.n_features, cost.mean_nnz_of(dataset), class_names_of(dataset))
+        return _Sizes(dataset.n_classes, dataset.n_features, mean_nnz_of(dataset), class_names_of(dataset))
     return _Sizes(n_classes, n_features, n_features)
 
 

@@ -10,8 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from stream.app.clocks import monotonic_ms
-from stream.app.notices import announce
+from stream.app.process import announce, monotonic_ms
 from stream.app.settings import SettingsError
 
 RENEWAL_MS = 1_000

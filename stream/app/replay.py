@@ -5,16 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from producers.replay import ReplayProgram, Timetable, resume_position
-from stream.app.clocks import monotonic_ms
 from stream.app.connection import by_client, keep_running, watch_topics
-from stream.app.datasets import dataset_of
-from stream.app.notices import announce, warn
-from stream.app.plan import replay_options
+from stream.app.plan import dataset_of, replay_options
+from stream.app.process import Meter, ShowProgress, announce, ignore, monotonic_ms, warn
 from stream.app.program_metrics import replay_samples
-from stream.app.progress import Meter, ShowProgress, ignore
 from stream.app.settings import Program, Settings
 from stream.app.start_notice import announce_start
-from stream.app.topics import topics_of
 from stream.app.watching import Watched
 from stream.kafka.port import Broker
 from stream.reporting.tables import duration
@@ -36,7 +32,7 @@ def run_replay(
         SettingsError: a setting is invalid, or does not fit the data.
     """
     dataset = dataset_of(settings.source)
-    topics = topics_of(settings)
+    topics = settings.topics
     reached = 0
     timetable: Timetable | None = None
 

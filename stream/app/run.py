@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from producers.datasets.logged import LogDataset
 from producers.datasets.logs.streams import STDIN
 from stream.app.embedded import run_embedded
-from stream.app.progress import ShowProgress, ignore
+from stream.app.process import ShowProgress, ignore
 from stream.app.resolve import Chosen, choose_learners
 from stream.app.settings import Settings, SettingsError
 from stream.app.side_by_side import run_side_by_side

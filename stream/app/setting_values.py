@@ -1,18 +1,64 @@
-"""What the values of settings are, and how people write them.
+"""What settings are called, what their values are, and how people write them.
 
-A type here says what a value is in the program, how it is read, and how it is written again: `Duration` is a whole
-number of milliseconds, and is read and written as 10s.
+The field `window_ms` of `Settings` is the setting `window`: the flag `--window`, the variable `ONEBIT_WINDOW`, and the
+name `window` in the file. A type here says what a value is in the program, how it is read, and how it is written again:
+`Duration` is a whole number of milliseconds, and is read and written as 10s. `Source`, `Replay` and `Feedback` are
+settings that belong together: what a function needs of all settings, and no more.
+
 """
 
 import json
+import os
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr
 from pydantic_settings import NoDecode
 
+from producers.datasets.log import OnBadRow
 from stream.durations import DurationError, format_duration, parse_duration, parse_speed
 from stream.randomness.delays import DelayError, parse_delay
+
+PREFIX = "ONEBIT_"
+CONFIG_VARIABLE = "ONEBIT_CONFIG"
+DEFAULT_CONFIG = Path("onebit.toml")
+
+_UNITS = ("_ms", "_per_s", "_time")
+
+
+def setting_name(field: str) -> str:
+    """The name of the setting that a field of `Settings` holds: without its unit.
+
+    >>> setting_name("window_ms"), setting_name("rate_per_s"), setting_name("data")
+    ('window', 'rate', 'data')
+    """
+    for unit in _UNITS:
+        field = field.removesuffix(unit)
+    return field
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting.
+
+    >>> flag_of("on_expiry"), variable_of("on_expiry")
+    ('--on-expiry', 'ONEBIT_ON_EXPIRY')
+    """
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """The variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def config_path() -> Path | None:
+    """The file of settings, if one was named or there is one in the working directory."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    return DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
 
 
 def _duration(value: object) -> object:
@@ -134,3 +180,44 @@ Secret = Annotated[SecretStr, PlainSerializer(lambda _: HIDDEN)]
 """A text that is never shown."""
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The data set."""
+
+    data: str  # a name, or a file
+    map: str | None
+    on_bad_row: OnBadRow
+    reward_above: float | None
+    n_features: int | None
+    from_time: str | None
+    to_time: str | None
+    limit: int | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The replay of a data set."""
+
+    events: int | None
+    epochs: int | None
+    shuffle: bool
+    rate_per_s: float
+    speed: str | None
+    loop: bool
+    seed: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """The feedback of the simulated environment."""
+
+    delay: str
+    loss: float
+    duplicates: float
+    with_label: bool
+    speed: str | None
+    seed: int

@@ -18,23 +18,28 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from producers.datasets.log import OnBadRow
-from stream.app.setting_groups import Feedback, Replay, Source
-from stream.app.setting_names import PREFIX, config_path, setting_name, variable_of
 from stream.app.setting_values import (
     FOR_EVER,
+    PREFIX,
     Delay,
     Duration,
+    Feedback,
     Names,
     Probability,
+    Replay,
     Retention,
     Secret,
+    Source,
     Speed,
     Texts,
     Time,
+    config_path,
+    setting_name,
+    variable_of,
 )
 from stream.errors import OnebitError
 from stream.task.join import JoinSettings
-from stream.wire.topics import DEFAULT_PREFIX
+from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
 """Stands for what fits: the learner for the data, the model for the partitions. It is resolved before anything is
@@ -582,6 +587,17 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags win over variables, variables over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
+
+    @property
+    def topics(self) -> Topics:
+        """The topics of the pipeline."""
+        return Topics.with_prefix(self.topic_prefix)
+
+    def model_of(self, partitions: int) -> Literal["own", "shared"]:
+        """The model of a new pipeline: by default a shared one if there are several partitions."""
+        if self.model != AUTO:
+            return self.model
+        return "shared" if partitions > 1 and self.play == "own" else "own"
 
     @property
     def given(self) -> frozenset[str]:

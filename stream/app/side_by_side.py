@@ -21,8 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 from stream.app.embedded import BrokenOffError, run_embedded
-from stream.app.notices import logger
-from stream.app.progress import Progress, ShowProgress, ignore
+from stream.app.process import Progress, ShowProgress, ignore, logger
 from stream.app.resolve import Run
 from stream.errors import ExitCode, OnebitError
 from stream.reporting.run_report import RunReport
@@ -80,7 +79,7 @@ class Notice(NamedTuple):
 
     level: int
     message: str
-    attributes: dict[str, Any]  # see stream/app/notices.py
+    attributes: dict[str, Any]  # see stream/app/process.py
 
 
 class Failed(NamedTuple):

@@ -1,19 +1,173 @@
-"""Where the settings come from: flags, then `ONEBIT_*` variables, then the TOML file."""
+"""Where the settings come from: flags, then `ONEBIT_*` variables, then the TOML file; and what each of them is."""
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from pydantic import ValidationError
+from annotated_types import Ge, Gt, Le
+from pydantic import PlainSerializer, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from stream.app.access import with_address_of_file
-from stream.app.described import described
-from stream.app.setting_names import CONFIG_VARIABLE, PREFIX, config_path, flag_of, variable_of
-from stream.app.settings import Settings, SettingsError
+from stream.app.setting_values import (
+    CONFIG_VARIABLE,
+    FOR_EVER,
+    PREFIX,
+    config_path,
+    flag_of,
+    format_retention,
+    setting_name,
+    variable_of,
+)
+from stream.app.settings import Setting, Settings, SettingsError
+from stream.durations import format_duration
+from stream.kafka.client_config import (
+    BOOTSTRAP,
+    PROPERTIES,
+    ClientConfig,
+    ClientConfigError,
+    client_config,
+    read_properties,
+)
+from stream.kafka.port import AccessError
 from stream.near_names import close_matches
+
+
+class Described(NamedTuple):
+    """A setting, with all that its field says."""
+
+    name: str  # as in the file; the flag has - for _
+    field: str  # of Settings, with the unit
+    annotation: Any
+    is_duration: bool  # written as 250ms, 10s, 5m or 2h
+    default: Any
+    setting: Setting
+    low: float | None
+    high: float | None
+    above: float | None
+
+    @property
+    def flag(self) -> str:
+        """Its flag."""
+        return flag_of(self.name)
+
+    @property
+    def written(self) -> str:
+        """How people give it: by its flag, or, of a secret, by its variable alone."""
+        return variable_of(self.name) if self.setting.is_secret else self.flag
+
+    @property
+    def shown_default(self) -> str:
+        """Its default as people write it."""
+        if self.default is None:
+            return self.setting.unset or "none"
+        if isinstance(self.default, bool):
+            return "yes" if self.default else "no"
+        if isinstance(self.default, list):
+            return ",".join(self.default) or "none"
+        shown = Settings.model_construct().model_dump(by_alias=True, include={self.field})[self.name]
+        return f"{shown:g}" if isinstance(shown, float) else str(shown)
+
+    @property
+    def accepted(self) -> str:
+        """Which values it takes, for people."""
+        choices = get_args(self.annotation) if get_origin(self.annotation) is Literal else ()
+        if choices:
+            return " or ".join(f"`{choice}`" for choice in choices)
+        if self.is_duration:
+            return "a duration" + (f", or `{FOR_EVER}`" if self.field == "retention_ms" else "")
+        kind = _KINDS.get(next((kind for kind in (self.annotation, *get_args(self.annotation)) if kind in _KINDS), str))
+        if self.low is not None and self.high is not None:
+            return f"{kind}, {self.low:g} to {self.high:g}"
+        if self.above is not None:
+            return f"{kind} above {self.above:g}"
+        return f"{kind}, at least {self.low:g}" if self.low is not None else str(kind)
+
+
+_KINDS: dict[Any, str] = {bool: "yes or no", int: "a whole number", float: "a number", list[str]: "a list", str: "text"}
+
+
+def described() -> Iterator[Described]:
+    """All settings, in the order of the help."""
+    for field, info in Settings.model_fields.items():
+        told = info.metadata
+        yield Described(
+            name=setting_name(field),
+            field=field,
+            annotation=info.annotation,
+            is_duration=any(isinstance(item, PlainSerializer) and item.func in _WRITES_DURATIONS for item in told),
+            default=info.get_default(call_default_factory=False),
+            setting=next(item for item in told if isinstance(item, Setting)),
+            low=next((_number(item.ge) for item in told if isinstance(item, Ge)), None),
+            high=next((_number(item.le) for item in told if isinstance(item, Le)), None),
+            above=next((_number(item.gt) for item in told if isinstance(item, Gt)), None),
+        )
+
+
+_WRITES_DURATIONS = (format_duration, format_retention)
+
+
+def _number(bound: object) -> float | None:
+    return bound if isinstance(bound, int | float) else None
+
+
+FIELDS = tuple(name.replace(".", "_") for name in PROPERTIES if name.replace(".", "_") in Settings.model_fields)
+"""The settings that are properties of a client; the file of properties has more."""
+
+
+def client_config_of(settings: Settings) -> ClientConfig:
+    """How a client comes in: the file of properties, and over it the settings that were given.
+
+    Raises:
+        SettingsError: the file cannot be read, or properties cannot be used.
+    """
+    own = {field.replace("_", "."): getattr(settings, field) for field in FIELDS if field in settings.given}
+    given = {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        for name, value in own.items()
+        if value is not None
+    }
+    try:
+        properties = read_properties(settings.client_config) if settings.client_config else {}
+        return client_config(properties | given)
+    except ClientConfigError as error:
+        raise SettingsError(_where(error, settings)) from error
+
+
+def with_address_of_file(settings: Settings) -> Settings:
+    """Settings that have the address of the file of properties, if it names one and no other was given.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    if settings.client_config is None or "bootstrap" in settings.given:
+        return settings
+    try:
+        address = read_properties(settings.client_config).get(BOOTSTRAP)
+    except ClientConfigError as error:
+        raise SettingsError(_where(error, settings)) from error
+    return settings if address is None else settings.model_copy(update={"bootstrap": address})
+
+
+def access_hint(error: AccessError) -> str:
+    """The command that grants the missing permissions; empty if none is missing."""
+    if not error.missing:
+        return ""
+    user = shlex.quote(f"User:{error.user or 'NAME'}")
+    first, *others = error.missing
+    acts = f"--operation {first.operation} --{first.kind} {shlex.quote(first.name)}"
+    more = f", and {len(others)} more of the kind" if others else ""
+    return (
+        f"ask an administrator of the cluster to run: kafka-acls --add --allow-principal {user} {acts}{more}; "
+        "docs/security.md lists what each program needs"
+    )
+
+
+def _where(error: ClientConfigError, settings: Settings) -> str:
+    path = settings.client_config
+    return str(error) if path is None or str(error).startswith(str(path)) else f"{error} (see {path}, and the settings)"
+
 
 OTHER_VARIABLES = frozenset(
     (CONFIG_VARIABLE, "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP",

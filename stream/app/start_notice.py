@@ -2,8 +2,8 @@
 
 import stream
 from stream.app.connection import by_client
-from stream.app.notices import announce
-from stream.app.setting_names import setting_name
+from stream.app.process import announce
+from stream.app.setting_values import setting_name
 from stream.app.settings import Program, Settings
 
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from stream.app.connection import connect
 from stream.app.setting_values import format_retention
 from stream.app.settings import Settings
-from stream.app.topics import model_of, topics_of
 from stream.kafka.port import Broker, TopicSettingsError
 from stream.wire.topics import TopicDescription, Topics
 
@@ -26,7 +25,7 @@ def create_topics(settings: Settings) -> Created:
     Raises:
         TopicSettingsError: a topic exists with other settings; its hint names a retention that fits.
     """
-    shares_model = model_of(settings, settings.partitions) == "shared"
+    shares_model = settings.model_of(settings.partitions) == "shared"
     with _connected(settings) as (broker, topics):
         specs = topics.specs(
             settings.partitions, settings.replication, settings.retention_ms, shares_model=shares_model
@@ -71,7 +70,7 @@ def deletable_topics(settings: Settings) -> Iterator[tuple[list[str], Broker]]:
 def _connected(settings: Settings) -> Iterator[tuple[Broker, Topics]]:
     broker = connect(settings)
     try:
-        yield broker, topics_of(settings)
+        yield broker, settings.topics
     finally:
         broker.close()
 

@@ -5,13 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from stream.app.clocks import every, monotonic_ms
 from stream.app.connection import connected
-from stream.app.datasets import dataset_of
-from stream.app.garbage import collect_seldom
 from stream.app.models import replayed
-from stream.app.notices import announce
-from stream.app.plan import events_of
+from stream.app.plan import dataset_of, events_of
+from stream.app.process import announce, collect_seldom, every, monotonic_ms
 from stream.app.settings import Settings, SettingsError
 from stream.app.tally import ledger_line
 from stream.errors import ExitCode, OnebitError
@@ -20,7 +17,7 @@ from stream.journal.reading import JournalFollower
 from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.reporting.errors import MatchedError, matched_error
-from stream.reporting.latency import Latency, quantiles
+from stream.reporting.run_report import Latency, quantiles
 from stream.verifying.audit import Finding, audit_partition, latencies_of
 from stream.verifying.reapply import Replay
 from stream.verifying.shared_log import LogFinding, audit_log, shares_model

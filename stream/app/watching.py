@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from stream import __version__
-from stream.app.clocks import monotonic_ms
-from stream.app.setting_names import flag_of
+from stream.app.process import monotonic_ms
+from stream.app.setting_values import flag_of
 from stream.app.settings import Settings, SettingsError
 from stream.telemetry.metrics import Sample
 from stream.telemetry.vital import Vital

@@ -9,12 +9,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.app.access import client_config_of
-from stream.app.described import Described, described
-from stream.app.setting_names import config_path, variable_of
-from stream.app.setting_values import HIDDEN
+from stream.app.setting_values import HIDDEN, config_path, variable_of
 from stream.app.settings import Program, Settings
-from stream.app.sources import is_set
+from stream.app.sources import Described, client_config_of, described, is_set
 from stream.cli.console import out
 from stream.cli.flags import Json, with_settings
 from stream.kafka.client_config import BOOTSTRAP, SECRETS, property_of, read_properties

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from producers.datasets.catalogue import catalogue, is_log, load, problems
-from stream.app.notices import warn
+from stream.app.process import warn
 from stream.cli.console import boxed_table, out, print_json
 from stream.cli.flags import Json, LogMap, RewardAbove, with_log_flags
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from stream.app.estimate import IntervalKind, Learning, Log, fields_of
 from stream.app.estimate import estimate_policies as use_case
-from stream.app.notices import announce
+from stream.app.process import announce
 from stream.app.settings import SettingsError
 from stream.app.sources import command_line
 from stream.cli.console import examples, out, print_json

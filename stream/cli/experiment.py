@@ -7,9 +7,8 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from stream.app import experiment as use_case
-from stream.app.clocks import every
 from stream.app.experiment import Sizes, Written
-from stream.app.notices import announce, warn
+from stream.app.process import announce, every, warn
 from stream.cli.console import boxed_table, err, examples, out, print_json
 from stream.cli.flags import Json, with_log_flags
 from stream.errors import ExitCode

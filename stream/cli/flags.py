@@ -1,22 +1,49 @@
-"""The flags of a command, made from the settings that it takes."""
+"""The flags of a command, made from the settings that it takes; and `--profile`."""
 
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from producers.datasets.log import OnBadRow
-from stream.app.described import Described, described
-from stream.app.notices import warn
-from stream.app.setting_names import CONFIG_VARIABLE
-from stream.app.settings import Panel, Program, Settings
-from stream.app.sources import load_settings, unknown_variables
+from stream.app.process import announce, warn
+from stream.app.setting_values import CONFIG_VARIABLE
+from stream.app.settings import Panel, Program, Settings, SettingsError
+from stream.app.sources import Described, described, load_settings, unknown_variables
 from stream.cli.console import write_log
-from stream.cli.profiling import profiled
+
+
+@contextmanager
+def profiled(path: str | None) -> Iterator[None]:
+    """Measure what is done meanwhile, and write it to a file at the end, however it ends; None: do not.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    from cProfile import Profile
+
+    try:
+        with open(path, "ab"):  # before hours have passed
+            pass
+    except OSError as error:
+        raise SettingsError(f"--profile {path}: cannot be written: {error.strerror}") from error
+    profile = Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(path)
+        announce(f"the profile is in {path}: python -m pstats {path}")
+
 
 Command = Callable[..., None]
 

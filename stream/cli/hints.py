@@ -2,7 +2,7 @@
 
 import sys
 
-from stream.app.access import access_hint
+from stream.app.sources import access_hint
 from stream.devkafka.local_kafka import LocalKafkaPortError
 from stream.errors import OnebitError
 from stream.kafka.port import AccessError

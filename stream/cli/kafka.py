@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stream.app.notices import announce
+from stream.app.process import announce
 from stream.app.settings import SettingsError
 from stream.cli.console import out, print_json
 from stream.cli.flags import Json, with_log_flags

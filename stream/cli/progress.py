@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
-from stream.app.clocks import monotonic_ms
-from stream.app.notices import announce
-from stream.app.progress import Progress, ShowProgress
+from stream.app.process import Progress, ShowProgress, announce, monotonic_ms
 from stream.cli.console import err, has_moving_lines
 from stream.reporting import tables
 

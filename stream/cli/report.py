@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stream.app.notices import announced_when_slow
+from stream.app.process import announced_when_slow
 from stream.cli.console import examples, fail, out, print_table
 from stream.cli.flags import Json, with_log_flags
 from stream.errors import ExitCode

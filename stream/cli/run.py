@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stream.app.live_estimates import estimate_lines
-from stream.app.notices import announced_when_slow, warn
+from stream.app.process import announced_when_slow, warn
 from stream.app.run import run_all_embedded, run_all_on_kafka
 from stream.app.settings import Panel, Program, Settings, SettingsError
 from stream.app.sources import command_line

@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.app.described import Described, described
 from stream.app.settings import CONNECTED, Panel, Program
+from stream.app.sources import Described, described
 from stream.cli.console import out, print_json
 from stream.cli.flags import Json, with_log_flags
 

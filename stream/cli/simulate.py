@@ -8,8 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from stream.app.clocks import every
-from stream.app.notices import announce
+from stream.app.process import announce, every
 from stream.app.settings import SettingsError
 from stream.app.simulate import Runs, make_learner
 from stream.cli.console import out, print_json

@@ -9,10 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from stream.app.connection import command_hint
-from stream.app.notices import warn
+from stream.app.process import warn
 from stream.app.settings import Panel, Program, Settings
 from stream.app.topic_admin import Described, create_topics, deletable_topics, describe_topics
-from stream.app.topics import topics_of
 from stream.cli.console import out, print_json
 from stream.cli.flags import Json, with_settings
 from stream.errors import ExitCode
@@ -57,7 +56,7 @@ def describe(
     A warning says where records are deleted before a recovery is sure not to need them, with these settings.
     """
     if schema:
-        by_topic = {getattr(topics_of(settings), name): schemas.schema_of(name) for name in schemas.EVENTS}
+        by_topic = {getattr(settings.topics, name): schemas.schema_of(name) for name in schemas.EVENTS}
         sys.stdout.write(orjson.dumps(by_topic, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
     found = describe_topics(settings)

@@ -15,8 +15,8 @@ from stream.cli.flags import Json, with_settings
 from stream.cli.model import print_replays
 from stream.durations import parse_duration
 from stream.reporting.errors import MatchedError
-from stream.reporting.latency import quantiles
 from stream.reporting.remedies import MISPLACED_REMEDY
+from stream.reporting.run_report import quantiles
 from stream.reporting.tables import percent
 from stream.verifying.audit import Finding, latencies_of
 from stream.verifying.shared_log import LogFinding

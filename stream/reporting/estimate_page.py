@@ -7,8 +7,7 @@ from stream.estimating.judge import Judged
 from stream.reporting.charts import chart_json
 from stream.reporting.page import environment
 from stream.reporting.scripts import script
-from stream.reporting.tables import Table
-from stream.reporting.words import between, listed, rate
+from stream.reporting.tables import Table, between, listed, rate
 
 
 class _Policy(NamedTuple):

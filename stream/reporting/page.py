@@ -18,9 +18,26 @@ from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
 from stream.reporting.saved_runs import packed_runs
 from stream.reporting.scripts import script
-from stream.reporting.series import SAID_ELSEWHERE, Series, by_error, series_of
-from stream.reporting.tables import Table, comparison, duration, labels, percent
-from stream.reporting.words import between, by_run, is_number, listed, number_text, rate, shared, unbroken, value_text
+from stream.reporting.tables import (
+    SAID_ELSEWHERE,
+    Series,
+    Table,
+    between,
+    by_error,
+    by_run,
+    comparison,
+    duration,
+    is_number,
+    labels,
+    listed,
+    number_text,
+    percent,
+    rate,
+    series_of,
+    shared,
+    unbroken,
+    value_text,
+)
 from stream.wire.ledger import IDENTITIES, Identity, Ledger
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from stream.reporting.page import environment, page
 from stream.reporting.run_report import RunReport
-from stream.reporting.series import series_of
-from stream.reporting.tables import labels, rate_text
+from stream.reporting.tables import labels, rate_text, series_of
 
 REPORTS = Path("reports")
 """Where pages are written that nobody asked for elsewhere."""

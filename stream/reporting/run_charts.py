@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from stream.durations import DurationError, parse_duration
 from stream.reporting.charts import Axis, Chart, Form, Level, Line, Mark, Scale
 from stream.reporting.run_report import RunReport
-from stream.reporting.series import Series, t_factor
-from stream.reporting.tables import duration, percent
-from stream.reporting.words import unbroken
+from stream.reporting.tables import Series, duration, percent, t_factor, unbroken
 from stream.telemetry.sketch import Sketch
 
 _Points = list[tuple[float, float]]  # abscissa and ordinate, in ascending order of the abscissas

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from stream.errors import OnebitError
-from stream.reporting.delayed import DelayedPoint
-from stream.reporting.errors import CurvePoint, Errors, HalfWidths, SharePoint
-from stream.reporting.latency import Latency, LatencyCounts
-from stream.reporting.run_report import Behind, Delays, ReplicaReport, RunReport, plain
+from stream.reporting.errors import CurvePoint, DelayedPoint, Errors, HalfWidths, SharePoint
+from stream.reporting.run_report import Behind, Delays, Latency, LatencyCounts, ReplicaReport, RunReport, plain
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger
 

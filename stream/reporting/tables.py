@@ -1,12 +1,140 @@
-"""Tables and figures as people read them, for a terminal or a page."""
+"""Words, figures and tables as people read them, for a terminal or a page; runs that differ in their seed together."""
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean, stdev
 from typing import NamedTuple
 
+import orjson
+
 from stream.reporting.run_report import RunReport
-from stream.reporting.series import SAID_ELSEWHERE, Series, by_error, series_of
-from stream.reporting.words import listed, value_text
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them: a, b and c; nothing for none."""
+    return "".join(names) if len(names) < 2 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def unbroken(text: str) -> str:
+    """Keep a number and its unit on one line."""
+    return re.sub(r"(\d) (?=(%|ms|s|min|h)\b|%)", "\\1\N{NO-BREAK SPACE}", text)
+
+
+def shared(values: Iterable[str]) -> str:
+    """What several runs have in common, or what each of them has."""
+    return listed(list(dict.fromkeys(values)))
+
+
+def by_run(names: Sequence[str], values: Sequence[str]) -> str:
+    """One value where all runs have the same, else the value of each."""
+    if len(set(values)) == 1:
+        return values[0]
+    return "; ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
+
+
+def value_text(value: object) -> str:
+    """A setting or a parameter for people."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {value_text(entry)}" for key, entry in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value)) or "none"
+    return str(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether a setting is a number that can be shown as one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number_text(value: object) -> str:
+    """A number for people: no more digits than count, and a dash for what is not known."""
+    if not isinstance(value, int | float) or math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def rate(value: float | None) -> str:
+    """An estimated rate, which may be as small as a click rate; a dash where there is none.
+
+    >>> rate(0.004), rate(None), rate(float("nan"))
+    ('0.00400', '–', '–')
+    """
+    return "–" if value is None or math.isnan(value) else f"{value:.5f}"
+
+
+def between(ends: tuple[float, float] | None) -> str:
+    """The ends of an interval of rates; a dash where there is none."""
+    return "–" if ends is None else f"{rate(ends[0])} to {rate(ends[1])}"
+
+
+SAID_ELSEWHERE = frozenset(("command", "data", "events", "learner", "param", "seed", "topic_prefix"))
+"""Settings that do not tell runs apart: a report has what they come to as a field of its own, or it means nothing."""
+
+
+class Series(NamedTuple):
+    """Runs of one learner under the same settings, each with a seed of its own."""
+
+    runs: tuple[RunReport, ...]
+
+    @property
+    def first(self) -> RunReport:
+        """The run that speaks for all where they are alike."""
+        return self.runs[0]
+
+    def mean(self, figure: Callable[[RunReport], float]) -> float:
+        """The mean of a figure over the runs; nan where a run has none."""
+        return mean(map(figure, self.runs))
+
+    def half_width(self, figure: Callable[[RunReport], float]) -> float:
+        """Half of the 95 % interval of the mean over the seeds, by Student's t; nan for a single one."""
+        values = list(map(figure, self.runs))
+        return t_factor(len(values)) * stdev(values) if len(values) > 1 else math.nan
+
+
+def t_factor(n: int) -> float:
+    """Half of the 95 % interval of the mean of n values, over their standard deviation.
+
+    >>> round(t_factor(10), 3)
+    0.715
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)
+
+
+def by_error(found: Sequence[Series]) -> list[Series]:
+    """Series by their error, the least first; those without a decision last."""
+    errors = [series.mean(lambda run: run.errors.error_rate) for series in found]
+    order = sorted(range(len(found)), key=lambda i: (math.isnan(errors[i]), errors[i]))
+    return [found[i] for i in order]
+
+
+def series_of(reports: Sequence[RunReport]) -> list[Series]:
+    """The runs by series, in the order in which each began; a seed that comes again begins another one."""
+    found: list[tuple[bytes, list[RunReport]]] = []
+    for report in reports:
+        key = _key(report)
+        for other, runs in found:
+            if other == key and report.seed not in {run.seed for run in runs}:
+                runs.append(report)
+                break
+        else:
+            found.append((key, [report]))
+    return [Series(tuple(runs)) for _, runs in found]
+
+
+def _key(report: RunReport) -> bytes:
+    settings = {name: value for name, value in report.settings.items() if name not in SAID_ELSEWHERE}
+    told = (report.data, report.learner, report.params, report.events, report.classes, report.features, settings,
+            report.versions)  # fmt: skip
+    return orjson.dumps(told, option=orjson.OPT_SORT_KEYS, default=str)
 
 
 class Table(NamedTuple):

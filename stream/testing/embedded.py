@@ -6,7 +6,6 @@ from typing import Any
 from consumers.learner import LearnerOptions, LearnerProgram
 from stream.app.pipeline_settings import wanted_settings
 from stream.app.sources import given_settings
-from stream.app.topics import model_of
 from stream.durations import parse_duration
 from stream.kafka.clocks import VirtualClock
 from stream.kafka.embedded import EmbeddedBroker
@@ -29,7 +28,7 @@ class EmbeddedPipeline(PipelineUnderTest):
         topics = Topics.with_prefix(given.topic_prefix)
         self.clock = VirtualClock(BEGINS_MS)
         broker = EmbeddedBroker(self.clock)
-        model = model_of(given, given.partitions)
+        model = given.model_of(given.partitions)
         broker.create_topics(topics.specs(given.partitions, shares_model=model == "shared"))
         super().__init__(broker, topics, given.partitions)
         self._task = wanted_settings(given, {}, topics.journal, model).task

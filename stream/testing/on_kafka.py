@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from stream.app.access import client_config_of
-from stream.app.sources import given_settings
-from stream.app.topics import model_of
+from stream.app.sources import client_config_of, given_settings
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connecting import connect
 from stream.kafka.connection import ConnectionSettings
@@ -54,7 +52,7 @@ class KafkaPipeline(PipelineUnderTest):
         self.bootstrap = given.bootstrap
         topics = Topics.with_prefix(given.topic_prefix)
         broker = connect(ConnectionSettings(given.bootstrap, client_config_of(given)), given.client)
-        shares_model = model_of(given, given.partitions) == "shared"
+        shares_model = given.model_of(given.partitions) == "shared"
         self._made = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._made)
         super().__init__(broker, topics, given.partitions)

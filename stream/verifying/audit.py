@@ -28,7 +28,7 @@ from stream.kafka.port import Broker
 from stream.kafka.reading import OPEN_MS, read_partition
 from stream.learners import registered
 from stream.randomness.draws import Purpose, uniform
-from stream.reporting.latency import quantiles
+from stream.reporting.run_report import quantiles
 from stream.shared.view import check_room
 from stream.task.settings import TaskSettings
 from stream.telemetry.sketch import Sketch, total_sketch

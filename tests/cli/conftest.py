@@ -9,7 +9,7 @@ import pytest
 
 from stream.cli import console
 from stream.cli.app import main
-from stream.cli.log_lines import LogLines
+from stream.cli.console import LogLines
 
 
 class Ended(NamedTuple):

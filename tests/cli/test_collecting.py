@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stream.app.garbage import NEW_OBJECTS, collect_seldom, leave_out_what_stays, without_collector
+from stream.app.process import NEW_OBJECTS, collect_seldom, leave_out_what_stays, without_collector
 
 
 @pytest.fixture(autouse=True)

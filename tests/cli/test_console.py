@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.app.notices import Status, announce, warn
-from stream.cli.console import end_log
-from stream.cli.log_lines import INTERVAL_MS, LINES_MAX, Level, LogLines
+from stream.app.process import Status, announce, warn
+from stream.cli.console import INTERVAL_MS, LINES_MAX, Level, LogLines, end_log
 from stream.errors import ExitCode
 from tests.cli.conftest import Onebit
 

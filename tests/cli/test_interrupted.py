@@ -13,7 +13,7 @@ import pytest
 
 from consumers.learner import LearnerProgram
 from producers.datasets.base import Known
-from stream.app import notices
+from stream.app import process
 from stream.app.embedded import Judge
 from stream.cli import entry
 from stream.errors import ExitCode
@@ -82,9 +82,9 @@ def refuse(setup: LearnerSetup) -> LearnerProgram:
 def test_processes_of_a_simulation_leave_ctrl_c_to_the_first_one() -> None:
     results = run_seeds(refuse, range(400), jobs=2)
     seeds = {next(results).seed}
-    for process in multiprocessing.active_children():
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGINT)
+    for child in multiprocessing.active_children():
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGINT)
     seeds |= {result.seed for result in results}
     assert seeds == set(range(400))
 
@@ -108,11 +108,11 @@ def test_what_takes_long_is_announced_and_what_does_not_is_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = threading.Event()
-    monkeypatch.setattr(notices, "SLOW_S", 60.0)
-    with notices.announced_when_slow("compiling"):
+    monkeypatch.setattr(process, "SLOW_S", 60.0)
+    with process.announced_when_slow("compiling"):
         pass
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(notices, "SLOW_S", 0.0)
-    monkeypatch.setattr(notices, "announce", lambda message: said.set())
-    with notices.announced_when_slow("compiling"):
+    monkeypatch.setattr(process, "SLOW_S", 0.0)
+    monkeypatch.setattr(process, "announce", lambda message: said.set())
+    with process.announced_when_slow("compiling"):
         assert said.wait(10.0)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from producers.datasets.base import Dataset, DatasetError
-from stream.app import datasets
-from stream.app.datasets import check_play, dataset_of
+from stream.app import plan
 from stream.app.embedded import prepare_embedded, run_embedded
 from stream.app.on_kafka import _Programs
-from stream.app.plan import events_of, feedback_plan, feedback_speed, replay_options
+from stream.app.plan import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
 from stream.app.resolve import resolve_run
 from stream.app.settings import Settings, SettingsError
 from stream.app.sources import load_settings
@@ -117,7 +116,7 @@ def test_learner_does_not_play_its_own_where_nobody_would_know_the_bit() -> None
 
 
 def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(datasets, "load", lambda *_: clicks(5))
+    monkeypatch.setattr(plan, "load", lambda *_: clicks(5))
     with pytest.raises(SystemExit) as ended:
         main(["run"])
     assert ended.value.code == ExitCode.USAGE
@@ -156,7 +155,7 @@ def test_speed_needs_the_times_of_a_log() -> None:
 
 
 def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "load", lambda *_: clicks(100, gap_ms=60_000))
+    monkeypatch.setattr(plan, "load", lambda *_: clicks(100, gap_ms=60_000))
     given = {"from": "2023-11-14T22:30Z", "to": "2023-11-14T23:00:00+00:00", "limit": 25}
     part = dataset_of(settings_with(**given).source)
     assert (part.rows, part.event_id(0)) == (25, "visit-17"), "the log begins at 22:13:20"
@@ -185,7 +184,7 @@ def test_warnings_of_a_program_that_nobody_reads_are_found_in_its_log(tmp_path: 
     programs = object.__new__(_Programs)
     programs.logs = {"replay": tmp_path / "replay.log"}
     code = """
-from stream.app.notices import announce, warn
+from stream.app.process import announce, warn
 from stream.cli import console
 
 announce("warning: of an event")

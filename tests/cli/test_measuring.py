@@ -5,7 +5,7 @@ from itertools import accumulate, chain
 import numpy as np
 
 from producers.datasets.catalogue import load
-from stream.app.measuring import event_us, first_events
+from stream.app.learners import event_us, first_events
 from stream.learners import create
 from stream.randomness.draws import Purpose, uniform
 

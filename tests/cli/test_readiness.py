@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stream.app.clocks import monotonic_ms
+from stream.app.process import monotonic_ms
 from stream.app.readiness import RENEWAL_MS, ReadyFile
 from stream.app.settings import SettingsError
 from stream.telemetry.serving import VitalServer

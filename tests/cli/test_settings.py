@@ -5,12 +5,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from stream.app.access import client_config_of
 from stream.app.connection import command_hint
-from stream.app.described import described
 from stream.app.setting_values import HIDDEN
 from stream.app.settings import Panel, Program, SettingsError
-from stream.app.sources import command_line, load_settings, unknown_variables
+from stream.app.sources import client_config_of, command_line, described, load_settings, unknown_variables
 from stream.cli.exits import markdown
 from stream.cli.settings_table import as_markdown
 from stream.errors import ExitCode

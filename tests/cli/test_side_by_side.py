@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from stream.app.embedded import BrokenOffError
-from stream.app.progress import Progress
+from stream.app.process import Progress
 from stream.app.settings import SettingsError
 from stream.app.side_by_side import _portable
 from stream.cli.progress import AnnouncedLines

@@ -10,9 +10,9 @@ import pytest
 
 from consumers.learner import LearnerOptions, LearnerProgram
 from producers.datasets.synthetic import synsep
-from stream.app import cost, embedded, hindsight
-from stream.app.hindsight import Answers
-from stream.app.progress import Meter, Progress, TimeToGo
+from stream.app import embedded, resolve
+from stream.app.embedded import Answers
+from stream.app.process import Meter, Progress, TimeToGo
 from stream.app.resolve import resolve_run
 from stream.app.sources import load_settings
 from stream.app.tally import Tally, ledger_line
@@ -161,18 +161,18 @@ def test_lines_that_do_not_move_are_announced_now_and_then_and_at_the_end(capsys
 
 def test_a_slow_learner_is_announced_with_what_is_fast() -> None:
     newtron = TaskSettings("newtron", 9, 400, check_parameters("newtron", {}))
-    told = cost.warning(newtron, 25, 1_000)
+    told = resolve.slow_warning(newtron, 25, 1_000)
     assert told.startswith("newtron with 9 classes and 400 features: an update takes some 23.4 s")
     assert "1,000 of them some 6 h" in told
     assert "pnewtron" in told
-    assert cost.records_max(newtron, 25, 2_000) == 1
+    assert resolve.records_max(newtron, 25, 2_000) == 1
     for fast in ("pnewtron", "banditron", "soba-diag", "confidit"):
         task = TaskSettings(fast, 9, 400, check_parameters(fast, {}))
-        assert (cost.warning(task, 25, 1_000_000), cost.records_max(task, 25, 100)) == ("", 100)
+        assert (resolve.slow_warning(task, 25, 1_000_000), resolve.records_max(task, 25, 100)) == ("", 100)
 
 
 def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "FLOPS_PER_S", 1.0)
+    monkeypatch.setattr(resolve, "FLOPS_PER_S", 1.0)
     settings = load_settings({"data": "synsep", "events": 30, "rate": 1e9, "delay": "fixed:1s"})
     pipeline = embedded.prepare_embedded(resolve_run(settings, "banditron", synsep(1)))
     pending: list[int] = []
@@ -186,7 +186,7 @@ def test_progress_of_a_slow_learner_is_shown_after_every_update(monkeypatch: pyt
     [(math.nan, False), (0.0, False), (0.33, False), (0.34, True), (1.0, True)],
 )
 def test_feedback_that_comes_too_late_to_be_of_use_is_told(after_end: float, told: bool) -> None:
-    assert bool(hindsight.warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == told
+    assert bool(embedded.feedback_warnings(Answers([10_000], 5_600, after_end), 5_620, 1_000.0)) == told
 
 
 def test_a_run_that_ends_before_its_feedback_says_so_with_a_rate_that_mends_it(onebit: Onebit) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from stream.app.pipeline_settings import STORED_NAMES, given_names, wanted_settings, with_hint
+from stream.app.resolve import parameters_of
 from stream.app.settings import Settings
 from stream.app.sources import load_settings
-from stream.app.tasks import parameters_of
-from stream.app.topics import model_of
 from stream.journal.resolve import SettingsDifferError
 from stream.journal.stored_settings import model_settings, stored_settings
 from stream.learners import ParameterError, check_parameters
@@ -156,7 +155,7 @@ def test_hint_names_the_flags_that_would_change() -> None:
     ],
 )
 def test_new_pipeline_of_several_partitions_has_one_model(given: Any, partitions: int, model: str) -> None:
-    assert model_of(load_settings(given), partitions) == model
+    assert load_settings(given).model_of(partitions) == model
 
 
 @pytest.mark.parametrize("begun", ["own", "shared"])

@@ -5,7 +5,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from stream.app.clocks import monotonic_ms
+from stream.app.process import monotonic_ms
 from stream.app.program_metrics import LearnerCounts, feedback_samples, learner_unready, replay_samples
 from stream.app.sources import load_settings
 from stream.app.watching import watched

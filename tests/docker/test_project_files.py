@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.app.described import described
+from stream.app.sources import described
 from stream.learners import registered
 from stream.telemetry.metrics import METRICS, Kind
 

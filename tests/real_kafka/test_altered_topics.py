@@ -14,7 +14,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import admin as confluent_admin
 
 from stream.app import connection
-from stream.app.clocks import every
+from stream.app.process import every
 from stream.cli.app import main
 from stream.devkafka.local_kafka import LocalKafka
 from stream.errors import ExitCode

@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from river import base, evaluate, metrics
 
 from producers.datasets.base import Dataset
-from stream.app.datasets import dataset_of
 from stream.app.embedded import run_embedded
-from stream.app.plan import feedback_plan
+from stream.app.plan import dataset_of, feedback_plan
 from stream.app.resolve import resolve_run
 from stream.app.settings import Settings
 from stream.app.sources import load_settings
 from stream.learners import Learner, create
 from stream.randomness.draws import Purpose, uniform
-from stream.reporting.delayed import DelayedPoint, Settlements
+from stream.reporting.errors import DelayedPoint, Settlements
 from stream.reporting.run_charts import error_charts, time_charts
 from stream.reporting.run_report import RunReport
-from stream.reporting.series import series_of
+from stream.reporting.tables import series_of
 from stream.wire.events import Decision, Example, Features, Outcome
 
 

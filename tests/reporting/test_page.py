@@ -16,7 +16,7 @@ from stream.estimating.intervals import Interval
 from stream.estimating.live import LiveEstimates, LivePoint
 from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
-from stream.reporting import words
+from stream.reporting import tables
 from stream.reporting.errors import ErrorCurve
 from stream.reporting.page import page, title_of
 from stream.reporting.pages import INDEX, add_page, write_page
@@ -384,7 +384,7 @@ def test_many_parameters_wrap_one_by_one_so_that_the_digest_stays_in_sight() -> 
 
 
 def test_numbers_that_are_not_known_are_dashes() -> None:
-    assert words.number_text(math.nan) == "–"
+    assert tables.number_text(math.nan) == "–"
 
 
 def test_counts_of_a_log_are_told_where_there_is_one() -> None:

@@ -13,12 +13,10 @@ from stream.estimating.intervals import Interval
 from stream.estimating.live import LiveEstimates, LivePoint
 from stream.estimating.running import LiveEstimate
 from stream.estimating.survey import Flag
-from stream.reporting.delayed import DelayedPoint
-from stream.reporting.errors import ErrorCurve, SharePoint
-from stream.reporting.latency import Latency, LatencyCounts
+from stream.reporting.errors import DelayedPoint, ErrorCurve, SharePoint
 from stream.reporting.page import page
 from stream.reporting.pages import write_page
-from stream.reporting.run_report import ReplicaReport, RunReport
+from stream.reporting.run_report import Latency, LatencyCounts, ReplicaReport, RunReport
 from stream.reporting.saved_runs import SavedRunsError, read_runs, runs_json
 from stream.telemetry.sketch import Sketch
 from stream.wire.ledger import Ledger

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from stream.journal.format import JournalError
-from stream.reporting.latency import Latency, quantiles
+from stream.reporting.run_report import Latency, quantiles
 from stream.task.join import DroppedOrphan, Join, JoinSettings, Settled
 from stream.task.play import Play
 from stream.task.settings import DatedBy
