@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from stream.app.process import announce, every, monotonic_ms
+from stream.app.process import announce, every, monotonic_ms, quantity
 from stream.app.setting_values import flag_of
 from stream.app.settings import Settings, SettingsError
 from stream.app.sources import FIELDS, client_config_of
@@ -163,8 +163,9 @@ def watch_topics(
 def _require_as_many(partitions: int, found: int) -> None:
     if found != partitions:
         raise SettingsError(
-            f"the topics were altered while this program ran, and it goes no further: they had {partitions} "
-            f"partitions, now they have {found}; an event's key belongs to another partition now. Begin anew with "
+            f"the topics were altered while this program ran, and it goes no further: they had "
+            f"{quantity(partitions, 'partition')}, now they have {found}; an event's key belongs to another partition "
+            "now. Begin anew with "
             "another prefix, and bring the model along (onebit model export, import)"
         )
 

@@ -1,13 +1,13 @@
 """Models of a pipeline at any past moment: exported, imported, and recomputed from the journal."""
 
-import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from stream.app.connection import connected
 from stream.app.process import announce, every, monotonic_ms
+from stream.app.setting_values import parse_time
 from stream.app.settings import Settings, SettingsError
 from stream.journal.recover import Progress
 from stream.verifying.model_files import Model, read_model
@@ -101,22 +101,19 @@ def _check_partition(partition: int, partitions: int) -> None:
 
 
 def time_ms(text: str) -> int:
-    """Parse a time; milliseconds since 1970."""
-    if re.fullmatch(r"\d{10,15}", text, re.ASCII):
-        return int(text)
+    """Parse a time, in UTC unless it has a zone; milliseconds since 1970."""
     try:
-        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
+        return parse_time(text)
     except ValueError as error:
-        raise SettingsError(
-            f"--at {text}: expected a time such as 2026-03-01T12:00:00Z, or milliseconds since 1970"
-        ) from error
+        raise SettingsError(f"--at {text}: {error}") from error
 
 
 def _like(text: str, ms: int) -> str:
     """A time as the user has written another one: in milliseconds, or as a date with its zone."""
     if text.isdecimal():
         return str(ms)
-    return datetime.fromtimestamp(ms / 1_000, datetime.fromisoformat(text).tzinfo).isoformat(timespec="milliseconds")
+    zone = datetime.fromisoformat(text).tzinfo or UTC
+    return datetime.fromtimestamp(ms / 1_000, zone).isoformat(timespec="milliseconds")
 
 
 def announced_progress(label: str) -> Callable[[Progress], None]:

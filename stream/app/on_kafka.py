@@ -150,7 +150,19 @@ class _Programs:
         self._environment.pop(variable_of("profile"), None)  # it is of this process
         self._restarts = 0
         self.logs = {name: directory / f"{name}.log" for name in PROGRAMS}
-        self.processes = {name: self._start(name) for name in PROGRAMS}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start all programs.
+
+        Raises:
+            ProgramEndedError: one cannot be started.
+        """
+        for name in PROGRAMS:
+            try:
+                self.processes[name] = self._start(name)
+            except OSError as error:
+                raise ProgramEndedError(f"`onebit {name}` cannot be started: {error}") from error
 
     def _start(self, name: str) -> "subprocess.Popen[bytes]":
         with self.logs[name].open("ab") as log:
@@ -215,6 +227,7 @@ def _programs(settings: Settings, learner: str) -> Iterator[_Programs]:
     with tempfile.TemporaryDirectory(prefix="onebit-run-") as directory:
         programs = _Programs(settings, learner, Path(directory))
         try:
+            programs.start()
             yield programs
         finally:
             programs.stop()

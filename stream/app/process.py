@@ -26,6 +26,15 @@ WARNING = "warning:"
 SLOW_S = 2.0
 
 
+def quantity(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> quantity(1, "partition"), quantity(12, "partition")
+    ('1 partition', '12 partitions')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def announce(message: str, *, limited: bool = True, **fields: Any) -> None:
     """Report what happens.
 

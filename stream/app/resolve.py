@@ -21,6 +21,7 @@ from stream.app.plan import (
     shortest_delay_ms,
 )
 from stream.app.process import announce, announced_when_slow, warn
+from stream.app.setting_values import variable_of
 from stream.app.settings import AUTO, Settings, SettingsError
 from stream.learners import check_parameters, registered
 from stream.learners.auto import choose, defaults_for
@@ -289,6 +290,8 @@ def choose_learners(settings: Settings) -> Chosen:
         SettingsError: settings contradict each other, or the data.
         ParameterError: a learner, or a parameter of it, is unknown.
     """
+    if settings.loop:
+        raise SettingsError(f"{variable_of('loop')}, or loop in a file: a run comes to an end; leave it out")
     dataset = dataset_of(settings.source)
     check_play(settings.play, dataset)
     check_estimate(settings.play, is_asked=settings.estimate)

@@ -170,10 +170,10 @@ def _where(error: ClientConfigError, settings: Settings) -> str:
 
 
 OTHER_VARIABLES = frozenset(
-    (CONFIG_VARIABLE, "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP",
+    (CONFIG_VARIABLE, "ONEBIT_DATA_DIR", "ONEBIT_IMAGE", "ONEBIT_KAFKA_IMAGE", "ONEBIT_KAFKA_PORT", "ONEBIT_KAFKA_HEAP",
      "ONEBIT_MONITOR_PORT", "ONEBIT_PROMETHEUS_IMAGE", "ONEBIT_PROMETHEUS_PORT")
 )  # fmt: skip
-"""Variables that are no settings: the file's path, and those of the compose files."""
+"""Variables that are no settings: the file's path, the folder of experiments' data, and those of the compose files."""
 
 OTHER_PREFIXES = ("ONEBIT_TEST_",)
 """What variables of the tests begin with."""

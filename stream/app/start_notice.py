@@ -2,7 +2,7 @@
 
 import stream
 from stream.app.connection import by_client
-from stream.app.process import announce
+from stream.app.process import announce, quantity
 from stream.app.setting_values import setting_name
 from stream.app.settings import Program, Settings
 
@@ -13,7 +13,7 @@ def announce_start(program: Program, settings: Settings, partitions: int) -> Non
     shown = ", ".join(f"{name} {value}" for name, value in differing.items()) or "all as by default"
     announce(
         f"onebit {stream.__version__} {program}, {by_client(settings)}, topics {settings.topic_prefix}* with "
-        f"{partitions} partition{'' if partitions == 1 else 's'}; settings: {shown}",
+        f"{quantity(partitions, 'partition')}; settings: {shown}",
         version=stream.__version__, program=str(program), settings=differing,
     )  # fmt: skip
 

@@ -82,8 +82,7 @@ def run(
     get them, and the rest runs.
     """
     sizes = Sizes(events, seeds, tuple(sweep or ()))
-    for name in names:
-        experiment, sets = use_case.prepare(name, sizes, data_dir)
+    for experiment, sets in [use_case.prepare(name, sizes, data_dir) for name in names]:
         for told in sets.missing(experiment).values():
             warn(f"left out: {told}")
         shown = _Shown(experiment.name)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from stream.app.connection import command_hint
 from stream.app.models import Moment, exported, imported
+from stream.app.process import quantity
 from stream.app.settings import Panel, Program, Settings
 from stream.cli.console import examples, out, print_json
 from stream.cli.flags import Json, Partition, with_log_flags, with_settings
@@ -139,7 +140,8 @@ def import_file(
     flags = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in meta["parameters"].items())
     whose = ", which is then one model" if found.is_shared else ""
     out.print(
-        f"{found.partitions} partitions begin with {file}{whose}; start it: {command_hint(settings, 'learn')} "
+        f"{quantity(found.partitions, 'partition')} will begin with {file}{whose}; start it: "
+        f"{command_hint(settings, 'learn')} "
         f"--learner {meta['learner']} {flags} --n-classes {meta['n_classes']} --n-features {meta['n_features']}",
         highlight=False,
         soft_wrap=True,

@@ -82,6 +82,8 @@ def run(
         raise SettingsError(f"--jobs {jobs}: on Kafka the learners run one after the other; leave it out")
     if kafka and seeds > 1:
         raise SettingsError(f"--seeds {seeds}: a run on Kafka has one seed; leave it out, or leave out --kafka")
+    if no_report and report is not None:
+        raise SettingsError(f"--report {report}: --no-report writes no page; leave one of them out")
     command = command_line(sys.argv[1:])
     with shown_progress() as show:
         if kafka:

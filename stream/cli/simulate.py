@@ -67,7 +67,7 @@ def simulate(
     """
     runs = Runs(events, model)
     if show_trace or only is not None:
-        code = ExitCode.OK if _show_seed(runs, seed, only) else ExitCode.DIFFERS
+        code = ExitCode.OK if _show_seed(runs, seed, only, json=json) else ExitCode.DIFFERS
     else:
         code = _run(runs, range(seed, seed + seeds), jobs or os.cpu_count() or 1, shrinks=not no_shrink, json=json)
     raise typer.Exit(code)
@@ -187,7 +187,7 @@ def _show_failure(runs: Runs, schedule: Schedule, *, shrinks: bool) -> None:
     )
 
 
-def _show_seed(runs: Runs, seed: int, only: str | None) -> bool:
+def _show_seed(runs: Runs, seed: int, only: str | None, *, json: bool) -> bool:
     schedule = runs.draw(seed)
     if only is not None:
         try:
@@ -196,8 +196,13 @@ def _show_seed(runs: Runs, seed: int, only: str | None) -> bool:
             raise SettingsError(
                 f"--only: expected items of seed {seed}, 0 to {len(schedule.items) - 1}, such as 0-3,7; got {only!r}"
             ) from error
-    _print_run(schedule)
     wrong = examine(make_learner, schedule)[0]
+    if json:
+        happened = trace(make_learner, schedule)
+        lines = [line._asdict() for line in happened]
+        print_json({"ok": not wrong, "seed": seed, "wrong": wrong, "digest": trace_digest(happened), "trace": lines})
+        return not wrong
+    _print_run(schedule)
     for what in wrong:
         out.print(f"  [red]✗[/] {escape(what)}", highlight=False, soft_wrap=True)
     if not wrong:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from stream.app.connection import command_hint
-from stream.app.process import warn
+from stream.app.process import quantity, warn
 from stream.app.settings import Panel, Program, Settings
 from stream.app.topic_admin import Described, create_topics, deletable_topics, describe_topics
 from stream.cli.console import out, print_json
@@ -34,7 +34,9 @@ def create(settings: Settings, json: Json = False) -> None:
         print_json(made._asdict())
         return
     log = f", {made.updates} with one: the log of the model that they share" if made.updates else ""
-    out.print(f"{made.topics} topics {settings.topic_prefix}* with {made.partitions} partitions are there{log}")
+    out.print(
+        f"{made.topics} topics {settings.topic_prefix}* with {quantity(made.partitions, 'partition')} are there{log}"
+    )
 
 
 @app.command()

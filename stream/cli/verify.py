@@ -7,6 +7,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from stream.app.process import quantity
 from stream.app.settings import Program, Settings
 from stream.app.tally import misplaced
 from stream.app.verify import verify as use_case
@@ -108,10 +109,11 @@ def print_findings(findings: Sequence[Finding], error: MatchedError) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    partitions = quantity(len(findings), "partition")
     if gone:
-        out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(gone)} of {len(findings)} partitions")
+        out.print(f"[bold yellow]✗ the ledger cannot be recomputed[/] in {len(gone)} of {partitions}")
     if wrong:
-        verdict = f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {len(findings)} partitions"
+        verdict = f"[bold red]✗ the ledger does not add up[/] in {len(wrong)} of {partitions}"
         out.print(f"{verdict}; {_error_line(error)}", highlight=False, soft_wrap=True)
     elif not gone:
         where = "the one partition" if len(findings) == 1 else f"all {len(findings)} partitions"

@@ -385,6 +385,8 @@ def _launch(
         "secure": security is not None,
     }
     _write_whole(home / "state.json", json.dumps(state))
+    if security:
+        security.write_address(f"{HOST}:{port}")
     return _of_state(home, state, already=False)
 
 

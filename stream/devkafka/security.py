@@ -53,6 +53,11 @@ class LocalSecurity:
         )
         return password
 
+    def write_address(self, bootstrap: str) -> None:
+        """Set the address in the client's properties, so that the file is all that a client needs."""
+        others = [line for line in self.client_config.read_text().splitlines() if not line.startswith("bootstrap.")]
+        _write_private(self.client_config, "\n".join([f"bootstrap.servers={bootstrap}", *others]) + "\n")
+
     def password(self) -> str:
         """The password of the user."""
         lines = dict(line.split("=", 1) for line in self.client_config.read_text().splitlines())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from stream.app.setting_values import CONFIG_VARIABLE
 from stream.app.sources import client_config_of, given_settings
 from stream.devkafka.local_kafka import LocalKafka
 from stream.kafka.connecting import connect
@@ -56,7 +57,10 @@ class KafkaPipeline(PipelineUnderTest):
         self._made = topics.specs(given.partitions, shares_model=shares_model)
         broker.create_topics(self._made)
         super().__init__(broker, topics, given.partitions)
-        self.programs = Programs(directory, given.environment())
+        no_file = directory / "onebit.toml"  # an empty one: that of the working directory is of no test
+        no_file.touch()
+        variables = {**given.environment(), CONFIG_VARIABLE: str(no_file)}
+        self.programs = Programs(directory, variables, Path.cwd())  # where relative paths of the settings begin
         try:
             self.learner = self.start_learner()
         except AssertionError:

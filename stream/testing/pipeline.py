@@ -132,7 +132,12 @@ class PipelineUnderTest(ABC):
         """What to know when a test has failed: the ledger, and the lives of the events that it asked of last."""
         asked = list(self._touched)[-LIVES_MAX:]
         lives = [f"{event_id}:\n" + "".join(f"  {line}\n" for line in self.life(event_id)) for event_id in asked]
-        return "\n".join((f"topics {self.prefix}*, {self.ledger()}", *lives))
+        follower = JournalFollower(self.broker, self.topics, self.partitions, from_end=True)
+        try:
+            ledger = follower.read(0)
+        finally:
+            follower.close()
+        return "\n".join((f"topics {self.prefix}*, {ledger}", *lives))
 
     @property
     def prefix(self) -> str:

@@ -32,12 +32,12 @@ def wait_for(
 class Program:
     """A process of one of Onebit's programs."""
 
-    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path, cwd: Path) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "stream.cli", *arguments],
-                cwd=log.parent,  # where no onebit.toml lies
+                [sys.executable, "-P", "-m", "stream.cli", *arguments],  # -P: nothing is imported from there
+                cwd=cwd,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -87,9 +87,16 @@ class Program:
 class Programs:
     """Programs with the same settings, and nothing of the settings that this process has."""
 
-    def __init__(self, directory: Path, variables: Mapping[str, str]) -> None:
-        """Variables are those of every program; what they say goes to files in the directory."""
+    def __init__(self, directory: Path, variables: Mapping[str, str], cwd: Path | None = None) -> None:
+        """Set what all programs have in common.
+
+        Args:
+            directory: for their output.
+            variables: of their environment.
+            cwd: their working directory; by default `directory`, which has no onebit.toml.
+        """
         self.directory = directory
+        self._cwd = directory if cwd is None else cwd
         self.started: list[Program] = []
         self._numbers = count()
         own = {name: value for name, value in os.environ.items() if not name.startswith("ONEBIT_")}
@@ -98,7 +105,7 @@ class Programs:
     def start(self, *arguments: str) -> Program:
         """Start a program."""
         log = self.directory / f"{next(self._numbers)}-{arguments[0]}.log"
-        self.started.append(Program(list(arguments), self.environment, log))
+        self.started.append(Program(list(arguments), self.environment, log, self._cwd))
         return self.started[-1]
 
     def said(self) -> str:

@@ -126,3 +126,10 @@ learners = [{ learner = "banditron" }]
     assert "*short*, my rows: 1 runs of up to 10 events" in page
     onebit("experiment", "run", "mine.toml", "--data-dir", ".", "--jobs", "1", "--sweep", "short", "--events", "20")
     assert "*short*, my rows: 1 runs of up to 20 events" in (Path("reports/experiments/mine") / "README.md").read_text()
+
+
+def test_every_name_is_checked_before_the_first_experiment_runs(onebit: Onebit) -> None:
+    ended = onebit("experiment", "run", "delay", "soba-fig", "--events", "10")
+    assert ended.code == ExitCode.USAGE
+    assert "no experiment is called 'soba-fig'" in ended.err
+    assert not Path("reports").exists()

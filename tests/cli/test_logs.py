@@ -12,11 +12,11 @@ import pytest
 from producers.datasets.base import Dataset, DatasetError
 from stream.app import plan
 from stream.app.embedded import prepare_embedded, run_embedded
-from stream.app.on_kafka import _Programs
+from stream.app.on_kafka import PROGRAMS, ProgramEndedError, _Programs, _programs
 from stream.app.plan import check_play, dataset_of, events_of, feedback_plan, feedback_speed, replay_options
 from stream.app.resolve import resolve_run
 from stream.app.settings import Settings, SettingsError
-from stream.app.sources import load_settings
+from stream.app.sources import given_settings, load_settings
 from stream.cli.app import main
 from stream.errors import ExitCode
 from stream.reporting.errors import ErrorCurve
@@ -193,3 +193,17 @@ warn("it slipped [by 2 s]")
     with programs.logs["replay"].open("wb") as log:
         subprocess.run([sys.executable, "-c", code], stderr=log, check=True)
     assert programs.warnings("replay") == ["it slipped [by 2 s]"]
+
+
+def test_programs_that_run_are_ended_when_another_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    def start(_self: _Programs, name: str) -> "subprocess.Popen[bytes]":
+        if name == PROGRAMS[0]:
+            return first
+        raise OSError("no memory")
+
+    monkeypatch.setattr(_Programs, "_start", start)
+    with pytest.raises(ProgramEndedError, match="no memory"), _programs(given_settings({}), "banditron"):
+        pass
+    assert first.poll() is not None

@@ -66,3 +66,7 @@ def test_a_file_without_runs_is_refused(onebit: Onebit) -> None:
     ended = onebit("report", "other.html")
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
     assert "other.html: expected the page of a run, or its JSON; no run is in it" in ended.err
+
+
+def test_a_page_is_not_asked_for_and_refused_at_once(onebit: Onebit) -> None:
+    assert onebit(*RUN, "--report", "x.html", "--no-report").code == ExitCode.USAGE

@@ -220,3 +220,15 @@ def test_a_file_of_properties_that_cannot_be_used_ends_a_command_in_one_line(one
     assert ended.code == ExitCode.USAGE
     assert ended.err.startswith("error: sasl.mecanism: no property of this name is known; did you mean sasl.mechanism")
     assert ended.err.count("\n") == 1
+
+
+def test_the_folder_of_experiments_data_is_a_known_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEBIT_DATA_DIR", "data")
+    assert unknown_variables() == []
+
+
+def test_a_run_does_not_loop(monkeypatch: pytest.MonkeyPatch, onebit: Onebit) -> None:
+    monkeypatch.setenv("ONEBIT_LOOP", "true")
+    ended = onebit("run", "--no-report")
+    assert ended.code == ExitCode.USAGE
+    assert "ONEBIT_LOOP" in ended.err

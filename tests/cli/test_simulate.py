@@ -35,3 +35,10 @@ def test_items_that_a_seed_does_not_have_are_refused(onebit: Onebit, only: str) 
     ended = onebit("simulate", "--seed", "3", "--only", only)
     assert (ended.code, ended.out) == (2, "")
     assert "--only" in ended.err
+
+
+def test_trace_is_printed_as_json(onebit: Onebit) -> None:
+    ended = onebit("simulate", "--seed", "3", "--trace", "--json")
+    found = orjson.loads(ended.out)
+    assert (ended.code, found["ok"], found["seed"], found["wrong"]) == (0, True, 3, [])
+    assert found["trace"][0].keys() == {"at_ms", "who", "what"}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from stream.devkafka.security import LocalSecurity
 from stream.kafka.client_config import (
     PROPERTIES,
     ClientConfig,
@@ -187,3 +188,15 @@ def test_no_secret_shows_in_what_is_printed_of_a_config() -> None:
     for shown in (repr(config), str(config), f"{config}", repr(asdict(config))):
         assert SECRET not in shown
     assert [name for name in PROPERTIES if name.endswith("password")] == ["sasl.password", "ssl.key.password"]
+
+
+def test_properties_of_a_local_broker_have_its_present_address(tmp_path: Path) -> None:
+    security = LocalSecurity(tmp_path)
+    security.folder.mkdir()
+    security.client_config.write_text("sasl.username=admin\n")
+    for port in (9092, 9093):
+        security.write_address(f"127.0.0.1:{port}")
+    assert read_properties(security.client_config) == {
+        "bootstrap.servers": "127.0.0.1:9093",
+        "sasl.username": "admin",
+    }

@@ -1,10 +1,12 @@
 """A pipeline in virtual time does what one on a Kafka does, at times that a test chooses."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from stream.testing.embedded import EmbeddedPipeline
+from stream.testing.processes import Programs
 
 Make = Callable[..., EmbeddedPipeline]
 SIZES = {"n_classes": 2, "n_features": 2, "learner": "banditron"}
@@ -44,3 +46,18 @@ def test_variables_of_the_shell_do_not_reach_a_test(onebit_embedded: Make, monke
     pipeline = onebit_embedded(n_features=2, n_classes=2, learner="banditron")
     pipeline.context("a", [1.0, 0.5])
     assert len(pipeline.prediction("a")["scores"]) == 2
+
+
+def test_the_story_has_the_ledger_of_the_last_step_also_when_it_was_not_read_before() -> None:
+    pipeline = EmbeddedPipeline(n_classes=2, n_features=2, learner="banditron")
+    for number in range(3):
+        pipeline.context(f"visit-{number}", [1.0, 0.5])
+        pipeline.work()
+    assert "Ledger(contexts=3, decided=3" in pipeline.story()
+
+
+def test_programs_find_relative_paths_from_the_working_directory_that_is_given(tmp_path: Path) -> None:
+    (tmp_path / "mine.svm").write_text("a 1:1\nb 2:1\n")
+    (tmp_path / "logs").mkdir()
+    program = Programs(tmp_path / "logs", {}, tmp_path).start("data", "show", "mine.svm")
+    assert program.wait() == 0, program.said()

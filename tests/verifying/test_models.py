@@ -356,8 +356,13 @@ def test_retention_of_what_a_shared_model_is_recovered_from_is_warned_of() -> No
     assert (last.split()[0], last.split()[-1]) == ("a.updates", "-1")
 
 
-def test_times_are_read_with_their_zone_or_in_milliseconds() -> None:
-    assert time_ms("2026-03-01T12:00:00Z") == time_ms("2026-03-01T13:00:00+01:00") == 1_772_366_400_000
+def test_times_are_read_with_their_zone_or_in_utc_or_in_milliseconds() -> None:
+    assert (
+        time_ms("2026-03-01T12:00:00Z")
+        == time_ms("2026-03-01T13:00:00+01:00")
+        == time_ms("2026-03-01T12:00")
+        == 1_772_366_400_000
+    )
     assert time_ms("1772366400000") == 1_772_366_400_000
     with pytest.raises(SettingsError, match="expected a time such as"):
         time_ms("noon")
