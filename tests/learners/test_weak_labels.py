@@ -2,7 +2,7 @@ from itertools import permutations, product
 
 import pytest
 
-from stream.learners.weak_labels import classes_along, is_separable, missing_permutation, separable_classes
+from tests.learners.weak_labels import classes_along, is_separable, missing_permutation, separable_classes
 
 
 def is_subsequence(short: tuple[int, ...], long: tuple[int, ...]) -> bool:
