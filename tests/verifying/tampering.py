@@ -1,0 +1,94 @@
+"""A good run of a learner, and edits of its topics."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from stream.verifying.audit import Finding, audit_partition
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+Edit = Callable[[list[Record]], list[Record]]
+
+
+def made_by_hand(**changes: Any) -> Pipeline:
+    """A run in which every row of the ledger counts something."""
+    pipeline = Pipeline(small_task(**changes))
+    learner = pipeline.learner()
+
+    def at(now_ms: int) -> None:
+        while learner.step(0):
+            pass
+        pipeline.clock.advance_to(now_ms)
+
+    pipeline.answer("dropped", 1)  # feedback 0
+    pipeline.answer("early", 1)  # 1
+    at(1_100)
+    for event_id in ("early", "matched", "expired", "matched"):  # contexts 0 to 3
+        pipeline.context(event_id)
+    pipeline.send(TOPICS.contexts, b"{")  # 4
+    at(1_200)
+    pipeline.answer("matched", 1)  # 3, after the tick
+    pipeline.answer("matched", 1)  # 4, duplicate
+    pipeline.answer("matched", 0)  # 5, conflict
+    pipeline.send(TOPICS.feedback, b"{")  # 6
+    at(3_000)
+    pipeline.answer("expired", 1)  # 7, late
+    at(3_100)
+    pipeline.context("pending")  # context 5
+    pipeline.answer("waiting", 1)  # 8
+    at(3_200)
+    while learner.step(0):
+        pass
+    return pipeline
+
+
+GOOD = Ledger(
+    contexts=6, decided=4, context_duplicates=1, context_malformed=1, feedback=8, matched=2, expired=1, pending=1,
+    late=1, feedback_duplicates=2, conflicts=1, orphans_waiting=1, orphans_dropped=1, feedback_malformed=1,
+)  # fmt: skip
+
+
+def tampered(good: Pipeline, topic: str, edit: Edit) -> Finding:
+    """The audit of the same topics, with the records of one of them edited."""
+    other = Pipeline(good.settings)
+    copies = [record for name in TOPICS for record in (edit if name == topic else list)(good.records(name))]
+    for record in sorted(copies, key=lambda record: record.append_ms):
+        other.clock.advance_to(record.append_ms)
+        other.broker.producer().send(record.topic, 0, record.key, record.value, record.headers)
+    return audit_partition(other.broker, TOPICS, 0)
+
+
+def drop(offset: int) -> Edit:
+    return lambda records: [record for record in records if record.offset != offset]
+
+
+def again(offset: int) -> Edit:
+    return lambda records: [*records, records[offset]._replace(append_ms=records[-1].append_ms)]
+
+
+def change(offset: int, **fields: object) -> Edit:
+    def edit(records: list[Record]) -> list[Record]:
+        value = orjson.dumps({**orjson.loads(records[offset].value or b""), **fields})
+        key = str(fields["id"]).encode() if "id" in fields else records[offset].key
+        return [*records[:offset], records[offset]._replace(value=value, key=key), *records[offset + 1 :]]
+
+    return edit
+
+
+def garbage(records: list[Record]) -> list[Record]:
+    return [*records, records[-1]._replace(value=b"{", key=None)]
+
+
+def header(number: int, name: str, content: str) -> Edit:
+    def edit(records: list[Record]) -> list[Record]:
+        new = tuple((n, content.encode() if n == f"onebit-{name}" else old) for n, old in records[number].headers)
+        return [*records[:number], records[number]._replace(headers=new), *records[number + 1 :]]
+
+    return edit
+
+
+def appended(offset: int, append_ms: int) -> Edit:
+    return lambda records: [r._replace(append_ms=append_ms) if r.offset == offset else r for r in records]

@@ -1,0 +1,133 @@
+"""Audits of runs with unusual orders of events: they count as the learner does."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from stream.task.join import JoinSettings
+from stream.task.settings import DatedBy
+from stream.telemetry.sketch import Sketch
+from stream.verifying.audit import Finding, audit_partition
+from stream.wire.ticks import tick_headers
+from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.verifying.tampering import GOOD, made_by_hand
+
+
+def test_records_that_are_not_applied_yet_are_behind_and_no_fault() -> None:
+    pipeline = made_by_hand()
+    pipeline.context("next")
+    pipeline.answer("pending", 1)
+    pipeline.answer("next", 1)
+    assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, GOOD, GOOD, (), 1, 2, latencies=Sketch.of([0] * 4))
+
+
+def test_learner_that_goes_on_during_the_audit_is_audited_as_it_was_at_its_beginning() -> None:
+    pipeline = made_by_hand()
+    learner = pipeline.learner()
+
+    decided: list[str] = []
+
+    def go_on(message: str) -> None:
+        decided.append(message)
+        pipeline.context(f"during {message}")
+        pipeline.answer("pending", 1)
+        while learner.step(0):
+            pass
+
+    while learner.step(0):
+        pass
+    before = audit_partition(pipeline.broker, TOPICS, 0)
+    during = audit_partition(pipeline.broker, TOPICS, 0, go_on)
+    assert (during.audited, during.faults, during.ok) == (before.audited, (), True)
+    assert audit_partition(pipeline.broker, TOPICS, 0).audited.decided == before.audited.decided + len(decided)
+
+
+def test_feedback_is_late_although_an_earlier_one_was_dropped_to_make_room() -> None:
+    pipeline = Pipeline(small_task(join=JoinSettings(window_ms=1_000, orphan_ms=500, pending_max=1, orphans_max=1)))
+    learner = pipeline.learner()
+    makes: list[Callable[[], None]] = [
+        lambda: pipeline.answer("a", 1),  # kept
+        lambda: pipeline.answer("b", 1),  # kept; that of a has to go
+        lambda: pipeline.context("a"),
+        lambda: pipeline.context("c"),  # a has to expire
+        lambda: pipeline.answer("a", 1),  # within orphan_ms of the first: yet no duplicate of it
+    ]
+    for make in makes:
+        make()
+        while learner.step(0):
+            pass
+    ledger = pipeline.ledger()
+    assert (ledger.late, ledger.feedback_duplicates, ledger.orphans_dropped, ledger.orphans_waiting) == (1, 0, 1, 1)
+    assert pipeline.audits()[0].ok
+
+
+def test_id_that_was_forgotten_may_be_decided_again() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for start_ms in (1_000, 20_000, 40_000):
+        pipeline.clock.advance_to(start_ms)
+        pipeline.answer(f"other-{start_ms}", 1)  # the time passes
+        pipeline.clock.advance_to(start_ms + 1)
+        pipeline.context("a")
+        while learner.step(0):
+            pass
+        pipeline.clock.advance_to(start_ms + 11)
+        pipeline.answer("a", 1)
+        while learner.step(0):
+            pass
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.ok, finding
+    assert (finding.audited.decided, finding.audited.matched) == (3, 3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_feedback_of_an_id_that_was_forgotten_to_make_room_waits_as_an_orphan_would(seed: int) -> None:
+    luck = Random(seed)
+    limits = JoinSettings(window_ms=1_000, orphan_ms=1_000, retain_ms=60_000, retained_max=luck.choice((1, 2, 5)))
+    pipeline = Pipeline(small_task(join=limits))
+    learner = pipeline.learner()
+    for number in range(60):
+        event = luck.randrange(max(1, number // 3), number + 2)
+        if luck.random() < 0.4:
+            pipeline.context(f"e{event}")
+        for _ in range(luck.choice((0, 1, 2))):
+            pipeline.answer(f"e{luck.randrange(event + 1)}", luck.randrange(2))
+        if luck.random() < 0.5:
+            pipeline.clock.advance_to(pipeline.clock.now_ms + luck.choice((0, 1, 400)))
+        if luck.random() < 0.7:
+            learner.step(0)
+    while learner.step(0):
+        pass
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.ok, finding
+    assert finding.audited.orphans_waiting + finding.audited.orphans_dropped > 0
+
+
+@pytest.mark.parametrize("dated_by", ["tick", "context"])
+@pytest.mark.parametrize("seed", range(20))
+def test_audit_agrees_with_the_learner_where_clocks_step_back_and_others_write_ticks(
+    seed: int, dated_by: DatedBy
+) -> None:
+    luck = Random(seed)
+    limits = JoinSettings(
+        window_ms=luck.choice((20, 200)), orphan_ms=50, retain_ms=300, pending_max=luck.choice((3, 9))
+    )
+    pipeline = Pipeline(small_task(join=limits, dated_by=dated_by))
+    learner = pipeline.learner(idle_ms=10)
+    for number in range(120):
+        for _ in range(luck.choice((0, 1, 2))):
+            pipeline.context(f"e{luck.randrange(number, number + 3)}")
+        for _ in range(luck.choice((0, 1, 2))):
+            pipeline.answer(f"e{luck.randrange(max(0, number - 20), number + 3)}", luck.randrange(2))
+        if luck.random() < 0.3:
+            headers = tick_headers(luck.randrange(len(pipeline.journal()) + 3))
+            pipeline.broker.producer().send(TOPICS.feedback, 0, None, None, headers)
+        back = dated_by == "tick" and luck.random() < 0.1
+        pipeline.clock.now_ms += -luck.choice((1, 15, 60)) if back else luck.choice((0, 0, 1, 8, 40))
+        if luck.random() < 0.7:
+            learner.step(0)
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.faults == ()
+    assert finding.ok, finding
+    assert min(finding.audited.expired, finding.audited.matched) > 0

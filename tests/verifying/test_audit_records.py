@@ -1,0 +1,103 @@
+"""Records of other programs and records that retention deleted."""
+
+from typing import Any
+
+import pytest
+
+from stream.journal.format import JournalError
+from stream.verifying.audit import FAULTS_SHOWN_MAX, Finding, audit_partition
+from stream.wire.ledger import Ledger
+from stream.wire.records import Record, TopicPartition
+from tests.pipeline import TOPICS, Pipeline, feedback_value, small_task
+from tests.verifying.tampering import GOOD, drop, header, made_by_hand, tampered
+
+
+def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> None:
+    pipeline = Pipeline(small_task())
+    pipeline.context("a")
+    pipeline.send(TOPICS.feedback, feedback_value("a", 1))
+    assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, Ledger(), Ledger(), (), 1, 1)
+    finding = tampered(made_by_hand(), TOPICS.journal, lambda records: [])
+    assert finding.faults == ("step 5 has published, and the journal ends with step 0",)
+
+
+def test_journal_without_its_first_record_cannot_be_audited(good: Pipeline) -> None:
+    with pytest.raises(JournalError, match="step 1"):
+        tampered(good, TOPICS.journal, drop(0))
+
+
+def test_dead_letters_of_other_programs_are_not_the_audits_business(good: Pipeline) -> None:
+    def foreign(records: list[Record]) -> list[Record]:
+        letter = header(0, "topic", TOPICS.predictions)(records)[0]
+        return [*records, letter._replace(append_ms=records[-1].append_ms)]
+
+    assert tampered(good, TOPICS.dead_letter, foreign).ok
+
+
+FOREIGN_HEADERS: dict[str, Any] = {
+    "no header": (),
+    "a step that is no number": (("onebit-version", b"1"), ("onebit-step", b"x")),
+    "a step of 5,000 digits": (("onebit-version", b"1"), ("onebit-step", b"1" * 5_000)),
+    "a step without content": (("onebit-version", b"1"), ("onebit-step", None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", FOREIGN_HEADERS)
+@pytest.mark.parametrize("topic", [TOPICS.predictions, TOPICS.examples, TOPICS.dead_letter])
+def test_records_that_no_learner_wrote_are_named_and_counted_and_change_no_count(
+    good: Pipeline, topic: str, headers: str
+) -> None:
+    def slip_in(records: list[Record]) -> list[Record]:
+        foreign = records[0]._replace(headers=FOREIGN_HEADERS[headers], key=None, append_ms=records[-1].append_ms)
+        return [*records, foreign, foreign._replace(value=None)]
+
+    finding = tampered(good, topic, slip_in)
+    assert (finding.audited, finding.faults, finding.ok) == (GOOD, (), True)
+    assert finding.foreign_count == 2
+    assert finding.foreign[0].startswith(f"{topic}/0 offset {len(good.records(topic))} ")
+
+
+def test_foreign_records_are_shown_up_to_a_limit_and_all_counted(good: Pipeline) -> None:
+    def slip_in(records: list[Record]) -> list[Record]:
+        return [*records, *[records[-1]._replace(headers=(), key=None)] * (FAULTS_SHOWN_MAX + 1)]
+
+    finding = tampered(good, TOPICS.examples, slip_in)
+    assert (len(finding.foreign), finding.foreign_count) == (FAULTS_SHOWN_MAX, FAULTS_SHOWN_MAX + 1)
+
+
+@pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic != TOPICS.snapshots])
+def test_ledger_of_which_records_were_deleted_is_not_said_to_differ_but_to_be_gone(topic: str) -> None:
+    pipeline = made_by_hand()
+    pipeline.broker.delete_records(TopicPartition(topic, 0), 1)
+    (finding,) = pipeline.audits()
+    assert not finding.ok
+    assert (finding.learner, finding.audited, finding.faults) == (Ledger(), Ledger(), ())
+    (said,) = finding.gone
+    assert said.startswith(f"{topic}/0 ")
+    assert "retention.ms" in said
+
+
+def test_all_that_retention_has_deleted_is_told_at_once() -> None:
+    pipeline = made_by_hand()
+    for topic in TOPICS.of_events():
+        pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
+    (finding,) = pipeline.audits()
+    assert {said.split("/")[0] for said in finding.gone} == set(TOPICS.of_events())
+
+
+def test_what_was_deleted_before_the_first_step_is_not_missed() -> None:
+    pipeline = Pipeline(small_task())
+    for event_id in "abcd":
+        pipeline.context(event_id)
+        pipeline.answer(event_id, 1)
+    for topic in (TOPICS.contexts, TOPICS.feedback):
+        pipeline.broker.delete_records(TopicPartition(topic, 0), 2)
+    assert pipeline.audits()[0].gone == ()  # nothing was begun
+    learner = pipeline.learner()
+    while learner.step(0):
+        pass
+    (finding,) = pipeline.audits()
+    assert finding.ok, finding
+    assert finding.audited.contexts == 2
+    pipeline.broker.delete_records(TopicPartition(TOPICS.contexts, 0), 3)
+    assert pipeline.audits()[0].gone[0].startswith(f"{TOPICS.contexts}/0 ")

@@ -1,0 +1,55 @@
+"""Audits of a replay of a log."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from stream.task.play import Play
+from tests.pipeline import TOPICS, Pipeline, small_task
+from tests.verifying.tampering import change, tampered
+
+
+def replayed(play: Play) -> Pipeline:
+    """Decisions of a uniform log, of which some have the log's action; one gets no feedback."""
+    pipeline = Pipeline(small_task("late-ucb", play=play))
+    learner = pipeline.learner()
+    for number in range(9):
+        value = {"id": f"e{number}", "x": [1, 0, 0, 0], "logged": {"action": number // 3, "propensity": 1 / 3}}
+        pipeline.send(TOPICS.contexts, orjson.dumps(value))
+    while learner.step(0):
+        pass
+    for number in range(8):
+        pipeline.answer(f"e{number}", number % 2)
+    pipeline.run((), learner)
+    return pipeline
+
+
+@pytest.mark.parametrize("claimed", ["unmatched", "expired"])
+def test_decision_is_unmatched_where_the_log_has_another_action_and_nowhere_else(claimed: str) -> None:
+    pipeline = replayed("match")
+    (finding,) = pipeline.audits()
+    assert finding.ok, finding
+    assert min(finding.audited.unmatched, finding.audited.feedback_unmatched, finding.audited.matched) > 0
+    examples = pipeline.values(TOPICS.examples)
+    offset = next(n for n, one in enumerate(examples) if (one["outcome"] == "unmatched") != (claimed == "unmatched"))
+    edit = change(offset, outcome=claimed, reward=None, delay_ms=None, feedback_offset=None)
+    (fault,) = tampered(pipeline, TOPICS.examples, edit).faults
+    assert fault.startswith(f"{TOPICS.examples}/0 offset {offset},")
+
+
+@pytest.mark.parametrize(
+    ("play", "changes"),
+    [
+        ("match", {"target": None}),
+        ("match", {"target": {"action": 0, "propensity": 0.001}}),
+        ("logged", {"target": None}),
+        ("logged", {"propensity": 0.25}),
+        ("own", {"target": {"action": 1, "propensity": 0.5}}),
+    ],
+)
+def test_prediction_is_what_the_play_of_a_log_asks_for(play: Play, changes: dict[str, Any]) -> None:
+    pipeline = replayed(play)
+    assert pipeline.audits()[0].ok
+    faults = tampered(pipeline, TOPICS.predictions, change(2, **changes)).faults
+    assert faults[0].startswith(f"{TOPICS.predictions}/0 offset 2: ")

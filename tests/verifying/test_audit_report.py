@@ -1,0 +1,52 @@
+"""Findings as plain values, their latencies and their progress."""
+
+import pytest
+
+from stream.reporting.run_report import Latency, quantiles
+from stream.telemetry.sketch import Sketch
+from stream.verifying import audit
+from stream.verifying.audit import Finding, audit_partition, latencies_of
+from stream.wire.ledger import Ledger
+from tests.pipeline import TOPICS, Pipeline, small_task
+
+
+def test_finding_as_plain_values_names_all_that_it_holds() -> None:
+    ledger, audited = Ledger(contexts=1), Ledger(contexts=2)
+    finding = Finding(3, ledger, audited, ("a fault",), 4, 5, ("gone",), ("foreign",), 6, Sketch.of([7]))
+    assert finding.as_json() == {
+        "partition": 3,
+        "ok": False,
+        "learner": ledger._asdict(),
+        "audited": audited._asdict(),
+        "faults": ("a fault",),
+        "gone": ("gone",),
+        "foreign": ("foreign",),
+        "foreign_count": 6,
+        "contexts_behind": 4,
+        "feedback_behind": 5,
+        "latency": {"median_ms": 7, "p90_ms": 7, "p99_ms": 7, "max_ms": 7},
+    }
+
+
+def test_progress_through_a_long_topic_is_told_after_so_many_records(
+    good: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "PROGRESS_RECORDS", 3)
+    told: list[str] = []
+    audit_partition(good.broker, TOPICS, 0, told.append)
+    assert [message for message in told if message.startswith(TOPICS.feedback)] == [
+        TOPICS.feedback, *(f"{TOPICS.feedback}: {number} records" for number in (3, 6, 9))
+    ]  # fmt: skip
+
+
+def test_decisions_are_timed_from_their_contexts_to_their_predictions() -> None:
+    pipeline = Pipeline(small_task())
+    learner = pipeline.learner()
+    for event_id, waits_ms in (("a", 5), ("b", 0), ("c", 40)):
+        pipeline.context(event_id)
+        pipeline.clock.advance_to(pipeline.now_ms() + waits_ms)
+        while learner.step(0):
+            pass
+    finding = audit_partition(pipeline.broker, TOPICS, 0)
+    assert finding.latencies == Sketch.of((0, 5, 40))
+    assert quantiles(latencies_of([finding, finding])) == Latency(median_ms=5, p90_ms=41, p99_ms=41, max_ms=41)
