@@ -21,6 +21,7 @@ def report() -> onebit.RunReport:
     return onebit.run("optdigits", learners=["banditron", "perceptron"], events=300, delay="fixed:1s", loss=0.1, seed=1)
 
 
+@pytest.mark.slow
 def test_import_loads_nothing_else() -> None:
     code = f"import onebit, sys; print(sorted({HEAVY} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -55,6 +56,7 @@ def test_ledgers_are_those_of_the_runs_and_their_sum(report: onebit.RunReport) -
     assert report.ledger == own[0] + own[1]
 
 
+@pytest.mark.slow
 def test_run_is_that_of_the_command_line_and_the_same_each_time(report: onebit.RunReport) -> None:
     again = onebit.run("optdigits", learners="banditron", events=300, delay="fixed:1s", loss=0.1, seed=1)
     flags = [
@@ -104,6 +106,7 @@ def test_progress_is_a_callback() -> None:
     assert (seen[-1].name, seen[-1].decided, seen[-1].pending, seen[-1].done) == ("banditron", 50, 0, 1.0)
 
 
+@pytest.mark.slow
 def test_nothing_is_printed() -> None:
     code = "import onebit; onebit.run('optdigits', learners='auto', events=20)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

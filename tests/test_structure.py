@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -80,10 +81,15 @@ def sources() -> dict[str, Path]:
     return {module_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def imports_of(path: Path, modules: dict[str, Path]) -> set[str]:
     """All modules that a file imports, wherever in it, those under `if TYPE_CHECKING` included."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -98,7 +104,11 @@ def imports_of(path: Path, modules: dict[str, Path]) -> set[str]:
 
 
 MODULES = sources()
-IMPORTS = {name: imports_of(path, MODULES) for name, path in MODULES.items()}
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    return {name: imports_of(path, MODULES) for name, path in MODULES.items()}
 
 
 def layer_of(module: str) -> int | None:
@@ -115,7 +125,7 @@ def within(module: str, package: str) -> bool:
 
 
 def edges() -> Iterator[tuple[str, str]]:
-    for module, imported in IMPORTS.items():
+    for module, imported in imports().items():
         for other in sorted(imported & MODULES.keys()):
             yield module, other
 
@@ -139,7 +149,7 @@ def test_imports_point_inward() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    TopologicalSorter({module: IMPORTS[module] & MODULES.keys() for module in MODULES}).prepare()
+    TopologicalSorter({module: imports()[module] & MODULES.keys() for module in MODULES}).prepare()
 
 
 def test_producers_and_consumers_never_import_each_other() -> None:
@@ -152,7 +162,7 @@ def test_producers_and_consumers_never_import_each_other() -> None:
 
 
 def test_broker_port_knows_nothing_but_records() -> None:
-    assert IMPORTS["stream.kafka.port"] & MODULES.keys() == {
+    assert imports()["stream.kafka.port"] & MODULES.keys() == {
         "stream.errors",
         "stream.wire.records",
         "stream.wire.topics",
@@ -161,7 +171,7 @@ def test_broker_port_knows_nothing_but_records() -> None:
 
 @pytest.mark.parametrize("package", ONLY_IMPORTER)
 def test_third_party_package_has_one_importer(package: str) -> None:
-    importers = {module for module, imported in IMPORTS.items() if any(within(name, package) for name in imported)}
+    importers = {module for module, imported in imports().items() if any(within(name, package) for name in imported)}
     allowed = ONLY_IMPORTER[package]
     places = (allowed,) if isinstance(allowed, str) else allowed
     assert [module for module in sorted(importers) if not any(within(module, place) for place in places)] == []
@@ -172,14 +182,14 @@ def test_logs_are_read_without_the_compiler() -> None:
     reached, new = set[str](), {"producers.datasets.logs.reading"}
     while new:
         reached |= new
-        new = {other for module in new for other in IMPORTS.get(module, ())} - reached
+        new = {other for module in new for other in imports().get(module, ())} - reached
     assert "csv" in reached
     assert "numba" not in reached
 
 
 def test_core_reads_no_clock_opens_no_socket_and_throws_no_dice() -> None:
     core = [name for name in MODULES if any(within(name, allowed) for allowed in CORE)]
-    wrong = [f"{name} imports {other}" for name in core for other in sorted(IMPORTS[name] & CLOCKS_AND_DICE)]
+    wrong = [f"{name} imports {other}" for name in core for other in sorted(imports()[name] & CLOCKS_AND_DICE)]
     seeded = "np.random.Generator(np.random.PCG64(seed))"
     wrong += [
         f"{name} uses numpy.random without a seed"
@@ -209,7 +219,7 @@ def test_only_the_command_line_prints() -> None:
         f"{name}, line {node.lineno}"
         for name, path in MODULES.items()
         if not within(name, "stream.cli")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert wrong == []
@@ -230,7 +240,7 @@ def test_only_the_command_line_and_the_use_cases_know_its_flags() -> None:
         f"{name}, line {node.lineno}: {node.value}"
         for name, path in MODULES.items()
         if not (within(name, "stream.cli") or within(name, "stream.app"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?<![\w-])--[a-z]{2}", node.value) and "\n" not in node.value
         # Kafka's own programs, and Vowpal Wabbit, have flags; pytest gets some.

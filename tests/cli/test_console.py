@@ -41,12 +41,14 @@ raise SystemExit(ExitCode.FENCED)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_while_the_interpreter_ends_leaves_the_exit_code(number: signal.Signals) -> None:
     ended = subprocess.run([sys.executable, "-c", ENDING, str(int(number))], capture_output=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (ExitCode.FENCED, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "said"), [("", "stopping"), ("all is sent", "stopping: all is sent first")])
 def test_who_is_to_stop_says_what_is_done_first(first: str, said: str) -> None:
     asking = f"import os; from stream.cli.console import *; s = StopRequest({first!r}); os.kill(os.getpid(), 15); s()"

@@ -60,6 +60,7 @@ def failure(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_last_line_has_what_is_promised(log: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = last_line(capsys, [*log, "--policy", "uniform", "--policy", "late-ucb", "--policy", "logged"])
     assert list(found) == ["data", "events", "policies"]

@@ -39,6 +39,7 @@ get = "it is mine"
 """
 
 
+@pytest.mark.slow
 def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     Path("mine.toml").write_text(MINE)
@@ -71,6 +72,7 @@ def test_without_matplotlib_figures_are_in_the_html_page_alone(onebit: Onebit, m
     assert '<figure data-chart="figure-0-0">' in (folder / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_report_is_written_again_from_the_rows_alone(onebit: Onebit) -> None:
     Path("mine.svm").write_text("0 1:1\n1 2:1\n" * 30)
     Path("mine.toml").write_text(MINE)

@@ -79,6 +79,7 @@ def refuse(setup: LearnerSetup) -> LearnerProgram:
     raise RuntimeError(setup.instance)
 
 
+@pytest.mark.slow
 def test_processes_of_a_simulation_leave_ctrl_c_to_the_first_one() -> None:
     results = run_seeds(refuse, range(400), jobs=2)
     seeds = {next(results).seed}

@@ -50,6 +50,7 @@ def test_logged_actions_are_played_and_learned_from_in_the_time_of_the_log() -> 
     assert report.virtual_s == pytest.approx(399 / 60 + 600, abs=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", ["late-ucb", "stack-igw", "banditron"])
 def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(learner: str) -> None:
     report = run(clicks(ROWS), learner=[learner], play="match", delay="fixed:50ms")
@@ -61,6 +62,7 @@ def test_match_leaves_what_the_log_also_did_and_the_learner_is_judged_by_that(le
     assert report.errors.events == ledger.matched
 
 
+@pytest.mark.slow
 def test_late_ucb_learns_from_a_uniform_log_what_is_right() -> None:
     settings = settings_with(play="logged", delay="none", param=["expand=none"])
     pipeline = prepare_embedded(resolve_run(settings, "late-ucb", clicks(ROWS)))
@@ -180,6 +182,7 @@ def test_greedy_class_that_nobody_knows_of_is_left_out_of_its_error() -> None:
     assert (curve.error_rate, curve.summary().greedy_error_rate) == (0.25, 0.5)
 
 
+@pytest.mark.slow
 def test_warnings_of_a_program_that_nobody_reads_are_found_in_its_log(tmp_path: Path) -> None:
     programs = object.__new__(_Programs)
     programs.logs = {"replay": tmp_path / "replay.log"}

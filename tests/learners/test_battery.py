@@ -294,6 +294,7 @@ def test_feedback_in_any_order_gives_a_valid_model_and_the_same_one_again(
     assert_same_state(one, replayed())
 
 
+@pytest.mark.slow
 @each
 def test_many_events_leave_no_nan(case: Case) -> None:
     size = case.long_run_events

@@ -20,6 +20,7 @@ console.log(JSON.stringify(page.loaded));
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "taken"), [("en-US@posix", "en-US"), ("de", "de")])
 def test_the_charts_are_drawn_whatever_a_browser_without_a_locale_calls_its_language(language: str, taken: str) -> None:
     code = LOADED.replace("LANGUAGE", json.dumps(language)).replace("TEXT", json.dumps(script().text))

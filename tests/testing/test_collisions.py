@@ -34,6 +34,7 @@ def test_package_that_another_distribution_has_written_over_is_noticed(monkeypat
     assert "it lacks gone.py. kafka-producers also installs a package of this name; " in str(refused.value)
 
 
+@pytest.mark.slow
 def test_program_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "stream.py").touch()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
