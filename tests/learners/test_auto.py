@@ -61,5 +61,5 @@ def test_a_named_learner_has_no_random_features_on_sparse_data() -> None:
 def test_where_nothing_that_takes_updates_back_fits_it_is_refused(
     n_classes: int, n_features: int, mean_nnz: float | None
 ) -> None:
-    with pytest.raises(ParameterError, match="use banditron or soba-diag, late-ucb with project=256"):
+    with pytest.raises(ParameterError, match="project=256"):
         choose(n_classes, n_features, mean_nnz, correctable=True)

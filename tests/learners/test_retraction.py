@@ -86,5 +86,5 @@ def test_what_banditron_takes_back_is_the_share_of_the_bit_whatever_came_in_betw
 def test_soba_refuses_to_take_back_an_assumed_1(name: str) -> None:
     learner = create(name, n_classes=4, n_features=9)
     x = Features(np.array([1], dtype=np.int32), np.ones(1))
-    with pytest.raises(ValueError, match="only an assumed reward of 0"):
+    with pytest.raises(ValueError, match="reward"):
         learner.retract(x, learner.predict(x, 0.5), 1, 0)

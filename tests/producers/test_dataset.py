@@ -57,7 +57,7 @@ def test_an_event_id_leads_to_the_label_of_its_row() -> None:
     ],
 )
 def test_an_id_that_the_data_set_does_not_write_is_refused(event_id: str) -> None:
-    with pytest.raises(UnknownEventError, match=r"is not one of synsep: expected some-data\.1-EPOCH-ROW") as raised:
+    with pytest.raises(UnknownEventError, match="EPOCH-ROW") as raised:
         dataset().label_of(event_id)
     assert len(str(raised.value)) < 400
 

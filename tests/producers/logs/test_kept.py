@@ -66,7 +66,7 @@ def test_log_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, keeper: K
     with pytest.raises(DatasetError, match="reward"):
         keeper.keep(path, mapping())
     assert list(keeper.folder.iterdir()) == []
-    with pytest.raises(DatasetError, match="cannot read"):
+    with pytest.raises(DatasetError):
         keeper.keep(tmp_path / "missing", mapping())
 
 
