@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import orjson
+import pytest
 
 from stream.errors import ExitCode
 from stream.reporting.saved_runs import read_runs
@@ -11,6 +12,7 @@ from tests.cli.conftest import Onebit
 RUN = ("run", "--learner", "banditron", "--events", "60", "--delay", "fixed:100ms")
 
 
+@pytest.mark.slow
 def test_each_seed_is_the_run_that_it_would_be_alone_side_by_side_too(onebit: Onebit) -> None:
     run = (*RUN, "--learner", "perceptron", "--data", "synsep", "--json", "--no-report")
     together = orjson.loads(onebit(*run, "--seed", "3", "--seeds", "2", "--jobs", "2").out)["runs"]

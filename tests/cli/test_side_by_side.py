@@ -30,6 +30,7 @@ def python_hears_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_side_by_side_the_learners_have_the_reports_of_one_after_the_other(onebit: Onebit) -> None:
     one_by_one, at_once = (
         orjson.loads(onebit(*SHORT, "--seed", "3", "--jobs", jobs).out)["runs"] for jobs in ("1", "2")
@@ -54,6 +55,7 @@ def when_both_run(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) 
     monkeypatch.setattr(AnnouncedLines, "show", show_and_see)
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_heard_by_the_first_process_which_tells_how_far_each_learner_came(
     onebit: Onebit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +75,7 @@ def test_ctrl_c_is_heard_by_the_first_process_which_tells_how_far_each_learner_c
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_others_and_is_named(onebit: Onebit, monkeypatch: pytest.MonkeyPatch) -> None:
     when_both_run(monkeypatch, lambda: multiprocessing.active_children()[0].kill())
     ended = onebit(*ENDLESS)

@@ -43,6 +43,7 @@ def test_there_is_a_row_for_each_set_learner_parameter_condition_and_seed(tmp_pa
     assert all(row.curve_mistakes[-1] == round(200 * row.error) and row.numpy for row in rows)
 
 
+@pytest.mark.slow
 def test_processes_make_the_rows_that_one_makes(tmp_path: Path) -> None:
     one = experiment(sweep())
     run(one, tmp_path / "one")
