@@ -127,7 +127,7 @@ def test_with_projection_nothing_is_taken_back() -> None:
     decision = learner.predict(x, 0.5)
     learner.observe(x, decision)
     learner.update(x, decision, 0)
-    with pytest.raises(NotImplementedError, match="cannot be taken back"):
+    with pytest.raises(NotImplementedError, match="cannot retract"):
         learner.retract(x, decision, 0, 1)
 
 
