@@ -164,7 +164,7 @@ def test_dr_has_no_intervals_where_the_log_never_plays_what_the_policy_does() ->
 
 
 def test_least_propensity_of_more_than_one_in_k_is_refused() -> None:
-    with pytest.raises(EstimateError, match=r"a least propensity of 0.3: of 4 classes one has 0.25 at most"):
+    with pytest.raises(EstimateError, match=r"minimum propensity 0.3 is impossible: with 4 classes it is at most 0.25"):
         judged(a_log(60), "uniform", options=Options(propensity_min=0.3))
 
 
@@ -194,7 +194,7 @@ def test_weights_that_overflow_leave_intervals_that_say_nothing(propensity: floa
 
 def test_log_without_outcomes_is_refused() -> None:
     rows = a_log(20)
-    with pytest.raises(EstimateError, match="memory: none of its 20 events has both the action"):
+    with pytest.raises(EstimateError, match="memory: none of its 20 events has both an action"):
         judged(rows._replace(rewards=np.full(20, MISSING)), "uniform")
 
 

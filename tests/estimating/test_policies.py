@@ -112,7 +112,7 @@ def test_row_without_a_propensity_is_learned_from_by_those_who_do_not_weigh(name
 
 def test_delays_without_times_are_refused() -> None:
     rows = with_delays(a_log(5), [1_000] * 5)._replace(decided_at_ms=np.full(5, MISSING))
-    with pytest.raises(EstimateError, match="event event-0 has a delay of 1000 ms and no time of its decision"):
+    with pytest.raises(EstimateError, match="event event-0 has a delay of 1000 ms but no decision time"):
         probabilities(parsed("late-ucb"), rows)
 
 
@@ -132,8 +132,8 @@ def test_every_judgeable_learner_learns_from_a_log(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(registered()) - set(judgeable())))
 def test_learner_that_cannot_learn_from_a_log_is_refused_by_name(name: str) -> None:
-    told = "it is told the true class" if registered()[name].needs_label else "its updates take for granted"
-    with pytest.raises(EstimateError, match=f"^{name}: cannot be judged: {told}"):
+    told = "it requires the true class" if registered()[name].needs_label else "its updates assume"
+    with pytest.raises(EstimateError, match=f"^{name} cannot be evaluated on a log: {told}"):
         parsed(name)
 
 
@@ -143,9 +143,9 @@ def test_where_several_classes_may_be_right_a_bit_says_nothing_of_the_others() -
     np.testing.assert_array_equal(
         probabilities(parsed("igw-logistic", several), rows), probabilities(parsed("igw-logistic:others=0"), rows)
     )
-    with pytest.raises(EstimateError, match=r"^banditron: cannot be judged where several classes may be right"):
+    with pytest.raises(EstimateError, match=r"^banditron cannot be evaluated if several classes may be right"):
         parsed("banditron", several)
-    with pytest.raises(ParameterError, match="others is 0 where several classes may be right"):
+    with pytest.raises(ParameterError, match="others must be 0 if several classes may be right"):
         parsed("igw-logistic:others=0.3", several)
 
 
@@ -177,9 +177,9 @@ def test_parameters_reach_the_learner() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("constant:e", r"policy constant:e: constant:ACTION takes a class of the log, one of a, b, c, d; got 'e'"),
+        ("constant:e", r"policy constant:e: expected a class of the log after constant:, one of a, b, c, d; got 'e'"),
         ("greedy", r"policy greedy: expected logged, uniform, constant:ACTION, model:FILE, or a learner of banditron"),
-        ("late-ucb:eta", r"parameters are written NAME=VALUE, with commas between; got 'eta'"),
+        ("late-ucb:eta", r"expected parameters NAME=VALUE separated by commas; got 'eta'"),
     ],
 )
 def test_policy_that_is_not_one_is_named(spec: str, text: str) -> None:
@@ -188,5 +188,5 @@ def test_policy_that_is_not_one_is_named(spec: str, text: str) -> None:
 
 
 def test_parameter_that_a_learner_does_not_have_is_named() -> None:
-    with pytest.raises(ParameterError, match="late-ucb has no parameter 'step'"):
+    with pytest.raises(ParameterError, match="late-ucb: unknown parameter 'step'"):
         parsed("late-ucb:step=1")

@@ -70,5 +70,5 @@ def test_draws_of_other_purposes_seeds_and_neighbouring_events_are_uncorrelated(
 
 @pytest.mark.parametrize("seed", [-1, SEED_MAX + 1])
 def test_a_seed_out_of_range_is_refused(seed: int) -> None:
-    with pytest.raises(ValueError, match=r"a seed is a whole number in \[0, 2\*\*64\); got"):
+    with pytest.raises(ValueError, match=r"seed must be a whole number in \[0, 2\*\*64\); got"):
         uniform(seed, Purpose.ACTION, "a")
