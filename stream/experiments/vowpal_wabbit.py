@@ -1,9 +1,9 @@
-"""Vowpal Wabbit's contextual bandits on our streams: the same rows, the same draws, bits as late.
+"""Vowpal Wabbit's contextual bandits on the same streams: equal rows, draws and delays.
 
-A single-line bandit of K actions (`--cb_explore K`), which Vowpal Wabbit turns into its multi-line one, with the
-regression over all actions (`--cb_type mtr`). Examples are made from numbers and not parsed from text, and each is used
-for its prediction and then for its update: that is the fastest way through the Python package. The bit comes as a cost,
-with the action and the probability that it had when it was made.
+A single-line bandit of K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line one, with the
+regression over all actions (`--cb_type mtr`). Examples are created from numbers rather than parsed from text, and each
+is used for its prediction and its update, which is the fastest way in the Python package. The bit is passed as a cost,
+with the action and its probability at decision time.
 
     pip install vowpalwabbit==9.11.9
 """
@@ -20,47 +20,47 @@ from stream.offline import Examples
 
 
 class Sizes(Protocol):
-    """A data set, as far as Vowpal Wabbit must know it."""
+    """The size of a data set."""
 
     @property
     def n_classes(self) -> int:
-        """K."""
+        """The number of classes K."""
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """The number of features d."""
 
 
 NAMESPACE = "f"
-"""Of the features f0, f1, ...; bare integers are not hashed, and their weights fall upon each other."""
+"""The namespace of the features f0, f1, ...; integer names are not hashed and collide."""
 
 SQUARECB = "--squarecb --gamma_scale 100"
-"""The exploration where none is asked for."""
+"""The default exploration."""
 
 BITS = range(18, 25)
-"""Of the table of weights: from Vowpal Wabbit's default to 268 MB."""
+"""Bits of the weight table: from Vowpal Wabbit's default to 268 MB."""
 
 
 class Setting(NamedTuple):
-    """One of the ways to run Vowpal Wabbit."""
+    """A configuration of Vowpal Wabbit."""
 
     exploration: str  # its arguments
     costs: tuple[int, int]  # of a right and of a wrong action
-    unit: bool  # whether x is scaled to unit norm
+    unit: bool  # whether to scale x to unit norm
     learning_rate: float = 0.5
 
     def text(self) -> str:
-        """The setting, for people."""
-        x = "x of unit norm" if self.unit else "x as it is"
+        """Return a description of the configuration."""
+        x = "x of unit norm" if self.unit else "x unscaled"
         return f"{self.exploration} -l {self.learning_rate:g}, costs {self.costs[0]}/{self.costs[1]}, {x}"
 
 
 class MissingError(RuntimeError):
-    """Vowpal Wabbit is not there."""
+    """Vowpal Wabbit is not installed."""
 
 
 def package() -> Any:
-    """Vowpal Wabbit's Python package.
+    """Return Vowpal Wabbit's Python package.
 
     Raises:
         MissingError: it is not installed.
@@ -69,14 +69,13 @@ def package() -> Any:
         return importlib.import_module("vowpalwabbit.pyvw")
     except ImportError as error:
         raise MissingError(
-            "comparing with Vowpal Wabbit needs its Python package, which nothing else here does: "
-            "pip install vowpalwabbit==9.11.9"
+            "the comparison with Vowpal Wabbit requires its Python package. Run: pip install vowpalwabbit==9.11.9"
         ) from error
 
 
 @cache
 def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
-    """The places of the features in a table of so many bits, int64[d]."""
+    """Return the indices of the features in a table of `bits` bits, int64[d]."""
     workspace = package().Workspace(f"--quiet -b {bits}")
     namespace = workspace.hash_space(NAMESPACE)
     found = [workspace.hash_feature(f"f{i}", namespace) for i in range(n_features)]
