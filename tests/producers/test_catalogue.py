@@ -60,10 +60,10 @@ def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("opdigits", "the names are optdigits, synsep, synnonsep; did you mean optdigits?"),
+        ("opdigits", "available: optdigits, synsep, synnonsep; did you mean optdigits?"),
         ("synonsep", "did you mean synnonsep or synsep?"),
-        ("no/such/file.svm", "no data set and no file is called 'no/such/file.svm'; the names are"),
-        ("", "is a folder; give an svmlight file, or one of optdigits"),
+        ("no/such/file.svm", "no data set or file named 'no/such/file.svm'; available:"),
+        ("", "is a directory; expected an svmlight file or one of optdigits"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_names_there_are(name: str, message: str) -> None:
@@ -73,5 +73,5 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(name: str, message:
 
 def test_the_number_of_features_of_a_named_data_set_cannot_be_changed() -> None:
     assert load("optdigits", n_features=64).n_features == 64
-    with pytest.raises(DatasetError, match="optdigits has 64 features; n_features=65 is for files only"):
+    with pytest.raises(DatasetError, match="optdigits has 64 features; n_features=65 applies to files only"):
         load("optdigits", n_features=65)

@@ -69,7 +69,7 @@ def test_event_of_a_log_has_its_own_id_and_later_epochs_have_theirs_behind_it() 
 
 @pytest.mark.parametrize("event_id", ["", "visit-3", "visit-3~1", "visit-0~0", "visit-0~01", "visit-0~", "~1", "x~1~1"])
 def test_id_that_the_log_does_not_have_is_refused(event_id: str) -> None:
-    with pytest.raises(UnknownEventError, match="is not one of visits; give the log that was replayed"):
+    with pytest.raises(UnknownEventError, match="does not belong to visits; use the log of the replay"):
         at(1, 2, 3).known_of(event_id)
 
 
@@ -100,9 +100,9 @@ def test_part_of_a_log_is_that_between_two_times_and_its_first_rows() -> None:
 
 
 def test_part_of_nothing_is_refused() -> None:
-    with pytest.raises(DatasetError, match="visits has its decisions from 10 to 20 ms: none is left"):
+    with pytest.raises(DatasetError, match="visits: no decisions in the range; the log covers 10 to 20 ms"):
         part_of(at(10, 20), 21, None, None)
-    with pytest.raises(DatasetError, match="row 0: expected the time of its decision"):
+    with pytest.raises(DatasetError, match="row 0: no decision time"):
         part_of(log_of([NOTHING, NOTHING]), 1, None, None)
 
 
@@ -244,8 +244,8 @@ def test_outcome_of_a_log_without_its_time_is_told_once() -> None:
         ("visit-0", 1, 3_000)
     ]
     assert said == [
-        "the log has the outcome of visit-1 and not its time: such decisions get no feedback and expire; "
-        "give a model of the delay"
+        "the log contains the outcome of visit-1 but not its time; such decisions receive no feedback and expire. "
+        "Set a delay, for example --delay fixed:10s"
     ]
     answered(log_of(untimed), [1, 1, 1], FeedbackPlan(1), said.append)
     assert len(said) == 1, "a model gives them one"

@@ -296,7 +296,7 @@ def test_the_greatest_seed_is_a_seed() -> None:
 
 def test_a_seed_or_a_number_of_rows_out_of_range_is_refused() -> None:
     for seed in (-1, 2**64):
-        with pytest.raises(DatasetError, match=r"synsep: a seed is a whole number in \[0, 2\*\*64\)"):
+        with pytest.raises(DatasetError, match=r"synsep: expected a seed in \[0, 2\*\*64\)"):
             synsep(seed)
-    with pytest.raises(DatasetError, match="at least 1 row is needed; got 0"):
+    with pytest.raises(DatasetError, match="expected at least 1 row; got 0"):
         synnonsep(rows=0)

@@ -34,7 +34,7 @@ class Keeper:
 
     @property
     def readings(self) -> int:
-        return sum("reading it, once" in message for message in self.said)
+        return sum("converting to columns" in message for message in self.said)
 
 
 @pytest.fixture

@@ -50,12 +50,12 @@ UNKNOWN = [
     ("a,b\n1,2\n".encode("utf-16"), "UTF-16 text"),
     (b"\x00\x01\x02", "a binary file"),
     (b"%PDF-1.4", "a PDF document"),
-    (b"BZh91AY", "packed by bzip2"),
-    (b'[{"a": 1}]', "one JSON array; write one object a line"),
+    (b"BZh91AY", "compressed by bzip2"),
+    (b'[{"a": 1}]', "a JSON array; write one object per line"),
     (b"<html><body>,</body></html>", "HTML or XML"),
     (b"shared | a\n0:1:0.5 | b\n", "VW text with features of actions"),
     (b"| a b\n| c\n", "VW text without labels"),
-    (b"hello\nworld\n", "text in one column; it begins with 'hello'"),
+    (b"hello\nworld\n", "text with one column that starts with 'hello'"),
 ]
 
 
@@ -82,7 +82,7 @@ def test_archives_and_other_tables_are_named(tmp_path: Path) -> None:
 def test_files_that_are_not_there_or_are_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"cannot read .*nowhere: No such file"):
         open_log(tmp_path / "nowhere", mapping())
-    with pytest.raises(DatasetError, match="is a folder; give a file"):
+    with pytest.raises(DatasetError, match="is a directory; expected a file"):
         open_log(tmp_path, mapping())
 
 

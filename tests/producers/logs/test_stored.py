@@ -24,7 +24,7 @@ def test_every_row_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert plain(stored.batches()) == plain(stored.batches(size=7)) == plain(log.batches())
     assert (stored.name, stored.rows, stored.n_features, stored.class_names) == ("log", 200, 3, ("left", "right"))
     assert (sum(stored.skipped.values()), stored.first_skipped) == (1, log.first_skipped)
-    assert list(stored.first_skipped.values()) == ["line 201; got '196000 ms before an earlier row'"]
+    assert list(stored.first_skipped.values()) == ["line 201; got 'a time 196000 ms before an earlier row'"]
     assert [stored.row_of(stored.event_id(row)) for row in range(200)] == list(range(200))
     assert stored.row_of("é-200") is None
     assert stored.outcome(3) == LoggedOutcome(1_003_000, None, 0, 0.5, 1, 3_000)
@@ -63,7 +63,7 @@ def test_a_log_without_features_or_rows_is_stored_or_refused(tmp_path: Path) -> 
     nothing = write(tmp_path, as_jsonl([{**ROWS[0], "price": None}] * 3))
     assert plain(store_log(open_log(nothing, given), tmp_path / "a").batches())[2]["x"] == {}
     bad = open_log(write(tmp_path, as_jsonl([{**ROWS[0], "p": 2}])), given, on_bad_row="skip")
-    with pytest.raises(DatasetError, match="log holds no rows that can be used; 1 left out: p: expected"):
+    with pytest.raises(DatasetError, match="log contains no usable rows; 1 skipped: p: expected"):
         store_log(bad, tmp_path / "b")
 
 
@@ -71,7 +71,7 @@ def test_folders_that_are_not_empty_or_hold_no_log_are_refused(tmp_path: Path) -
     log = open_log(write(tmp_path, as_jsonl(ROWS)), mapping())
     with pytest.raises(DatasetError, match="is not empty"):
         store_log(log, tmp_path)
-    with pytest.raises(DatasetError, match="holds no stored log"):
+    with pytest.raises(DatasetError, match="contains no stored log"):
         open_stored(tmp_path)
     store_log(log, tmp_path / "stored")
     content = json.loads((tmp_path / "stored" / "log.json").read_text())
