@@ -198,7 +198,7 @@ class FeedbackProgram:
             if self._untimed == 1:
                 self._announce(
                     f"the log contains the outcome of {event_id} but not its time; such decisions receive no feedback "
-                    "and expire. Set a delay, for example --delay fixed:10s"
+                    "and expire. Set a delay, for example fixed:10s"
                 )
         if reward is None or not delays_ms:
             return

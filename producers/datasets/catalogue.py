@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from producers.datasets import svmlight
 from producers.datasets.base import Dataset, DatasetError
-from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.streams import STDIN, Source
 from stream.near_names import close_matches
 

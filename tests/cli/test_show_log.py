@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.datasets.logs import lookalike
+from producers.datasets.logs import offers
 from stream.app.pipeline_settings import wanted_settings
 from stream.app.sources import load_settings
 from stream.errors import ExitCode
@@ -14,8 +14,8 @@ from tests.cli.conftest import Onebit
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    lookalike.write(tmp_path)
-    return tmp_path / lookalike.LOG_NAME
+    offers.write(tmp_path)
+    return tmp_path / offers.LOG_NAME
 
 
 def test_a_log_is_shown_with_a_mapping_that_can_be_saved(log: Path, tmp_path: Path, onebit: Onebit) -> None:
@@ -60,7 +60,7 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> N
     (tmp_path / "log.csv").write_text("action,click,price\nx,1,2.5\ny,0,1.5\nx,7,1.5\n")
     shown = onebit("data", "show", "log.csv").out
     assert "1 row skipped: reward: expected 0 or 1" in shown
-    assert "--reward-above) (at line 4; got 7.0)\n" in shown
+    assert "reward_above) (at line 4; got 7.0)\n" in shown
     assert "# not all rewards are 0 or 1" in shown
     (tmp_path / "more.csv").write_text("action,p,click,price\nx,1,1,2.5\n" + "y,0.5,0,3\n" * 98 + "x,abc,1,3\n" * 2)
     more = onebit("data", "show", "more.csv").out

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 
 from producers.datasets.logs.columns import Column
-from producers.datasets.logs.looks import delimiter_of
+from producers.datasets.logs.formats import delimiter_of
 from producers.datasets.logs.parsed import Problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX, Fault, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table

@@ -41,7 +41,7 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
     order = np.argsort(key, kind="stable")  # entries are sorted per name, so a merge is fast
     key, value = key[order], value[order]
     if key.size and not np.all(first := np.concatenate([[True], key[1:] != key[:-1]])):
-        with np.errstate(over="ignore", invalid="ignore"):  # `endless_rows` reports these rows
+        with np.errstate(over="ignore", invalid="ignore"):  # `overflowing_rows` reports these rows
             value = np.add.reduceat(value, np.flatnonzero(first))
         key = key[first]
     offsets = np.searchsorted(key, np.arange(n + 1, dtype=np.int64) * encoder.n_features).astype(np.int64)
@@ -52,7 +52,7 @@ HARMLESS = 1e290
 """Numbers up to this have a finite sum in any row."""
 
 
-def endless_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
+def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
     """Return those of n rows with an entry, or a sum of entries with the same index, beyond the range of float64."""
     numbers = [feature.numbers for feature in features if feature.numbers is not None]
     if all(one.size == 0 or (one.max() <= HARMLESS and one.min() >= -HARMLESS) for one in numbers):

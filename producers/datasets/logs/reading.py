@@ -14,8 +14,8 @@ from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING, LogBatch, OnBadRow
 from producers.datasets.logs import csv_tables, json_lines, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
-from producers.datasets.logs.encoding import encode_rows, endless_rows
-from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.encoding import encode_rows, overflowing_rows
+from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.parsed import ParsedBatch, Problem, problem
 from producers.datasets.logs.seen_ids import SeenIds
@@ -152,7 +152,7 @@ class LogFile:
         bad = [row for row in sorted(checked.first_problems.values()) if kept[row.row]]
         if bad and self._on_bad_row == "stop":
             first = bad[0]
-            hint = "correct the row, or skip invalid rows with --on-bad-row skip"
+            hint = "correct the row, or set on_bad_row=skip"
             raise DatasetError(f"{self.name}, {batch.where(first.row)}, {first.reason}; got {first.got}: {hint}")
         for row in bad:
             kept[row.row] = False
@@ -203,7 +203,7 @@ class LogFile:
         there = ~np.isnan(rewards)
         if self._reward_above is not None:
             return np.where(there, rewards > self._reward_above, MISSING).astype(np.int64)
-        expected = "0 or 1 (or set a threshold with --reward-above)"
+        expected = "0 or 1 (or set reward_above)"
         odd = np.flatnonzero(there & (rewards != 0.0) & (rewards != 1.0))
         problems.extend(problem(row, "reward", expected, float(rewards[row])) for row in odd.tolist())
         return np.where(there, rewards, MISSING).astype(np.int64)
@@ -218,7 +218,7 @@ class _Checked:
         self.labels = log._classes(batch.labels, batch.n, "label", problems)
         self.actions = log._classes(batch.actions, batch.n, "action", problems)
         self.rewards = log._bits(batch.rewards, batch.n, problems)
-        problems += [Problem(row, *_ENDLESS) for row in endless_rows(log.encoder, batch.n, batch.features)]
+        problems += [Problem(row, *_ENDLESS) for row in overflowing_rows(log.encoder, batch.n, batch.features)]
         self.first_problems: dict[int, Problem] = {}
         for one in problems:
             self.first_problems.setdefault(one.row, one)

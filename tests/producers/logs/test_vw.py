@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from producers.datasets.base import DatasetError
-from producers.datasets.logs.looks import Format
+from producers.datasets.logs.formats import Format
 from producers.datasets.logs.reading import LogFile, open_log
 from tests.producers.logs.rows import mapping, plain
 
@@ -82,7 +82,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"p": [0.0, 1, 0]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
     ({"p": [0.5]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
     ({"_label_cost": "x"}, "_label_cost: expected a number"),
-    ({"_label_cost": -0.5}, "reward: expected 0 or 1 (or set a threshold with --reward-above)"),
+    ({"_label_cost": -0.5}, "reward: expected 0 or 1 (or set reward_above)"),
     ({"c": []}, "c: expected an object with the context"),
     ({"EventId": "left out"}, "EventId: expected the decision's id"),
     ({"EventId": "e1"}, "EventId: expected a unique id"),
@@ -146,7 +146,7 @@ BAD_TEXT = [
     ("1:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
     ("0:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
     ("1:0:0.5 2:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
-    ("1:-0.5:0.5 | a", "reward: expected 0 or 1 (or set a threshold with --reward-above)"),
+    ("1:-0.5:0.5 | a", "reward: expected 0 or 1 (or set reward_above)"),
     ("1:0:0.5", "line: expected UTF-8 text with a | before the features"),
     ("1:0:0.5 |n:x a", "namespace n: expected a number after its colon"),
     ("1:0:0.5 | a:1e308 a:1e308", "features: expected a finite sum of the numbers with the same index"),

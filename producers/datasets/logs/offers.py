@@ -8,7 +8,7 @@ later whether the visitor clicked. With x the context and a the offer,
 where `hours` is the time since the last visit, scaled to [0, 1], and b, c, s, w are random constants. The delay is
 exponential with mean 30 seconds. One outcome in twenty is missing, independently of offer and context.
 
-`python -m producers.datasets.logs.lookalike FOLDER` writes the two files.
+`python -m producers.datasets.logs.offers FOLDER` writes the two files.
 """
 
 import csv

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import feather
 
 from producers.datasets.base import DatasetError
-from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.reading import open_log
 from tests.producers.logs.rows import mapping
 

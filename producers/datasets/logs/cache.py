@@ -23,7 +23,7 @@ UNUSED_S_MAX = 30 * 24 * 3_600
 """Entries unused for this long are deleted when another log is cached."""
 
 
-def keep_log(
+def cached_log(
     path: str,
     mapping: LogMapping | None,
     keeper: Path,
