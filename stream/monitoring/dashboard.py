@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stream.estimating.judge import WEIGHTS_OFF_ONE
+from stream.estimating.evaluation import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
 from stream.journal.format import JournalStep
@@ -71,7 +71,7 @@ class _Moment(NamedTuple):
     ledger: Ledger
 
 
-class Picture:
+class Dashboard:
     """The monitor's current state of a pipeline. Times are from this host's monotonic clock."""
 
     def __init__(self, topics: Topics, partitions: int, now_ms: Callable[[], int]) -> None:
@@ -102,7 +102,7 @@ class Picture:
         self._pipeline = pipeline
 
     @property
-    def begun(self) -> int | None:
+    def active_partition(self) -> int | None:
         """Return the partition of any task that has made a step, or None."""
         with self._lock:
             return min(self._last, default=None)
@@ -150,13 +150,13 @@ class Picture:
             self._states[partition] = decode(state, self._policies)
             self._clock.heard(max(self._states[partition].windows.counts, default=0))
 
-    def reads_on_at(self, topic: str, partition: int) -> int:
+    def next_offset_of(self, topic: str, partition: int) -> int:
         """Return the offset at which to continue reading a partition."""
         with self._lock:
             state = self._states.get(partition)
             return 0 if state is None else state.next_offset.get(topic, 0)
 
-    def hears(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
+    def update_ends(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
         """Set the ends of the topics and the last step of each task, as reported by Kafka."""
         with self._lock:
             self._ends, self._last = ends, dict(last)
@@ -164,7 +164,7 @@ class Picture:
             self._look()
             self._pace()
 
-    def doubtful(self) -> list[tuple[TopicPartition, int]]:
+    def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
         """Return inputs whose last few offsets may be ticks or transaction markers, which need no step.
 
         Only needed if the learner would otherwise be reported as stuck.
@@ -365,7 +365,7 @@ class Picture:
         for partition in range(self._partitions):
             end = self._ends.get(TopicPartition(topic, partition))
             if end is not None:
-                behind += max(0, end.stable - 1 - self.reads_on_at(topic, partition))
+                behind += max(0, end.stable - 1 - self.next_offset_of(topic, partition))
         return behind
 
     def _classes(self) -> list[dict[str, Any]]:
