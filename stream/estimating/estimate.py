@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream.estimating.bootstrap import poisson_counts
-from stream.estimating.judge import Judge, Judged, Limits, Options, clip_of
+from stream.estimating.evaluation import Limits, Options, PolicyEvaluation, PolicyEvaluator, clip_of
 from stream.estimating.policies import EstimateError, Policy
 from stream.estimating.reward_model import RunningRewardModel
 from stream.estimating.rows import Chunk, DecisionLog, chunks
@@ -24,7 +24,7 @@ class Estimates(NamedTuple):
     events: int
     judged: int  # number of events with an action and an outcome
     has_delays: bool  # whether the log contains delays
-    policies: tuple[Judged, ...]
+    policies: tuple[PolicyEvaluation, ...]
 
 
 def estimate(
@@ -44,7 +44,7 @@ def estimate(
     options = options or Options()
     draws = Draws(options.seed, Purpose.ESTIMATE)
     n_classes = len(log.class_names)
-    found = survey(_told(chunks(log.batches(), draws), 0, progress), log.n_features, n_classes)
+    found = survey(_with_progress(chunks(log.batches(), draws), 0, progress), log.n_features, n_classes)
     if not found.judged:
         raise EstimateError(
             f"{log.name}: none of its {found.events:,} events has both an action and a reward; map the columns of both"
@@ -55,9 +55,9 @@ def estimate(
             f"{1 / n_classes:.4g}; give the smallest probability with which the logging policy plays any class"
         )
     limits = limits_of(found, options)
-    judges = [Judge(policy, options, limits) for policy in policies]
-    rows = _told(chunks(log.batches(), draws), found.events, progress)
-    _judge_all(judges, rows, found, RunningRewardModel(log.n_features, n_classes), options)
+    judges = [PolicyEvaluator(policy, options, limits) for policy in policies]
+    rows = _with_progress(chunks(log.batches(), draws), found.events, progress)
+    _evaluate_all(judges, rows, found, RunningRewardModel(log.n_features, n_classes), options)
     flags = (*found.flags, *_limit_flags(found, options))
     return Estimates(
         log.name, found.events, found.judged, found.has_delays, tuple(judge.result(flags) for judge in judges)
@@ -87,8 +87,8 @@ def _limit_flags(found: Survey, options: Options) -> list[Flag]:
     ]
 
 
-def _judge_all(
-    judges: Sequence[Judge],
+def _evaluate_all(
+    judges: Sequence[PolicyEvaluator],
     rows: Iterable[Chunk],
     found: Survey,
     running: RunningRewardModel,
@@ -105,7 +105,7 @@ def _judge_all(
             judge.add(chunk, q, running_q, counts)
 
 
-def _told(rows: Iterable[Chunk], events: int, progress: Progress | None) -> Iterator[Chunk]:
+def _with_progress(rows: Iterable[Chunk], events: int, progress: Progress | None) -> Iterator[Chunk]:
     """Yield the rows, and report progress after each chunk."""
     read = 0
     for chunk in rows:

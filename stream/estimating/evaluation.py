@@ -104,7 +104,7 @@ class PathPoint(NamedTuple):
     dr_interval: Interval
 
 
-class Judged(NamedTuple):
+class PolicyEvaluation(NamedTuple):
     """The evaluation of a policy."""
 
     policy: str
@@ -162,7 +162,7 @@ class Moments:
         return bernstein_low(self.n, -self.mean, self.variance, span, delta)
 
 
-class Judge:
+class PolicyEvaluator:
     """The evaluation of one policy in progress."""
 
     def __init__(self, policy: Policy, options: Options, limits: Limits) -> None:
@@ -255,7 +255,7 @@ class Judge:
                 PathPoint(n, float(ips_sums[place] / n), ips_interval, float(running_dr[place] / n), dr_interval)
             )
 
-    def result(self, flags: tuple[Flag, ...]) -> Judged:
+    def result(self, flags: tuple[Flag, ...]) -> PolicyEvaluation:
         """Return the evaluation; the log's flags precede the policy's."""
         weights = self._moments["w"]
         own = weight_flags(weights)
@@ -263,7 +263,7 @@ class Judge:
         # If the log never plays the policy's actions, dr consists of the reward model only. A given minimum propensity
         # excludes this; a minimum estimated from the log does not.
         without_overlap = self._options.propensity_min is None and any(flag.name == WEIGHTS_OFF_ONE for flag in own)
-        return Judged(
+        return PolicyEvaluation(
             policy=self.policy.name,
             changes=self.policy.changes,
             ess=ess,

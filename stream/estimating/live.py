@@ -37,8 +37,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stream.estimating.evaluation import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.running import LiveEstimate, RunningEstimate
 from stream.estimating.survey import Flag
 from stream.wire.events import Example, FloatArray, Outcome, Prediction

@@ -165,9 +165,11 @@ class Trained(Policy):
 
     def __init__(self, name: str, learner: Learner, training: Training) -> None:
         if reason := _UNSOUND.get(learner.from_logs):
-            raise EstimateError(f"{name} cannot be evaluated on a log: {reason}; use one of {', '.join(judgeable())}")
+            raise EstimateError(
+                f"{name} cannot be evaluated on a log: {reason}; use one of {', '.join(evaluable_learners())}"
+            )
         if training.reward == "any" and learner.one_right_class:
-            fitting = [one for one in judgeable() if not registered()[one].one_right_class]
+            fitting = [one for one in evaluable_learners() if not registered()[one].one_right_class]
             raise EstimateError(
                 f"{name} cannot be evaluated if several classes may be right, because it assumes that a right answer "
                 f"makes all others wrong; use one of {', '.join(fitting)}"
@@ -235,7 +237,7 @@ class Trained(Policy):
         self._learner.update(row.x, row.decision, row.reward, v)
 
 
-def judgeable() -> list[str]:
+def evaluable_learners() -> list[str]:
     """Return the names of learners that can be evaluated on a log."""
     return [name for name, cls in registered().items() if cls.from_logs not in _UNSOUND]
 
@@ -265,7 +267,7 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
     if name not in registered():
         raise EstimateError(
             f"policy {spec}: expected logged, uniform, constant:ACTION, model:FILE, or a learner of "
-            f"{', '.join(judgeable())}"
+            f"{', '.join(evaluable_learners())}"
         )
     parameters = check_parameters(name, _parameters(spec, rest), any_right=training.reward == "any")
     return Trained(spec, create(name, n_classes, n_features, **parameters), training)

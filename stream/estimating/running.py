@@ -5,8 +5,8 @@ from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
+from stream.estimating.evaluation import ESS_MIN, Moments
 from stream.estimating.intervals import Interval, Sequence01, within_01
-from stream.estimating.judge import ESS_MIN, Moments
 from stream.wire.events import FloatArray
 
 CONFIDENCE = 0.95

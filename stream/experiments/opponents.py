@@ -55,10 +55,10 @@ class Events(Protocol):
 
 
 def oppose(name: str, parameters: Mapping[str, Scalar], data: Loaded, stream: Stream) -> NDArray[np.int64]:
-    """The actions of another library's learner over a stream, int64[n].
+    """Return the actions of another library's learner on a stream, int64[n].
 
     Raises:
-        ParameterError: the library is not there, or a parameter is not accepted.
+        ParameterError: the library is not installed, or a parameter is not accepted.
     """
     make = _vowpal_wabbit if name == "vw" else River
     return play(make(parameters, data, stream.examples), stream)

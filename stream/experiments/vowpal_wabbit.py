@@ -84,12 +84,12 @@ def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
 
 
 class Bandit:
-    """A Vowpal Wabbit for K actions, and the examples of a stream as it takes them."""
+    """Vowpal Wabbit for K actions, with the examples of a stream in its format."""
 
     def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
         pyvw = package()
         size = data.n_features * (data.n_features + 3) // 2 if quadratic else data.n_features
-        # Four places for each weight: hashes then meet seldom.
+        # Four entries per weight, so that hash collisions are rare.
         bits = min(max(math.ceil(math.log2(4 * data.n_classes * (size + 1))), BITS[0]), BITS[-1])
         self._workspace = pyvw.Workspace(
             f"--cb_explore {data.n_classes} --quiet -b {bits} -l {setting.learning_rate} {setting.exploration}"
@@ -101,19 +101,19 @@ class Bandit:
         self._hashes = hashes(data.n_features, bits)
 
     def example(self, examples: Examples, t: int) -> Any:
-        """Event t, without a label."""
+        """Return event t without a label."""
         indices, values = examples.features(t)
         norm = float(np.linalg.norm(values)) if self._setting.unit else 1.0
         entries = values / norm if norm > 0.0 else values
         features = list(zip(self._hashes[indices].tolist(), entries.tolist(), strict=True))
         example = self._example(self._workspace)
-        self._native.push_namespace(example, ord(NAMESPACE))  # without it the features count for nothing
+        self._native.push_namespace(example, ord(NAMESPACE))  # required; otherwise the features are ignored
         example.push_feature_list(self._workspace, ord(NAMESPACE), self._namespace, features)
         example.setup_example()
         return example
 
     def decide(self, example: Any, u: float) -> tuple[int, float]:
-        """An action by one uniform, and its probability."""
+        """Return an action from one uniform, and its probability."""
         self._model.predict(self._workspace, example)
         probabilities: list[float] = example.get_action_scores()
         below = 0.0
@@ -121,13 +121,15 @@ class Bandit:
             below += probability
             if u < below:
                 return action, probability
-        last = max(action for action, probability in enumerate(probabilities) if probability > 0.0)  # they are float32
+        last = max(
+            action for action, probability in enumerate(probabilities) if probability > 0.0
+        )  # float32: the sum may be below 1
         return last, probabilities[last]
 
     def learn(self, example: Any, action: int, probability: float, *, right: bool) -> None:
-        """The bit of an example that `decide` has seen; an example takes one label in its life."""
+        """Learn the bit of an example used by `decide`; an example can be labelled only once."""
         example.set_label_string(f"{action + 1}:{self._setting.costs[0 if right else 1]}:{probability:.8g}")
-        example.set_test_only(False)  # it was made without a label, and would teach nothing
+        example.set_test_only(False)  # examples without a label are test-only
         self._model.learn(self._workspace, example)
 
     def finish(self) -> None:

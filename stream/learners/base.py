@@ -333,7 +333,7 @@ class KernelLearner(Learner):
         """Record that `decision` was made for x."""
         if self._observes:
             indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-            self._observe(indices, values, *self._figures(decision), *self.model)
+            self._observe(indices, values, *self._kernel_arguments(decision), *self.model)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
         """Yield the name of each array that `observe` may change, and the index of the changed part."""
@@ -352,7 +352,7 @@ class KernelLearner(Learner):
         self.log_kernel(indices, values, action, row, *self.model)
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
-    def _figures(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
+    def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
         """Return a decision's fields as the kernels expect them: the logged values follow the scores."""
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
@@ -379,7 +379,7 @@ class KernelLearner(Learner):
         elif label is None or not 0 <= label < self.n_classes:
             raise ValueError(f"{self.name}: expected the true class as label in 0..{self.n_classes - 1}; got {label!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-        action, greedy, propensity, scores = self._figures(decision)
+        action, greedy, propensity, scores = self._kernel_arguments(decision)
         changed: bool = self._update(
             indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, *self.model
         )

@@ -52,7 +52,6 @@ from stream.learners.late_ucb_kernels import (
     VARIANCE,
     WAVES,
     WEIGHT,
-    believed_score,
     counts_of,
     epoch,
     fixed_parts,
@@ -62,6 +61,7 @@ from stream.learners.late_ucb_kernels import (
     own_score_place,
     regressions_of,
     reset,
+    score_at_decision,
     score_of,
     scores_of,
     weights_of,
@@ -69,7 +69,7 @@ from stream.learners.late_ucb_kernels import (
 )
 from stream.learners.random_features_kernels import SAMPLE, add_to_sample
 from stream.learners.registry import register
-from stream.learners.symmetric_kernels import block_of, sum_of_rows, take_in, times
+from stream.learners.symmetric_kernels import add_observation, block_of, sum_of_rows, times
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
@@ -130,9 +130,9 @@ def observe(
     counts, weights = counts_of(model), weights_of(model)
     places, x, length_sq = with_bias(indices, values, scores, model)
     counts[WEIGHT, action] += length_sq
-    lead = believed_score(action, scores, model) - score_of(places, x, weights, action)
+    lead = score_at_decision(action, scores, model) - score_of(places, x, weights, action)
     pending = counts[PENDING][BELIEVED, action : action + 1]
-    z = take_in(inverse_of_class(model, BELIEVED, action), pending, places, x)
+    z = add_observation(inverse_of_class(model, BELIEVED, action), pending, places, x)
     if lead != 0.0:
         move(weights, action, lead, z)
     if model[WAVES] > 0.0 and model[SAMPLED] < SAMPLE:
@@ -162,13 +162,13 @@ def update(
     if model[DRIFT_KIND] != 0.0 and scores[K] != epoch(counts, action):
         counts[WEIGHT, action] += length_sq  # the class has been reset since: P and w no longer contain the decision
         lead = reward - score_of(places, x, weights, action)
-        move(weights, action, lead, take_in(P, pending, places, x))
+        move(weights, action, lead, add_observation(P, pending, places, x))
     else:
-        move(weights, action, reward - believed_score(action, scores, model), times(P, int(pending[0]), places, x))
+        move(weights, action, reward - score_at_decision(action, scores, model), times(P, int(pending[0]), places, x))
     if model[WAVES] > 0.0:
         lead = reward - score_of(places, x, weights, K + action)
         Q = inverse_of_class(model, SETTLED, action)
-        move(weights, K + action, lead, take_in(Q, counts[PENDING][SETTLED, action : action + 1], places, x))
+        move(weights, K + action, lead, add_observation(Q, counts[PENDING][SETTLED, action : action + 1], places, x))
     alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(model[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         for k in range(K):
@@ -393,7 +393,7 @@ class LateUcb(WatchingLearner):
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
         change = int(reward) - int(assumed_reward)
-        action, _, propensity, scores = self._figures(decision)
+        action, _, propensity, scores = self._kernel_arguments(decision)
         return bool(retract(indices, values, action, propensity, scores, change, *self.model))
 
     def weights(self) -> FloatArray:

@@ -212,7 +212,7 @@ def epoch(counts: FloatArray, k: int) -> float:
 
 
 @inlined
-def believed_score(action: int, scores: FloatArray, model: FloatArray) -> float:
+def score_at_decision(action: int, scores: FloatArray, model: FloatArray) -> float:
     """Return w_aᵀx at the time of the decision."""
     return float(scores[own_score_place(model)] if model[WAVES] > 0.0 else scores[action])
 

@@ -15,7 +15,7 @@ R = TypeVar("R")
 _loops: dict[tuple[CodeType, Kernels], Callable[..., object]] = {}
 
 
-def loop_of(learner: KernelLearner, template: Callable[P, R], others: Mapping[str, Any]) -> Callable[P, R]:
+def compile_loop(learner: KernelLearner, template: Callable[P, R], others: Mapping[str, Any]) -> Callable[P, R]:
     """Compile a loop with this learner's kernels.
 
     The kernels become globals of a copy of the loop. Numba caches such a function on disk, but not one that receives

@@ -80,9 +80,9 @@ from stream.learners.word_vectors_kernels import (
     STAMP,
     USED,
     WORDS,
+    allocate_row,
     by_class,
     embedded,
-    give_row,
     is_refreshed_at,
     learn_words,
     observe_words,
@@ -156,7 +156,7 @@ def observe(
             row[FREQUENCY] += 1.0
             row[RARITY_LOG] = log(row[FREQUENCY] + 1.0)
             if m > 0 and row[FREQUENCY] == FREQUENCY_MIN:
-                give_row(indices[j], Z, vectors, words, m)
+                allocate_row(indices[j], Z, vectors, words, m)
     rest[MEAN_COUNT] += 1.0
     rest[DECIDED] += 1.0
     counts[WAITING, action] += 1.0

@@ -157,7 +157,7 @@ def move(w: FloatArray, scale: float, z: FloatArray) -> None:
 
 
 @inlined
-def take_in(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
+def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
     """P −= zzᵀ/(1 + xᵀz), z = P x, applied at once or as a row of V; returns the new P x.
 
     Mirrored entries are computed from the same product, so P remains exactly symmetric.

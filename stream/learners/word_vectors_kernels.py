@@ -224,7 +224,7 @@ def observe_words(
 
 
 @compiled
-def give_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
+def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
     """Add a row for a feature if one is free."""
     used = int(words[USED])
     if used == vectors.shape[0]:
