@@ -4,8 +4,8 @@
 
 The rows of a set are the whole population: for each seed some are drawn with replacement, a known policy plays (seven
 tenths uniform, the rest a learner of some rows, so that weights are bounded), and the bit says whether the class is
-right. Judged are uniform play, one class, and a learner's model that plays every class with probability .02 at least;
-their values are means over the population. Counted are the seeds whose interval holds the value: the bootstrap,
+right. The policies are uniform play, one class, and a learner's model that plays every class with probability .02 at
+least; their values are means over the population. Counted are the seeds whose interval holds the value: the bootstrap,
 empirical Bernstein, and the confidence sequence at every row at once. `--write` puts the table into
 benchmarks/results/estimates.json. After `--minutes` for a set no seed is begun; the table says how many there were.
 """
@@ -25,8 +25,8 @@ from producers.datasets.base import Dataset
 from producers.datasets.catalogue import load
 from producers.datasets.log import MISSING, LogBatch
 from stream.estimating.estimate import estimate
+from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import Judged, Options
 from stream.estimating.policies import Policy, Training, parse_policy
 from stream.estimating.rows import Chunk
 from stream.learners import Learner, create
@@ -141,7 +141,7 @@ def holds(interval: Interval | None, truth: float) -> bool | None:
     return None if interval is None else interval.low <= truth <= interval.high
 
 
-def intervals_of(judged: Judged, truth: float) -> Iterator[tuple[str, str, bool | None, float]]:
+def intervals_of(judged: PolicyEvaluation, truth: float) -> Iterator[tuple[str, str, bool | None, float]]:
     """Estimator, kind, whether it holds, and its width."""
     for one in judged.estimates:
         for kind, interval in (("bootstrap", one.bootstrap), ("bernstein", one.bernstein)):

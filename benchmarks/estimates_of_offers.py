@@ -4,7 +4,7 @@
     python benchmarks/estimates_of_offers.py --draw    # the figure, into docs/figures/
 
 The truth of a policy is the mean of sum_a p(a|x) P(click | x, a) over the events that have an outcome, with the
-probabilities p that it had at each of them; P is producers/datasets/logs/lookalike.py's. For `logged` p is the
+probabilities p that it had at each of them; P is producers/datasets/logs/offers.py's. For `logged` p is the
 probability with which the offers were drawn, 1/10. The intervals are the bootstrap's.
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 
 import producers.datasets
 from producers.datasets.log import Log
-from producers.datasets.logs.lookalike import LOG_NAME, MAPPING_NAME, ROWS, truth, visits
 from producers.datasets.logs.mapping import read_mapping
+from producers.datasets.logs.offers import LOG_NAME, MAPPING_NAME, ROWS, truth, visits
 from producers.datasets.logs.reading import open_log
 from stream.estimating.estimate import estimate
 from stream.estimating.policies import Training, parse_policy

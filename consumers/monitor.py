@@ -28,7 +28,7 @@ from faust.types import TP
 from stream.kafka.client_config import BY_TOKEN, ClientConfig
 from stream.kafka.tls import context_of
 from stream.kafka.token_command import TokenCommand
-from stream.monitoring.picture import Picture
+from stream.monitoring.dashboard import Dashboard
 from stream.monitoring.state import FORMAT
 from stream.wire.records import Record
 from stream.wire.topics import Topics
@@ -69,7 +69,7 @@ class MonitorProgram:
         partitions: int,
         options: MonitorOptions,
         config: ClientConfig,
-        picture: Picture,
+        dashboard: Dashboard,
         goes_on: Callable[[str], bool],
     ) -> None:
         """Make the application; nothing is read before it runs.
@@ -79,10 +79,10 @@ class MonitorProgram:
             partitions: of each of them.
             options: how it runs.
             config: how it comes in at Kafka.
-            picture: takes in what is read.
+            dashboard: takes in what is read.
             goes_on: called several times a second with why the program is not ready, or ""; returns False to stop.
         """
-        self._picture = picture
+        self._dashboard = dashboard
         self._goes_on = goes_on
         self._app = faust.App(
             options.group,
@@ -107,7 +107,7 @@ class MonitorProgram:
             web_enabled=False,
         )
         read = (topics.contexts, topics.predictions, topics.examples, topics.dead_letter)
-        self._app.transport = _PlacedTransport(self._app.conf.broker_consumer, self._app, frozenset(read), picture)
+        self._app.transport = _PlacedTransport(self._app.conf.broker_consumer, self._app, frozenset(read), dashboard)
         self._table = self._app.Table(
             "partitions", partitions=partitions, key_type=bytes, value_type=bytes,
             on_recover=self._recovered,
@@ -145,9 +145,11 @@ class MonitorProgram:
                 batches = [event.message.value for event in events]
                 read = [(batch.seeks, [_record(one) for one in batch.records]) for batch in batches]
                 # Reading contexts again blocks; in this thread it would hold up the heartbeats of the group.
-                contexts = await asyncio.to_thread(self._picture.contexts_of, [one for _, part in read for one in part])
+                contexts = await asyncio.to_thread(
+                    self._dashboard.contexts_of, [one for _, part in read for one in part]
+                )
                 records = [one for seeks, part in read if seeks == consumer.seeks for one in part]
-                for partition, state in self._picture.take(records, contexts).items():
+                for partition, state in self._dashboard.take(records, contexts).items():
                     # In the partition of its records, so that the next owner of the partition gets the state.
                     self._table.send_changelog(partition, b"%d" % partition, state)
         except Exception as error:  # Faust would go on with the next batch
@@ -157,7 +159,7 @@ class MonitorProgram:
     async def _recovered(self) -> None:
         """Begin with what the table holds."""
         for key, value in self._table.items():
-            self._picture.restore(int(key), value)
+            self._dashboard.restore(int(key), value)
 
 
 def _record(read: Any) -> Record:
@@ -213,7 +215,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
 
 
 class _PlacedConsumer(Consumer):
-    """Reads the topics of a picture from where its states stand, which know what they have."""
+    """Reads the topics of a dashboard from where its states stand, which know what they have."""
 
     transport: "_PlacedTransport"
     _thread: _CommittedThread
@@ -237,7 +239,7 @@ class _PlacedConsumer(Consumer):
     async def seek_to_committed(self) -> Mapping[TP, Any]:
         """Go to where the states stand, not to what is committed, which may be less; see Consumer."""
         assigned = self.assignment()
-        offsets = {tp: self.transport.reads_on_at(tp) for tp in assigned if tp.topic in self.transport.in_batches}
+        offsets = {tp: self.transport.next_offset_of(tp) for tp in assigned if tp.topic in self.transport.in_batches}
         await self._thread.place(offsets)
         return dict.fromkeys(assigned) | offsets
 
@@ -245,14 +247,14 @@ class _PlacedConsumer(Consumer):
 class _PlacedTransport(Transport):
     Consumer = _PlacedConsumer
 
-    def __init__(self, url: Any, app: Any, in_batches: frozenset[str], picture: Picture) -> None:
+    def __init__(self, url: Any, app: Any, in_batches: frozenset[str], dashboard: Dashboard) -> None:
         super().__init__(url, app)
         self.in_batches = in_batches  # topics whose records are passed on many at once
-        self._picture = picture
+        self._dashboard = dashboard
 
-    def reads_on_at(self, tp: TP) -> int:
+    def next_offset_of(self, tp: TP) -> int:
         """The offset at which reading goes on."""
-        return self._picture.reads_on_at(tp.topic, tp.partition)
+        return self._dashboard.next_offset_of(tp.topic, tp.partition)
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types

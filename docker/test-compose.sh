@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
-# Run docker/compose.test.yaml to its end, and kill the learner three times on the way: it must come back, decide every
-# event exactly once, and leave topics whose ledger adds up.
-# Then run docker/compose.yaml as users do: as it stands, whose last line must be the verdict, and Kafka's log not among
-# the lines; on a secured Kafka; and without the simulated environment, for examples/own_service.py, watched by the
-# monitor and by Prometheus.
+# Run docker/compose.test.yaml to its end, and kill the learner three times. It must recover, decide every event exactly
+# once, and leave topics with a balanced ledger.
+# Then run docker/compose.yaml as users do: unchanged, with the verdict as the last line and without Kafka's log; with a
+# secured Kafka; and without the simulated environment, for examples/own_service.py with the monitor and Prometheus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 test_name=test-compose
 export COMPOSE_FILE=docker/compose.test.yaml
-logs_of="" # all
+logs_of="" # all services
 . docker/under-test.sh
 
 events=${ONEBIT_TEST_EVENTS:-6000}
 image=${ONEBIT_IMAGE:-onebit}
 kafka_image=${ONEBIT_KAFKA_IMAGE:-apache/kafka:4.1.1}
 client=${ONEBIT_CLIENT:-auto}
-port=${ONEBIT_KAFKA_PORT:-19192} # so that this can run beside another Kafka
+port=${ONEBIT_KAFKA_PORT:-19192} # avoids conflicts with another Kafka
 prometheus_image=${ONEBIT_PROMETHEUS_IMAGE:-prom/prometheus:v2.42.0}
-unset "${!ONEBIT_@}" # so that this run is always the same
+unset "${!ONEBIT_@}" # for reproducible runs
 export ONEBIT_TEST_EVENTS=$events ONEBIT_IMAGE=$image ONEBIT_KAFKA_IMAGE=$kafka_image ONEBIT_KAFKA_PORT=$port
 export ONEBIT_PROMETHEUS_IMAGE=$prometheus_image ONEBIT_CLIENT=$client
 
@@ -25,8 +24,8 @@ begin
 say "building the image"
 compose build
 megabytes=$(docker history --human=false --no-trunc --format '{{.Size}} {{.CreatedBy}}' "$image" |
-  awk '/onebit/ {bytes += $1} END {print int(bytes / 1000000)}') # what stands above the base names its folders
-say "the image: $megabytes MB above its base; run on a read-only file system, with no folder of its own and with none at all"
+  awk '/onebit/ {bytes += $1} END {print int(bytes / 1000000)}') # layers above the base contain its directories in their paths
+say "the image: $megabytes MB above its base; running it read-only, with and without writable directories"
 ((megabytes <= 450)) || fail "the image has $megabytes MB above its base, more than 450"
 closed() { docker run --rm --read-only --cap-drop ALL --security-opt no-new-privileges "$@" 2>&1; }
 closed --entrypoint python "$image" -c '
@@ -42,7 +41,7 @@ compose up --detach --no-build
 
 learner=$(compose ps --all --quiet learner)
 watcher=$(compose ps --all --quiet verify)
-wait_until_running() { # a start later than $1
+wait_until_running() { # wait for a start later than $1
   for _ in $(seq 30); do
     if [[ $(state "$learner" Running) == true && $(state "$learner" StartedAt) != "$1" ]]; then return; fi
     sleep 1
@@ -54,11 +53,11 @@ for kill in 1 2 3; do
   wait_until_decided $((events * (2 * kill - 1) / 8))
   before=$(state "$learner" StartedAt)
   if ((kill == 2)); then
-    # From inside, as a crash would: the restart policy alone brings it back.
+    # From inside, like a crash: the restart policy restarts it.
     compose exec -T learner sh -c 'kill -KILL $(cat /proc/1/task/1/children)'
-    say "kill $kill: SIGKILL inside the container at $(decided) decisions; its restart policy is on"
+    say "kill $kill: SIGKILL inside the container at $(decided) decisions; the restart policy applies"
   else
-    # Docker takes `docker kill` for the operator's wish, and restarts nothing by itself.
+    # Docker treats `docker kill` as an operator action and does not restart.
     docker kill --signal KILL "$learner" >/dev/null
     say "kill $kill: docker kill -s KILL at $(decided) decisions, exit code $(state "$learner" ExitCode); starting it again"
     compose up --detach --no-build --no-deps learner
@@ -70,16 +69,16 @@ done
 
 say "waiting for verify"
 code=$(timeout 300 docker wait "$watcher") || fail "verify did not end within 5 minutes"
-docker logs "$watcher" 2>/dev/null # the ledgers and the verdict; progress went to stderr
+docker logs "$watcher" 2>/dev/null # the ledgers and the verdict; progress is on stderr
 ((code == 0)) || fail "onebit verify ended with exit code $code"
 expect_one_prediction_each "$events" kafka kafka:19092
 remove
 
 export COMPOSE_FILE=docker/compose.yaml
-export COMPOSE_PROJECT_NAME=onebit-test # not that of a user's own run
+export COMPOSE_PROJECT_NAME=onebit-test # separate from the user's own runs
 log=$(mktemp)
-say "docker compose up, as a user sees it"
-ONEBIT_EVENTS=1000 docker compose up --no-build >"$log" 2>&1 & # not by a function, to be signalled
+say "docker compose up, as users run it"
+ONEBIT_EVENTS=1000 docker compose up --no-build >"$log" 2>&1 & # not in a function, so that it can be signalled
 up=$!
 for _ in $(seq 240); do
   if grep -q '^verify-1 .*the ledger' "$log"; then break; fi
@@ -125,17 +124,17 @@ compose up --no-build --detach --wait --wait-timeout 120 kafka topics learner mo
 own_service() { # DOCKER-RUN-ARGUMENTS...
   docker run --rm --env ONEBIT_TOPIC_PREFIX --volume "$PWD/examples:/examples:ro" --entrypoint python "$@" "$ONEBIT_IMAGE" /examples/own_service.py
 }
-say "own_service.py as another container, and as a program of this machine"
+say "own_service.py in a container, and on this machine"
 own_service --network "${COMPOSE_PROJECT_NAME}_default" --env ONEBIT_BOOTSTRAP=kafka:19092
 own_service --network host --env ONEBIT_BOOTSTRAP="localhost:$port"
 compose run --rm --no-deps -T verify verify --wait-events 600 --timeout 1m 2>/dev/null | tail -1
 
-ask() { # PROMQL: the value that Prometheus answers
+ask() { # PROMQL: print the value that Prometheus returns
   python3 -c 'import json, sys, urllib.parse, urllib.request as r
 found = json.load(r.urlopen(sys.argv[1] + urllib.parse.quote(sys.argv[2]), timeout=10))["data"]["result"]
 print(found[0]["value"][1] if found else "nothing")' "http://127.0.0.1:$ONEBIT_PROMETHEUS_PORT/api/v1/query?query=" "$1"
 }
-expect() { # PROMQL VALUE, within some scrapes
+expect() { # PROMQL VALUE, retries for several scrapes
   local found
   for _ in $(seq 20); do
     found=$(ask "$1")
@@ -144,7 +143,7 @@ expect() { # PROMQL VALUE, within some scrapes
   done
   fail "Prometheus answers $found for $1, not $2"
 }
-say "asking Prometheus"
+say "querying Prometheus"
 for job in learner monitor; do
   expect "sum(onebit_decisions_total{job=\"$job\"})" 600
   expect "sum(onebit_settled_total{job=\"$job\",outcome=\"matched\"})" 600

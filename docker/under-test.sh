@@ -1,9 +1,9 @@
-# What the scripts share that run a compose file and judge it. It is sourced, by bash, with these set before:
-#   test_name     what the lines of the script begin with
-#   COMPOSE_FILE  the file under test, or several with : between them, exported
-#   logs_of       the services whose last lines are shown when it fails
-# and later `watcher`, the container in which `onebit verify` waits for the end and says how far it is.
-# The caller calls `begin` first. Whatever happens, `end` removes all that was started.
+# Shared functions of the scripts that test a compose file. Source it from bash, after setting:
+#   test_name     prefix of the script's messages
+#   COMPOSE_FILE  the file under test, or several separated by :, exported
+#   logs_of       services whose last log lines are printed on failure
+# and later `watcher`, the container in which `onebit verify` waits for the end and prints progress.
+# The caller calls `begin` first. `end` removes everything at exit.
 started_s=$SECONDS
 export COMPOSE_ANSI=never COMPOSE_PROGRESS=plain
 
@@ -14,17 +14,17 @@ remove() { compose down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1; 
 
 begin() {
   command -v docker >/dev/null || { echo "$test_name: docker is not installed; install Docker with Compose v2" >&2; exit 1; }
-  docker info >/dev/null || { echo "$test_name: no Docker engine answers; start one" >&2; exit 1; }
-  docker compose version >/dev/null || { echo "$test_name: needs Docker Compose v2 (docker compose)" >&2; exit 1; }
+  docker info >/dev/null || { echo "$test_name: the Docker engine is not running" >&2; exit 1; }
+  docker compose version >/dev/null || { echo "$test_name: requires Docker Compose v2 (docker compose)" >&2; exit 1; }
   trap end EXIT
   trap 'exit 130' INT TERM
-  remove || true # what an earlier run may have left
+  remove || true # left by an earlier run
 }
 end() {
   local code=$?
   trap - EXIT INT TERM
   if ((code)); then
-    say "FAILED with exit code $code; what the containers said last:"
+    say "FAILED with exit code $code; last log lines of the containers:"
     compose ps --all || true
     compose logs --no-color --tail 40 $logs_of || true
   fi
@@ -34,7 +34,7 @@ end() {
 }
 
 state() { docker inspect --format "{{.State.$2}}" "$1"; } # CONTAINER FIELD
-decided() { # the number of decisions, as verify says every few seconds while it waits
+decided() { # the number of decisions, from the progress of verify
   local line
   line=$(docker logs "$watcher" 2>&1 | grep -o 'decided [0-9,]*' | tail -1 || true)
   line=${line#decided }
@@ -50,7 +50,7 @@ wait_until_decided() { # COUNT
   done
   fail "after 3 minutes ${now:-0} events are decided, not $1"
 }
-wait_until_healthy() { # CONTAINER; one that was started again is not healthy before its first check
+wait_until_healthy() { # CONTAINER; a restarted one is unhealthy until its first check
   for _ in $(seq 60); do
     if [[ $(state "$1" Running) == true && $(state "$1" Health.Status) == healthy ]]; then return; fi
     sleep 1

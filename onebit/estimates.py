@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from onebit.notebook_tables import html_table, text_table
 from stream.app.estimate import IntervalKind, Learning, Log, estimate_policies, fields_of
 from stream.estimating.estimate import Estimates
-from stream.estimating.judge import Judged, Options
+from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.reporting.estimate_page import estimate_page
 from stream.reporting.pages import write_whole
 
@@ -24,13 +24,13 @@ class EstimateReport:
     confidence: float
     interval: Kind  # of low and high
 
-    def __getitem__(self, policy: str) -> Judged:
+    def __getitem__(self, policy: str) -> PolicyEvaluation:
         for judged in self.found.policies:
             if judged.policy == policy:
                 return judged
         raise KeyError(f"{policy!r}: there are {', '.join(repr(judged.policy) for judged in self.found.policies)}")
 
-    def __iter__(self) -> Iterator[Judged]:
+    def __iter__(self) -> Iterator[PolicyEvaluation]:
         return iter(self.found.policies)
 
     def __len__(self) -> int:

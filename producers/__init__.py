@@ -1,1 +1,1 @@
-"""Programs that write to topics."""
+"""Programs that write input topics."""

@@ -1,10 +1,10 @@
-"""The feedback program: the environment, which knows the labels, answers every prediction, late.
+"""The feedback program: simulates the environment by answering predictions with delayed feedback.
 
-Of a log it knows the bit of the action that was played then, and answers a prediction of that one; where the log has
-the true class, any.
+For a data set with labels it answers every prediction. For a log it answers predictions of the logged action; if the
+log contains the true class, it answers any.
 
-It writes at least once. What it has sent is not written down anywhere: it commits an offset of the predictions only
-when all feedback before it is sent, and after a restart answers again from there. The join drops what comes twice.
+Delivery is at least once. The program stores no record of sent feedback: it commits an offset of the predictions when
+all earlier feedback is sent, and starts from there after a restart. The join drops duplicates.
 """
 
 import heapq
@@ -26,31 +26,31 @@ from stream.wire.topics import Topics
 
 
 class _Due(NamedTuple):
-    """Feedback that waits to be sent; in a heap, which orders it by its time, and then as it came."""
+    """Feedback that is scheduled; a heap orders it by time, then by arrival."""
 
     due_ms: int
     sequence: int
     partition: int
-    offset: int  # of the prediction that it answers
+    offset: int  # of the prediction
     key: bytes
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackOptions:
-    """How the program runs."""
+    """The options of the program."""
 
     group: str = "onebit-feedback"
-    instance: str = "feedback-1"  # the name of this process across restarts; each process has its own
-    with_label: bool = False  # tell the true class too, for full-information baselines
-    speed: float = 1.0  # of a log's time: its delays are shorter by this factor
-    records_max: int = 5_000  # predictions taken in one poll
-    waiting_max: int = 1_000_000  # feedback waiting to be sent; beyond it no predictions are read
+    instance: str = "feedback-1"  # the name of this process across restarts, unique per process
+    with_label: bool = False  # include the true class, for full-information baselines
+    speed: float = 1.0  # divides the delays of a log
+    records_max: int = 5_000  # maximum number of predictions per poll
+    waiting_max: int = 1_000_000  # limit on scheduled feedback; above it no predictions are read
     commit_interval_ms: int = 1_000
 
 
 class FeedbackProgram:
-    """One feedback process. The loop is `step` again and again."""
+    """A feedback process; call `step` repeatedly."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class FeedbackProgram:
         decided_ms: Callable[[Answer, Record], int] = lambda answer, record: record.append_ms,
         announce: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """Join the group.
+        """Join the consumer group.
 
         Args:
-            broker: where predictions come from and feedback goes to.
-            topics: their names.
-            known_of: what is known of the outcome of an event id; raises UnknownEventError when the data set does not
-                hold it.
-            plan: how often and how late each event's feedback is sent.
-            options: see FeedbackOptions.
-            now_ms: the broker's time, as far as this process can tell.
-            heard: told every append time that comes by, so that the caller can tell the broker's time.
-            observe: receives every prediction, what is known of its outcome, and the time of the decision.
-            decided_ms: the time of a decision, from which delays count; by default its prediction's append time.
-            announce: told what people should know.
+            broker: The broker of predictions and feedback.
+            topics: The topic names.
+            known_of: Returns the known outcome of an event id; raises UnknownEventError if the data set does not
+            contain the event.
+            plan: Determines number and delays of each event's feedback.
+            options: See FeedbackOptions.
+            now_ms: Returns the estimated broker time.
+            heard: Called with every append time, to estimate the broker time.
+            observe: Called with every prediction, its known outcome, and the decision time.
+            decided_ms: Returns the decision time, from which delays count; by default the prediction's append time.
+            announce: Called with messages for the user.
         """
         self._broker = broker
         self._topics = topics
@@ -92,13 +92,13 @@ class FeedbackProgram:
         self._decided_ms = decided_ms
         self._announce = announce
         self._sequence = 0
-        self._untimed = 0  # outcomes of a log without their times
+        self._untimed = 0  # number of outcomes without times in a log
         self._paused = False
         self._due: list[_Due] = []  # a heap
-        # For each partition the predictions whose feedback is not all sent, with the number still to be sent.
+        # Per partition, predictions with unsent feedback and its number.
         self._unsent: dict[int, OrderedDict[int, int]] = {}
         self._committed_at_ms = now_ms()
-        self._acknowledged = True  # whether all that was sent is known to be in the topic
+        self._acknowledged = True  # whether all sent records are acknowledged
         self._producer = broker.producer()
         self._consumer = broker.group_consumer(options.group, options.instance, (topics.predictions,), self)
 
@@ -110,13 +110,13 @@ class FeedbackProgram:
             offset = self._consumer.position(tp)
             if offset < first:
                 self._announce(
-                    f"{tp.topic}/{tp.partition}: the predictions at offsets {offset} to {first - 1} are no longer kept "
-                    "and are not answered, so that their decisions expire; keep the predictions for longer"
+                    f"{tp.topic}/{tp.partition}: offsets {offset} to {first - 1} of the predictions are deleted and "
+                    "receive no feedback; their decisions expire. Increase retention.ms of the topic"
                 )
                 self._consumer.seek(tp, first)
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener: whoever gets these partitions answers from the committed offset on."""
+        """See RebalanceListener: the new owner continues from the committed offset."""
         revoked = {tp.partition for tp in tps}
         for partition in revoked:
             self._unsent.pop(partition, None)
@@ -124,25 +124,25 @@ class FeedbackProgram:
         heapq.heapify(self._due)
 
     def next_due_ms(self) -> int | None:
-        """When the next feedback is to be sent."""
+        """Return the time of the next feedback."""
         return self._due[0].due_ms if self._due else None
 
     @property
     def assigned(self) -> frozenset[int]:
-        """The partitions whose predictions this process answers."""
+        """The partitions assigned to this process."""
         return frozenset(self._unsent)
 
     @property
     def waiting(self) -> int:
-        """Feedback that is still to be sent."""
+        """The number of scheduled feedback records."""
         return len(self._due)
 
     def step(self, timeout_ms: int) -> int:
-        """Take in new predictions and send what is due; the number of feedback records sent.
+        """Read new predictions and send the feedback that is due; return the number of records sent.
 
         Raises:
-            FencedError: another process has taken this one's place.
-            BrokerUnavailableError: the broker is away; to be made anew.
+            FencedError: another process with the same instance name has started.
+            BrokerUnavailableError: the broker is unavailable; create the program again.
         """
         self._pace()
         records = self._consumer.poll(timeout_ms, self._options.records_max)
@@ -159,25 +159,25 @@ class FeedbackProgram:
             now_ms = self._now_ms()
         if now_ms - self._committed_at_ms >= self._options.commit_interval_ms:
             self._committed_at_ms = now_ms
-            self._producer.flush()  # dead letters too are written before their predictions count as done
+            self._producer.flush()  # also writes dead letters before their predictions count as done
             self.commit()
         return sent
 
     def _pace(self) -> None:
-        """Read no more predictions while too much waits to be sent; polling goes on, to stay in the group."""
+        """Pause reading while too much feedback is scheduled; polling continues, to remain in the group."""
         full = len(self._due) >= self._options.waiting_max
         if full != self._paused:
             self._paused = full
             (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def commit(self) -> None:
-        """Commit how far all feedback has been sent; after a rebalance it is for the next owner to do."""
+        """Commit the offsets before unsent feedback; after a rebalance the next owner does this."""
         offsets = {}
         for partition, unsent in self._unsent.items():
             tp = TopicPartition(self._topics.predictions, partition)
             offsets[tp] = next(iter(unsent)) if unsent else self._consumer.position(tp)
         if offsets:
-            with suppress(StaleMemberError):  # the next poll brings the new assignment, from the last commit on
+            with suppress(StaleMemberError):  # the next poll returns the new assignment, from the last commit
                 self._consumer.commit(offsets)
 
     def _take(self, record: Record) -> None:
@@ -197,8 +197,8 @@ class FeedbackProgram:
             self._untimed += 1
             if self._untimed == 1:
                 self._announce(
-                    f"the log has the outcome of {event_id} and not its time: such decisions get no feedback and "
-                    "expire; give a model of the delay"
+                    f"the log contains the outcome of {event_id} but not its time; such decisions receive no feedback "
+                    "and expire. Set a delay, for example fixed:10s"
                 )
         if reward is None or not delays_ms:
             return
@@ -230,9 +230,9 @@ class FeedbackProgram:
         self._producer.send(self._topics.dead_letter, record.partition, *letter)
 
     def close(self) -> None:
-        """Commit how far all feedback has been sent, and leave the group.
+        """Commit the offsets before unsent feedback and leave the group.
 
-        After a flush that failed nothing is committed: what it was to write may not be there, and is answered again.
+        After a failed flush nothing is committed, because feedback may be missing; it is sent again.
         """
         try:
             self._producer.close()

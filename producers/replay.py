@@ -1,7 +1,7 @@
-"""The replay program: a data set's rows as contexts, at a pace, or in the time of the log that they are of.
+"""The replay program: writes the rows of a data set as contexts, at a fixed rate or at the times of a log.
 
-Each event has a time at which it is due. One that is sent later than that has slipped: the schedule goes on as it was,
-and what slipped is counted, so that nobody takes a replay for one in time that was not.
+Each event has a scheduled time. Events sent later are counted as late ("slipped"); the schedule itself does not change.
+The count shows whether a replay kept its schedule.
 """
 
 from collections.abc import Callable
@@ -20,45 +20,45 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What is replayed, and how fast."""
+    """The data to replay, and the rate."""
 
-    events: int  # positions of the schedule to be replayed, from the first on
-    rate_per_s: float = 1_000.0  # inf: as fast as the broker takes them
-    speed: float | None = None  # in the time of the log, so many times faster; inf: at once; None: by the rate
-    shuffle_seed: int | None = None  # None: in the order of the rows
+    events: int  # number of positions of the schedule, from the first
+    rate_per_s: float = 1_000.0  # inf: as fast as the broker accepts them
+    speed: float | None = None  # speed-up of the log's time; inf: at once; None: use the rate
+    shuffle_seed: int | None = None  # None: in row order
     partitions: int = 1
-    start: int = 0  # position to begin with
-    batch_max: int = 1_000  # events sent before the program looks at the clock again
+    start: int = 0  # the first position
+    batch_max: int = 1_000  # maximum number of events sent per check of the clock
 
 
 SLIP_MS = 100
-"""An event that is sent later than this after it was due has slipped; less is how programs sleep and poll."""
+"""Delay after which an event counts as late; shorter delays result from sleeping and polling."""
 
 
 @dataclass(slots=True)
 class Slip:
-    """How far a replay was behind its schedule."""
+    """The number of late events and the largest delay."""
 
-    events: int = 0  # that were sent late
+    events: int = 0  # number of late events
     worst_ms: int = 0
 
     def add(self, late_ms: int) -> None:
-        """Take in an event that has slipped."""
+        """Add a late event."""
         self.events += 1
         self.worst_ms = max(self.worst_ms, late_ms)
 
 
 @dataclass(slots=True)
 class Timetable:
-    """What a replay's schedule counts from, and how it was kept: a program that is made anew goes on with it."""
+    """The origin of a replay's schedule, and its late events; a restarted program continues with it."""
 
     started_ms: int
-    position: int  # of the event that was due then
+    position: int  # of the event that was due at that time
     slip: Slip = field(default_factory=Slip)
 
 
 class ReplayProgram:
-    """One replay. The loop is `step` until `finished`."""
+    """A replay; call `step` until `finished`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ReplayProgram:
         now_ms: Callable[[], int],
         timetable: Timetable | None = None,
     ) -> None:
-        """Begin, or go on by the timetable of a program before."""
+        """Start a replay, or continue with the timetable of an earlier program."""
         self._topics = topics
         self._dataset = dataset
         self._options = options
@@ -83,7 +83,7 @@ class ReplayProgram:
         if options.speed not in (None, inf):
             self._begun_ms = decided_at_ms(dataset, 0)
             span_ms = max(0, decided_at_ms(dataset, dataset.rows - 1) - self._begun_ms)
-            # The gap between two laps is a mean one.
+            # The gap between two laps is the mean gap.
             self._lap_ms = span_ms + max(1, span_ms // max(1, dataset.rows - 1))
             self._origin_ms = self._log_ms(self.timetable.position) or 0
         self._due = self._next_due()
@@ -94,11 +94,11 @@ class ReplayProgram:
         return self.position >= self._options.events
 
     def next_due_ms(self) -> int | None:
-        """When the next event is to be sent; None after the last one."""
+        """Return the time of the next event; None after the last one."""
         return None if self.finished else self._due
 
     def _next_due(self) -> int:
-        """When the event at `position` is due: never before the one before it."""
+        """Return the scheduled time of the event at `position`, not before that of the previous event."""
         speed, (started_ms, first) = self._options.speed, (self.timetable.started_ms, self.timetable.position)
         if speed is None:
             return started_ms + int((self.position - first) * 1_000 / self._options.rate_per_s)
@@ -108,19 +108,19 @@ class ReplayProgram:
         return self._due if log_ms is None else max(self._due, started_ms + int((log_ms - self._origin_ms) / speed))
 
     def _log_ms(self, position: int) -> int | None:
-        """The time of the log at a position, from its beginning; the next lap begins when the last has ended.
+        """Return the log time at a position, from the start of the log; laps follow each other.
 
-        None: the log does not say when this row was decided, which is then due with the one before it.
+        None: the log has no time for this row; it is sent with the previous one.
         """
         lap, row = divmod(position, self._dataset.rows)
         at_ms = time_of(self._dataset, row)
         return None if at_ms is None else lap * self._lap_ms + at_ms - self._begun_ms
 
     def step(self, timeout_ms: int) -> int:
-        """Send the events that are due; how many were sent.
+        """Send the events that are due; return their number.
 
         Raises:
-            BrokerUnavailableError: the broker did not take them in time; they may or may not be in the topic.
+            BrokerUnavailableError: the broker did not acknowledge them in time; they may or may not be in the topic.
         """
         now_ms, first = self._now_ms(), self.position
         if self._due > now_ms:
@@ -146,10 +146,10 @@ class ReplayProgram:
 
 
 def resume_position(broker: Broker, topics: Topics, dataset: Dataset, options: ReplayOptions) -> int:
-    """The first position of this replay whose event is not in the topic.
+    """Return the first position of this replay whose event is not in the topic.
 
-    A replay that was killed may have left out some events of its last batch and written later ones: those are then
-    sent again, and the join drops them. After one that came to its end nothing is sent twice.
+    A killed replay may have written only some events of its last batch. All from the first missing one are sent again,
+    and the join drops the duplicates. After a complete replay nothing is sent again.
     """
     written = {
         record.key.decode(errors="replace")

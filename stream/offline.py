@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner, Learner
-from stream.learners.loops import loop_of
+from stream.learners.loops import compile_loop
 from stream.task.settings import LatePolicy, OnExpiry, TaskSettings
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
@@ -116,7 +116,7 @@ def run(
     scores = np.empty((max(1, min(size, waits_max + 1)), K + logged_size))
     loop = _loop_in_python
     if isinstance(learner, KernelLearner):
-        loop = loop_of(learner, _loop, {"LATE": LATE, "MATCHED": MATCHED})
+        loop = compile_loop(learner, _loop, {"LATE": LATE, "MATCHED": MATCHED})
     model = learner.model if isinstance(learner, KernelLearner) else (learner, {})
     decided = applied = updates = 0
     while True:
@@ -221,7 +221,7 @@ def _loop(
     scores: FloatArray,
     model: tuple[Any, ...],
 ) -> tuple[int, int, int]:
-    """Apply what is due, then decide the next event; the learner's kernels are globals, see `loop_of`.
+    """Apply what is due, then decide the next event; the learner's kernels are globals, see `compile_loop`.
 
     Returns how many are decided and applied, and how many updates changed the model: at the end, or before a late bit,
     which is for the caller to apply.

@@ -1,7 +1,7 @@
-"""Make what docker/compose.secure.yaml keeps secret, the first time: certificates, and the password of the programs.
+"""Create the secrets of docker/compose.secure.yaml at the first start: certificates, and the password of the programs.
 
-The broker's volume gets all of it. The programs' volume gets what a client needs, and not the broker's key. Both are
-mounted as /security where they are used, so that the paths in the files hold there.
+The broker's volume contains all of them; the programs' volume only the files of a client, without the broker's key.
+Both are mounted as /security, the path used in the files.
 """
 
 import os

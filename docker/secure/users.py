@@ -1,6 +1,6 @@
-"""Tell the Kafka of docker/compose.secure.yaml who the programs are, and what they may do.
+"""Create the user and the ACLs in the Kafka of docker/compose.secure.yaml.
 
-This runs as the broker, by its certificate, since at first nobody else may do anything.
+Uses the broker's certificate, because initially no other client has any permission.
 """
 
 import os
@@ -27,8 +27,8 @@ password = security.password().encode()
 admin.alter_user_scram_credentials(
     [UserScramCredentialUpsertion(security.user, ScramMechanism.SCRAM_SHA_512, password)]
 )
-# One user for all programs, who may do everything with what begins with the prefix. docs/security.md has the least
-# that each needs.
+# One user for all programs, with all permissions on names that start with the prefix. docs/security.md lists the
+# minimal permissions of each program.
 done = admin.create_acls(
     [
         ACL(
@@ -39,6 +39,6 @@ done = admin.create_acls(
     ]
 )  # fmt: skip
 if done["failed"]:
-    raise SystemExit(f"the ACLs of {security.user} were not made: {done['failed']}")
+    raise SystemExit(f"cannot create the ACLs of {security.user}: {done['failed']}")
 admin.close()
-print(f"{security.user} comes in by {ScramMechanism.SCRAM_SHA_512.name}, and may do all with what begins with {prefix}")
+print(f"created user {security.user} ({ScramMechanism.SCRAM_SHA_512.name}) with all permissions on {prefix}*")

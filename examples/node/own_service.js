@@ -1,11 +1,11 @@
-// A service that learns which of three pages its visitors want, from one late bit: were they content?
+// Example of a service that learns which of three pages its visitors want, from one late bit: satisfied or not.
 //
-// The same as examples/own_service.py, in JavaScript. It knows Kafka and JSON, and nothing of Onebit. It ends by itself,
-// says how many visitors got the right page, and exits with 1 when predictions do not come.
+// The JavaScript version of examples/own_service.py. It uses only Kafka and JSON, not Onebit. At the end it prints the
+// share of visitors with the right page. It exits with 1 if predictions do not arrive.
 //
 //     npm ci --prefix examples/node
 //     onebit topics create --topic-prefix own.
-//     onebit learn --topic-prefix own. --n-classes 3 --n-features 4 --learner banditron     # in a terminal of its own
+//     onebit learn --topic-prefix own. --n-classes 3 --n-features 4 --learner banditron     # in a second terminal
 //     ONEBIT_TOPIC_PREFIX=own. node examples/node/own_service.js
 
 import {randomUUID} from 'node:crypto';
@@ -14,21 +14,21 @@ import {Kafka, Partitioners, logLevel} from 'kafkajs';
 const bootstrap = process.env.ONEBIT_BOOTSTRAP ?? 'localhost:9092';
 const prefix = process.env.ONEBIT_TOPIC_PREFIX ?? 'onebit.';
 const timeoutMs = Number(process.env.TIMEOUT_MS ?? 30_000);
-const ROUNDS = 15, VISITORS = 20, PAGES = 3; // the feedback of one round is written before the next one begins
+const ROUNDS = 15, VISITORS = 20, PAGES = 3; // feedback of a round is written before the next round starts
 
 const kafka = new Kafka({clientId: 'own-service', brokers: [bootstrap], logLevel: logLevel.NOTHING});
-// The partition must be murmur2 of the key, so that all records of an event meet: that is the default partitioner of
-// kafkajs since its version 2. Its LegacyPartitioner is another one.
+// The partition must be murmur2 of the key, so that all records of an event are in the same partition. This is the
+// default partitioner of kafkajs since version 2; its LegacyPartitioner differs.
 const producer = kafka.producer({createPartitioner: Partitioners.DefaultPartitioner});
-const run = randomUUID().slice(0, 8); // an id that has been decided already would not be decided again
-const consumer = kafka.consumer({groupId: `${prefix}own-service-${run}`, maxWaitTimeInMs: 100}); // reads what is committed
+const run = randomUUID().slice(0, 8); // unique ids, because an id is decided only once
+const consumer = kafka.consumer({groupId: `${prefix}own-service-${run}`, maxWaitTimeInMs: 100}); // reads committed records
 const actions = new Map();
 const arrivals = new EventTarget();
 
 async function main() {
   await producer.connect();
   await consumer.connect();
-  // From the beginning: a prediction that comes before the group has dealt its partitions would be missed otherwise.
+  // From the beginning, so that predictions before the partition assignment are not missed.
   await consumer.subscribe({topic: `${prefix}predictions`, fromBeginning: true});
   await consumer.run({eachMessage: async ({message}) => {
     const prediction = JSON.parse(message.value.toString());
@@ -48,8 +48,8 @@ async function main() {
   }
   const third = ROUNDS / 3;
   const share = (part) => Math.round(100 * part.reduce((sum, n) => sum + n, 0) / (third * VISITORS));
-  console.log(`own_service on ${prefix}* at ${bootstrap}: ${ROUNDS * VISITORS} visitors got a page; it was the right one `
-    + `for ${share(right.slice(0, third))} % of the first third, and for ${share(right.slice(-third))} % of the last third`);
+  console.log(`own_service on ${prefix}* at ${bootstrap}: ${ROUNDS * VISITORS} visitors got a page; it was right `
+    + `for ${share(right.slice(0, third))} % of the first third and ${share(right.slice(-third))} % of the last third`);
 }
 
 function interests(page) {
@@ -65,8 +65,8 @@ function predictionsOf(ids) {
   const missing = () => ids.filter((id) => !actions.has(id)).length;
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error(
-      `got ${ids.length - missing()} of ${ids.length} predictions within ${timeoutMs / 1000} s; does a learner run on the `
-      + `same topics, with --n-classes ${PAGES} and --n-features ${PAGES + 1}?`)), timeoutMs);
+      `got ${ids.length - missing()} of ${ids.length} predictions within ${timeoutMs / 1000} s. Check that a learner is `
+      + `running on these topics with --n-classes ${PAGES} and --n-features ${PAGES + 1}`)), timeoutMs);
     const look = () => {
       if (missing()) return;
       clearTimeout(timer);

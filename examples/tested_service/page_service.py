@@ -1,6 +1,7 @@
-"""A service that shows each visitor one of three pages, and its choice gets better: what tests of it look like.
+"""Example of a testable service that shows each visitor one of three pages and improves its choice.
 
-It knows no Kafka: whoever runs it hands it what sends a record, and calls `predicted` with each prediction that comes.
+The service is independent of Kafka: the caller passes a function that sends records, and calls `predicted` with each
+prediction.
 """
 
 from collections.abc import Callable
@@ -9,25 +10,25 @@ from typing import Any
 PAGES = ("news", "shop", "games")
 
 Send = Callable[[str, str, dict[str, Any]], None]
-"""Writes a value to a topic, under the event's id as its key."""
+"""Writes a value to a topic with the event id as its key."""
 
 
 class PageService:
-    """Asks for a page when a visitor comes, and tells whether it was the right one when the visitor has left."""
+    """Requests a page when a visitor arrives, and reports whether it was right when the visitor leaves."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.shown: dict[str, str] = {}
 
     def visitor_comes(self, visit: str, interests: list[float]) -> None:
-        """Ask which page to show; interests are numbers, one for each page."""
+        """Request a page; interests are numbers, one per page."""
         self._send("contexts", visit, {"id": visit, "x": [*interests, 1.0]})
 
     def predicted(self, prediction: dict[str, Any]) -> None:
-        """Show the page that was chosen."""
+        """Show the chosen page."""
         self.shown[prediction["id"]] = PAGES[prediction["action"]]
 
     def visitor_leaves(self, visit: str, *, content: bool) -> None:
-        """Tell whether the page was right."""
+        """Report whether the page was right."""
         action = PAGES.index(self.shown.pop(visit))
         self._send("feedback", visit, {"id": visit, "reward": int(content), "action": action})

@@ -1,4 +1,4 @@
-"""Tests of the service, with the fixtures that Onebit brings: `pytest examples/tested_service`."""
+"""Tests of the service with Onebit's pytest fixtures: `pytest examples/tested_service`."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def test_service_learns_which_page_a_visitor_wants(onebit_embedded: Callable[...
         visit, wanted = f"visit-{number}", PAGES[number % 3]
         service.visitor_comes(visit, [float(page == wanted) for page in PAGES])
         service.predicted(pipeline.prediction(visit))
-        pipeline.advance("10s")  # so long the visitor stays, and in no time at all for the test
+        pipeline.advance("10s")  # the duration of the visit, in virtual time
         right.append(service.shown[visit] == wanted)
         service.visitor_leaves(visit, content=right[-1])
     assert sum(right[30:]) >= 27

@@ -1,1 +1,1 @@
-"""Data sets that can be replayed: synthetic ones, svmlight files, and the one that ships here."""
+"""Data sets for replay: synthetic data, svmlight files, logs, and the included data."""

@@ -1,8 +1,7 @@
-"""What a data set is: numbered rows of features and labels, event ids that lead back to a row, and an order of replay.
+"""Data sets: numbered rows of features and labels, event ids that identify a row, and the order of replay.
 
-An event id names the data set, the epoch and the row: `optdigits-0-000123`. It does not name the position in the
-stream, so that it stays the same however the rows are shuffled, and so that the feedback program finds the label of an
-event from its id alone.
+An event id contains the data set, the epoch and the row: `optdigits-0-000123`. It does not contain the position in the
+stream. It is therefore independent of shuffling, and the feedback program finds the label of an event from its id.
 """
 
 from array import array
@@ -28,18 +27,18 @@ class DatasetError(OnebitError, ValueError):
 
 
 class UnknownEventError(ValueError):
-    """An event id that is not one of this data set."""
+    """An event id that does not belong to this data set."""
 
 
 class Row(NamedTuple):
-    """One row."""
+    """A row."""
 
     x: Features
     label: int  # the true class, 0 to K-1
 
 
 class Block(NamedTuple):
-    """Rows [start, stop) in compressed rows: row j holds the entries offsets[j] to offsets[j+1]."""
+    """Rows [start, stop) in compressed form: row j consists of the entries offsets[j] to offsets[j+1]."""
 
     offsets: OffsetArray  # int64[n + 1], from 0
     indices: IndexArray  # int32[nnz]
@@ -48,24 +47,24 @@ class Block(NamedTuple):
 
 
 class Rows(Protocol):
-    """Where the rows come from; the row numbers are in range, `Dataset` has seen to it."""
+    """A source of rows. `Dataset` checks the row numbers."""
 
     def row(self, row: int) -> Row:
-        """One row, cheap in any order; its arrays are not to be written to."""
+        """Return a row, at low cost in any order; do not write to its arrays."""
         ...
 
     def label(self, row: int) -> int:
-        """The label of one row."""
+        """Return the label of a row."""
         ...
 
     def block(self, start: int, stop: int) -> Block:
-        """The rows [start, stop); its arrays are not to be written to."""
+        """Return the rows [start, stop); do not write to its arrays."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """All rows in compressed rows: row i holds the entries offsets[i] to offsets[i+1]."""
+    """All rows in compressed form: row i consists of the entries offsets[i] to offsets[i+1]."""
 
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz]
@@ -73,16 +72,16 @@ class SparseRows:
     labels: LabelArray  # int64[n]
 
     def row(self, row: int) -> Row:
-        """A row, as views of the whole."""
+        """Return a row as views."""
         start, stop = self.offsets[row], self.offsets[row + 1]
         return Row(Features(self.indices[start:stop], self.values[start:stop]), int(self.labels[row]))
 
     def label(self, row: int) -> int:
-        """The label of a row."""
+        """Return the label of a row."""
         return int(self.labels[row])
 
     def block(self, start: int, stop: int) -> Block:
-        """The rows [start, stop), as views of the whole where that is possible."""
+        """Return the rows [start, stop), as views if possible."""
         first, last = self.offsets[start], self.offsets[stop]
         return Block(
             self.offsets[start : stop + 1] - first,
@@ -93,15 +92,15 @@ class SparseRows:
 
 
 class Known(NamedTuple):
-    """What is known of the outcome of an event, whatever is played for it."""
+    """The known outcome of an event, independent of the action of the pipeline."""
 
     label: int | None = None  # the true class
-    action: int | None = None  # the class that a log played
-    reward: int | None = None  # whether that was right
-    delay_ms: int | None = None  # how long after the decision the log had its feedback
+    action: int | None = None  # the class played in a log
+    reward: int | None = None  # whether the logged action was right
+    delay_ms: int | None = None  # delay of the feedback in the log
 
     def bit(self, action: int) -> int | None:
-        """Whether an action is right; None: nobody knows.
+        """Return whether an action is right; None if unknown.
 
         >>> Known(label=2).bit(1), Known(action=1, reward=1).bit(1), Known(action=1, reward=1).bit(2)
         (0, 1, None)
@@ -112,7 +111,7 @@ class Known(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A place in the order of replay."""
+    """A position in the order of replay."""
 
     event_id: str
     row: int
@@ -120,74 +119,74 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Rows with labels, of which every one can be had at any time."""
+    """Rows with labels and random access."""
 
-    name: str  # as people call it
-    id_prefix: str  # what its event ids begin with
+    name: str  # the display name
+    id_prefix: str  # the start of its event ids
     rows: int
     n_features: int
     n_classes: int
-    class_names: tuple[str, ...]  # class k was called class_names[k] where the data came from
-    terms: str  # under which the data may be used
+    class_names: tuple[str, ...]  # class k is called class_names[k] in the source data
+    terms: str  # the terms of use of the data
     source: Rows
 
     def row(self, row: int) -> Row:
-        """The features and the label of a row."""
+        """Return the features and the label of a row."""
         return self.source.row(self._checked(row))
 
     def label(self, row: int) -> int:
-        """The label of a row."""
+        """Return the label of a row."""
         return self.source.label(self._checked(row))
 
     def block(self, start: int, stop: int) -> Block:
-        """The rows [start, stop) at once, for loops that are compiled."""
+        """Return the rows [start, stop), for compiled loops."""
         if not 0 <= start <= stop <= self.rows:
-            raise IndexError(f"{self.name} has the rows 0 to {self.rows - 1}; rows [{start}, {stop}) were asked for")
+            raise IndexError(f"{self.name}: expected rows in 0..{self.rows - 1}; got [{start}, {stop})")
         return self.source.block(start, stop)
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """The id of the event that replays this row in this epoch; its text sorts in the order of the rows."""
+        """Return the id of the event that replays this row in this epoch; ids sort in row order."""
         return f"{self.id_prefix}-{epoch}-{row:06}"
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
-        """Return the epoch and the row of an event, or raise UnknownEventError when it is not one of this data set."""
+        """Return the epoch and the row of an event; raise UnknownEventError if it does not belong to this data set."""
         parts = event_id.rsplit("-", 2)
-        # Nothing is accepted that `event_id` does not write: one row in one epoch has one id.
+        # Accepts only ids that `event_id` returns, so that each row has one id per epoch.
         if len(parts) == 3 and parts[0] == self.id_prefix and _is_written(parts[1], 1) and _is_written(parts[2], 6):
             row = int(parts[2])
             if row < self.rows:
                 return int(parts[1]), row
         raise UnknownEventError(
-            f"event {event_id[:100]!r} is not one of {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row from "
-            f"{0:06} to {self.rows - 1:06}; give the data set (and the seed of synthetic data) that was replayed"
+            f"event {event_id[:100]!r} does not belong to {self.name}: expected {self.id_prefix}-EPOCH-ROW with a row "
+            f"from {0:06} to {self.rows - 1:06}; use the same data set (and seed of synthetic data) as the replay"
         )
 
     def label_of(self, event_id: str) -> int:
-        """The true class of an event, from its id alone."""
+        """Return the true class of an event."""
         return self.source.label(self.parse_event_id(event_id)[1])
 
     def known_of(self, event_id: str) -> Known:
-        """What is known of the outcome of an event, from its id alone."""
+        """Return the known outcome of an event."""
         return make(Known, (self.label_of(event_id), None, None, None))
 
     def logged(self, row: int) -> Logged | None:
-        """The decision that a log has for a row; None: this is no log, or it does not say."""
+        """Return the logged decision of a row; None if this is not a log or the decision is missing."""
         return None
 
     def order(self, epoch: int, shuffle_seed: int | None = None) -> Sequence[int]:
-        """The rows of an epoch in the order of their replay: as they stand, or shuffled anew in each epoch.
+        """Return the rows of an epoch in replay order: in row order, or shuffled differently in each epoch.
 
-        The shuffled order sorts the rows by a hash of (seed, epoch, row), so it does not depend on a library's
-        generator: a replay can be resumed with another version of everything.
+        Shuffling sorts the rows by a hash of (seed, epoch, row). It does not depend on a library's random generator, so
+        a replay can be resumed with other library versions.
         """
         if shuffle_seed is None:
             return range(self.rows)
         key = Draws(shuffle_seed, Purpose.SHUFFLE).bits(f"{self.id_prefix}-{epoch}")
         order = np.argsort(splitmix.words(key, self.rows), kind="stable").astype(np.int64)
-        return array("q", order.tobytes())  # gives Python's integers, and takes 8 bytes a row
+        return array("q", order.tobytes())  # contains Python integers, at 8 bytes per row
 
     def schedule(self, start: int, stop: int, shuffle_seed: int | None = None) -> Iterator[Slot]:
-        """The events at the positions [start, stop) of a replay; position p is in epoch p // rows."""
+        """Yield the events at the positions [start, stop) of a replay; position p is in epoch p // rows."""
         position = start
         while position < stop:
             epoch, first = divmod(position, self.rows)
@@ -200,7 +199,7 @@ class Dataset:
 
     def _checked(self, row: int) -> int:
         if not 0 <= row < self.rows:
-            raise IndexError(f"{self.name} has the rows 0 to {self.rows - 1}; row {row} was asked for")
+            raise IndexError(f"{self.name}: expected a row in 0..{self.rows - 1}; got {row}")
         return row
 
 
@@ -232,6 +231,6 @@ def dense_dataset(name: str, x: FloatArray, labels: Sequence[object], terms: str
 
 
 def _is_written(text: str, width: int) -> bool:
-    """Whether a text is a whole number as Python writes it, with zeros before it up to a width and not beyond."""
+    """Return whether a text is a decimal integer padded with zeros to this width."""
     digits = len(text)
     return (digits == width or (width < digits <= 18 and text[0] != "0")) and text.isascii() and text.isdecimal()

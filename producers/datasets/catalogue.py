@@ -1,4 +1,4 @@
-"""Data sets by name, or by file."""
+"""The catalogue of data sets, and loading by name or file."""
 
 from collections.abc import Callable
 from importlib.resources import as_file, files
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from producers.datasets import svmlight
 from producers.datasets.base import Dataset, DatasetError
-from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.streams import STDIN, Source
 from stream.near_names import close_matches
 from stream.plugins import Plugins
 
 
 class Entry(NamedTuple):
-    """A data set that is known by name."""
+    """A data set of the catalogue."""
 
     name: str
     rows: int
@@ -22,59 +22,58 @@ class Entry(NamedTuple):
     n_classes: int
     summary: str
     terms: str
-    load: Callable[[int], Dataset]  # from a seed, which only generated data uses
+    load: Callable[[int], Dataset]  # the argument is a seed, used by generated data only
     is_generated: bool = False
 
 
 OPTDIGITS_TERMS = (
-    "UCI Machine Learning Repository, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998); believed to "
-    "be CC BY 4.0, which could not be checked; cite UCI. See producers/datasets/files/README.md"
+    "UCI Machine Learning Repository, Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998); probably "
+    "CC BY 4.0 (not verified); cite UCI. See producers/datasets/files/README.md"
 )
 
 
 def catalogue() -> tuple[Entry, ...]:
-    """All data sets that have a name, in the order of their names; those of the entry points `onebit.datasets` too."""
+    """Return all named data sets, sorted by name, with those of the entry points `onebit.datasets`."""
     return tuple(_ALL.values())
 
 
 def problems() -> list[str]:
-    """Why each plug-in that cannot be used cannot be."""
+    """Return the error of each plug-in that cannot be loaded."""
     return _ALL.problems()
 
 
 def load(name_or_file: str, n_features: int | None = None, seed: int = 0) -> Dataset:
-    """Load a data set by its name, or an svmlight file by its path.
+    """Load a data set by name, or an svmlight file by path.
 
     Args:
-        name_or_file: a name of the catalogue; what is not one is taken for a file.
-        n_features: only for files: the number of features, when the last ones may be empty.
-        seed: only for generated data: which of all SynSeps it is.
+        name_or_file: A name of the catalogue, otherwise a path.
+        n_features: Number of features of a file; required if the last ones may be empty.
+        seed: Seed of generated data.
     """
     if name_or_file in _ALL:
         entry = _ALL[name_or_file]
         if n_features not in (None, entry.n_features):
             raise DatasetError(
-                f"{entry.name} has {entry.n_features} features; n_features={n_features} is for files only"
+                f"{entry.name} has {entry.n_features} features; n_features={n_features} applies to files only"
             )
         return _load(entry, seed)
     path = Path(name_or_file)
     if path.is_dir():
-        raise DatasetError(f"{name_or_file} is a folder; give an svmlight file, or one of {_names()}")
+        raise DatasetError(f"{name_or_file} is a directory; expected an svmlight file or one of {_names()}")
     if path.exists():
         return svmlight.read(path, n_features)
     raise DatasetError(
-        f"no data set and no file is called {name_or_file!r}; the names are {_names()}"
-        f"{close_matches(name_or_file, _ALL)}"
+        f"no data set or file named {name_or_file!r}; available: {_names()}{close_matches(name_or_file, _ALL)}"
     )
 
 
 def is_log(name_or_file: str) -> bool:
-    """Whether a data set, by its name or file, is a log; otherwise it has labels, or is nothing that can be read.
+    """Return whether a name or file is a log rather than a labelled data set.
 
-    Standard input is one: nothing else is read from there.
+    Standard input is always a log.
 
     Raises:
-        DatasetError: a file that cannot be read; the message says what it looks like.
+        DatasetError: the file has an unsupported format.
     """
     if name_or_file == STDIN:
         return True
@@ -84,7 +83,7 @@ def is_log(name_or_file: str) -> bool:
         return format_of(Source(name_or_file).head(), name_or_file) is not Format.SVMLIGHT
     except DatasetError:
         if svmlight.is_named_so(Path(name_or_file)):
-            return False  # its own reader says which line is wrong
+            return False  # the svmlight reader reports the invalid line
         raise
 
 
@@ -103,13 +102,13 @@ def _load_optdigits(_seed: int) -> Dataset:
 
 
 def _load_synsep(seed: int) -> Dataset:
-    from producers.datasets.synthetic import synsep  # here: it loads the compiler
+    from producers.datasets.synthetic import synsep  # imported here because it loads numba
 
     return synsep(seed)
 
 
 def _load_synnonsep(seed: int) -> Dataset:
-    from producers.datasets.synthetic import synnonsep  # here: it loads the compiler
+    from producers.datasets.synthetic import synnonsep  # imported here because it loads numba
 
     return synnonsep(seed)
 
@@ -124,7 +123,7 @@ _OWN = (
         rows=5_620,
         n_features=64,
         n_classes=10,
-        summary="handwritten digits, 8 x 8 grey values in [0, 1]; ships with the program",
+        summary="handwritten digits, 8 x 8 grey values in [0, 1]; included",
         terms=OPTDIGITS_TERMS,
         load=_load_optdigits,
     ),
@@ -134,7 +133,7 @@ _OWN = (
         n_features=400,
         n_classes=9,
         summary="document-like binary data, linearly separable (Kakade et al. 2008)",
-        terms="generated by this program; no terms",
+        terms="generated; no restrictions",
         load=_load_synsep,
         is_generated=True,
     ),
@@ -144,7 +143,7 @@ _OWN = (
         n_features=400,
         n_classes=9,
         summary="synsep with 5 % of the labels wrong",
-        terms="generated by this program; no terms",
+        terms="generated; no restrictions",
         load=_load_synnonsep,
         is_generated=True,
     ),

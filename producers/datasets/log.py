@@ -1,7 +1,7 @@
-"""What a log of decisions is: contexts in the order of their decisions, and what is known of each decision's outcome.
+"""The log interface: contexts in the order of their decisions, with the known outcomes.
 
-A log is read as a stream of batches, in columns, so that a log of any size takes constant memory. What the log does not
-say of a row is `MISSING` in a column of integers, and NaN in the propensities.
+A log is read as a stream of column batches, in constant memory. Missing values are `MISSING` in integer columns and NaN
+in propensities.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ from stream.wire.events import FloatArray, IndexArray
 MISSING = -1
 
 OnBadRow = Literal["stop", "skip"]
-"""What is done at a row that cannot be used: the reading ends with an error, or the row is left out and counted."""
+"""Handling of an invalid row: stop with an error, or skip and count it."""
 
 
 class LogBatch(NamedTuple):
-    """n rows of a log, in columns. Row j holds the entries offsets[j] to offsets[j+1] of indices and values."""
+    """n rows of a log as columns. Row j consists of the entries offsets[j] to offsets[j+1] of indices and values."""
 
     ids: Sequence[str]  # n event ids
     offsets: OffsetArray  # int64[n + 1], from 0
@@ -29,45 +29,45 @@ class LogBatch(NamedTuple):
     values: FloatArray  # float64[nnz]
     decided_at_ms: NDArray[np.int64]  # [n], since 1970; or MISSING
     labels: NDArray[np.int64]  # [n], the true class; or MISSING
-    actions: NDArray[np.int64]  # [n], the class that was played; or MISSING
-    propensities: FloatArray  # [n], the probability with which it was played; or NaN
-    rewards: NDArray[np.int64]  # [n], 1 or 0; MISSING: no outcome is known
+    actions: NDArray[np.int64]  # [n], the played class; or MISSING
+    propensities: FloatArray  # [n], the probability of the played class; or NaN
+    rewards: NDArray[np.int64]  # [n], 1 or 0; MISSING if unknown
     delays_ms: NDArray[np.int64]  # [n], from the decision to its feedback; or MISSING
 
 
 class Log(DecisionLog, Protocol):
-    """A log in a file, whose name it has; class k is called class_names[k] there."""
+    """A log in a file; class k is called class_names[k] in the file."""
 
     def batches(self) -> Iterator[LogBatch]:
-        """The rows in their order.
+        """Return the rows in order.
 
         Raises:
-            DatasetError: a bad row, where bad rows are not to be skipped.
+            DatasetError: an invalid row, unless invalid rows are skipped.
         """
         ...
 
     @property
     def skipped(self) -> dict[str, int]:
-        """How many rows the last reading left out, by reason."""
+        """The number of rows skipped by the last pass, by reason."""
         ...
 
     @property
     def first_skipped(self) -> dict[str, str]:
-        """Of each reason, where the first of its rows is, and what stands there: "line 17; got 'abc'"."""
+        """The position and value of the first skipped row per reason, such as "line 17; got 'abc'"."""
         ...
 
 
 def rows_left_out(log: Log, *, of: str = "") -> Iterator[str]:
-    """What the last reading of a log left out: a line for each reason, with the log's name if it is given."""
+    """Yield one line per reason for the rows skipped by the last pass, with the log's name if given."""
     for reason, count in log.skipped.items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         first = log.first_skipped.get(reason)
         where = "" if first is None else f" ({'at' if count == 1 else 'first at'} {first})"
-        yield f"{rows}{of and f' of {of}'} left out: {reason}{where}"
+        yield f"{rows}{of and f' of {of}'} skipped: {reason}{where}"
 
 
 class LoggedOutcome(NamedTuple):
-    """What a log says of one row beside its context. None: it does not say."""
+    """The logged values of a row besides its context; None if missing."""
 
     decided_at_ms: int | None
     label: int | None
@@ -78,19 +78,19 @@ class LoggedOutcome(NamedTuple):
 
 
 class LogRows(Rows, Protocol):
-    """The rows of a log that were stored in columns on disk: random access in constant memory, for a replay.
+    """The rows of a log stored as columns on disk: random access in constant memory.
 
     The label of a row without one is MISSING.
     """
 
     def outcome(self, row: int) -> LoggedOutcome:
-        """What the log says of a row."""
+        """Return the logged values of a row."""
         ...
 
     def event_id(self, row: int) -> str:
-        """The id of a row."""
+        """Return the id of a row."""
         ...
 
     def row_of(self, event_id: str) -> int | None:
-        """The row with this id; None when there is none."""
+        """Return the row with this id, or None."""
         ...

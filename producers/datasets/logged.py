@@ -1,4 +1,4 @@
-"""A log of decisions as a data set: as a whole, or a part of it by time or by number."""
+"""A log of decisions as a data set, in whole or restricted by time or number."""
 
 import re
 from bisect import bisect_left
@@ -11,34 +11,34 @@ from stream.wire.events import Logged
 
 @dataclass(frozen=True, slots=True)
 class LogDataset(Dataset):
-    """The decisions of a log: its rows have ids of their own, and outcomes, but not all a label."""
+    """The decisions of a log as a data set; rows have their own ids and outcomes, and possibly labels."""
 
-    log: LogRows  # the source
+    log: LogRows  # also `source`
 
     def event_id(self, row: int, epoch: int = 0) -> str:
-        """The id of the row in the log; that of a later epoch has its number behind it."""
+        """Return the id of the row in the log, with the epoch appended after the first."""
         event_id = self.log.event_id(row)
         return f"{event_id}~{epoch}" if epoch else event_id
 
     def parse_event_id(self, event_id: str) -> tuple[int, int]:
-        """Return the epoch and the row of an event, or raise UnknownEventError when it is not one of this log."""
+        """Return the epoch and the row of an event; raise UnknownEventError if it does not belong to this log."""
         row = self.log.row_of(event_id)
         if row is not None:
             return 0, row
         own, _, epoch = event_id.rpartition("~")
         row = self.log.row_of(own) if _EPOCH.fullmatch(epoch) else None
         if row is None:
-            message = f"event {event_id[:100]!r} is not one of {self.name}; give the log that was replayed"
+            message = f"event {event_id[:100]!r} does not belong to {self.name}; use the log of the replay"
             raise UnknownEventError(message)
         return int(epoch), row
 
     def known_of(self, event_id: str) -> Known:
-        """What is known of the outcome of an event, from its id alone."""
+        """Return the known outcome of an event."""
         outcome = self.log.outcome(self.parse_event_id(event_id)[1])
         return Known(outcome.label, outcome.action, outcome.reward, outcome.delay_ms)
 
     def logged(self, row: int) -> Logged | None:
-        """The decision of a row."""
+        """Return the logged decision of a row."""
         outcome = self.log.outcome(row)
         return None if outcome.action is None else Logged(outcome.action, outcome.propensity)
 
@@ -49,13 +49,13 @@ _EPOCH = re.compile("[1-9][0-9]{0,17}")
 def log_dataset(
     source: LogRows, rows: int, n_features: int, class_names: tuple[str, ...], name: str, terms: str = "unknown"
 ) -> LogDataset:
-    """The data set of a log whose rows are stored."""
+    """Return a stored log as a data set."""
     return LogDataset(name, name, rows, n_features, len(class_names), class_names, terms, source, source)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The rows of a log from `first` on, `count` of them; the others are none of its."""
+    """The `count` rows of a log from `first` on."""
 
     source: LogRows
     first: int
@@ -82,17 +82,17 @@ class _Part:
 
 
 def part_of(dataset: Dataset, from_ms: int | None, to_ms: int | None, limit: int | None) -> Dataset:
-    """The rows of a log that were decided from one time on and before another, and of those the first ones.
+    """Return the rows of a log decided in a time range, limited in number.
 
-    A log is taken to be in the order of its times.
+    The log must be in time order.
 
     Raises:
-        DatasetError: it is no log, has no times, or no row is left.
+        DatasetError: not a log, no times, or no rows in the range.
     """
     if from_ms is None and to_ms is None and limit is None:
         return dataset
     if not isinstance(dataset, LogDataset):
-        raise DatasetError(f"{dataset.name} is no log of decisions, of which a part can be replayed")
+        raise DatasetError(f"{dataset.name} is not a log of decisions; a time range requires one")
     first, stop = 0, dataset.rows
     if from_ms is not None or to_ms is not None:
         begun_ms = decided_at_ms(dataset, 0)
@@ -100,54 +100,54 @@ def part_of(dataset: Dataset, from_ms: int | None, to_ms: int | None, limit: int
         stop = dataset.rows if to_ms is None else _row_at(dataset, to_ms)
         if first >= stop:
             last_ms = decided_at_ms(dataset, dataset.rows - 1)
-            raise DatasetError(f"{dataset.name} has its decisions from {begun_ms} to {last_ms} ms: none is left")
+            raise DatasetError(f"{dataset.name}: no decisions in the range; the log covers {begun_ms} to {last_ms} ms")
     count = stop - first if limit is None else min(limit, stop - first)
     part = _Part(dataset.log, first, count)
     return replace(dataset, rows=count, source=part, log=part)
 
 
 def decided_at_ms(dataset: Dataset, row: int) -> int:
-    """When a log decided a row.
+    """Return the decision time of a row.
 
     Raises:
-        DatasetError: it does not say.
+        DatasetError: the log has no time for this row.
     """
     found = time_of(dataset, row)
     if found is None:
         raise DatasetError(
-            f"{dataset.name}, row {row}: expected the time of its decision, by which it is replayed; got none"
+            f"{dataset.name}, row {row}: no decision time, which a replay in the time of the log requires"
         )
     return found
 
 
 def time_of(dataset: Dataset, row: int) -> int | None:
-    """When a log decided a row; None: it does not say, or this is no log."""
+    """Return the decision time of a row; None if missing or not a log."""
     return dataset.log.outcome(row).decided_at_ms if isinstance(dataset, LogDataset) else None
 
 
 def has_times(dataset: Dataset) -> bool:
-    """Whether it is a log that says when it decided: its first row does."""
+    """Return whether this is a log with decision times (of its first row)."""
     return time_of(dataset, 0) is not None
 
 
 def _row_at(dataset: Dataset, at_ms: int) -> int:
-    """The first row that was decided at a time or later."""
+    """Return the first row decided at this time or later."""
     return bisect_left(range(dataset.rows), at_ms, key=lambda row: decided_at_ms(dataset, row))
 
 
 SAMPLED = 1_000
-"""Rows that are looked at to tell what a log has."""
+"""Number of rows checked to find out which columns have values."""
 
 
 def has_labels(dataset: Dataset) -> bool:
-    """Whether the true classes are known: of a log, of any of its first rows."""
+    """Return whether the true classes are known; for a log, checks the first rows."""
     if not isinstance(dataset, LogDataset):
         return True
     return any(dataset.log.outcome(row).label is not None for row in range(min(SAMPLED, dataset.rows)))
 
 
 def logged_delays_ms(dataset: Dataset) -> list[int]:
-    """The delays that a log has, among its first rows with an outcome."""
+    """Return the delays of the first rows with an outcome."""
     if not isinstance(dataset, LogDataset):
         return []
     outcomes = (dataset.log.outcome(row) for row in range(min(SAMPLED, dataset.rows)))

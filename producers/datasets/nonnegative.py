@@ -1,18 +1,15 @@
-"""Least squares by numbers that are not negative.
-
-scipy.optimize has it too, compiled, beside 30 MB of which nothing else here needs anything; these problems are small.
-"""
+"""Non-negative least squares, for small problems, without a dependency on scipy.optimize (30 MB)."""
 
 import numpy as np
 
 from stream.wire.events import FloatArray
 
 TOLERANCE = 1e-13
-"""What is below this, as a share of the largest |A_ij| and |b_i|, counts as zero."""
+"""Values below this share of the largest |A_ij| and |b_i| count as zero."""
 
 
 def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
-    """The x ≥ 0 with the smallest ‖A x - b‖, and that norm.
+    """Return the x ≥ 0 with the smallest ‖A x - b‖, and that norm.
 
     Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23, algorithm NNLS.
 
@@ -20,8 +17,8 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
         A: float64[m, n].
         b: float64[m].
 
-    Departures from the book: a column that steps 4 and 5 take in, and whose own part of z rounding makes 0 or less, is
-    left out until x has moved, since it would be taken in again for ever.
+    Departures from the book: if rounding makes the z of a column added in steps 4 and 5 non-positive, the column is
+    excluded until x changes. It would otherwise be added again endlessly.
 
     >>> nnls(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0]))
     (array([2., 0.]), 1.0)
@@ -50,7 +47,7 @@ def nnls(A: FloatArray, b: FloatArray) -> tuple[FloatArray, float]:
 
 
 def _unbounded(A: FloatArray, b: FloatArray, is_positive: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> FloatArray:
-    """The least squares by these columns alone."""
+    """Return the least-squares solution for these columns."""
     z = np.zeros(A.shape[1])
     z[is_positive] = np.linalg.lstsq(A[:, is_positive], b, rcond=None)[0]
     return z

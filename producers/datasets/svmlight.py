@@ -1,14 +1,14 @@
-"""Data sets from svmlight files: `LABEL INDEX:VALUE INDEX:VALUE ...`, one row a line, gzip or plain.
+"""Data sets from svmlight files: `LABEL INDEX:VALUE INDEX:VALUE ...`, one row per line, gzip or plain.
 
-The reader is strict, because a misread column shows only as a poor learner: indices are whole numbers and strictly
-increase within a row, values are finite, a row has one label. A comment runs from # to the end of its line; blank lines
-are passed over. Ranking files (qid:) and several labels on a row (1,3) are refused.
+The reader is strict, because a misread column would only show as a poor learner. Indices are integers that strictly
+increase within a row, values are finite, and a row has one label. A comment starts with # and ends with the line. Blank
+lines are skipped. Ranking files (qid:) and multiple labels per row (1,3) are rejected.
 
-Indices count from 1, unless one of them is 0: then all of them count from 0. A file that counts from 0 and never uses
-its feature 0 cannot be told apart; say `index_base=0`.
+Indices start at 1, unless one of them is 0: then all start at 0. For a file that starts at 0 but never uses feature 0,
+set `index_base=0`.
 
-Labels are any words; classes are numbered 0 to K-1, in the order of the numbers when all labels are numbers (1, +1 and
-1.0 are one class), otherwise in the order in which they first come.
+Labels are arbitrary words. Classes are numbered 0 to K-1: in numeric order if all labels are numbers (1, +1 and 1.0 are
+the same class), otherwise in order of first occurrence.
 """
 
 import gzip
@@ -27,7 +27,7 @@ from stream.parsing import parse_number
 from stream.wire.events import FloatArray, IndexArray
 
 N_FEATURES_MAX = 2**31 - 1
-"""Indices are 32-bit."""
+"""The largest 32-bit index."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _SUFFIXES = re.compile(r"(\.(gz|svm|svmlight|libsvm|txt|dat))+$", re.IGNORECASE)
@@ -41,16 +41,16 @@ def read(
     *,
     index_base: int | None = None,
     name: str | None = None,
-    terms: str = "unknown: a file of the user",
+    terms: str = "unknown: user file",
 ) -> Dataset:
     """Read a file into memory.
 
     Args:
-        path: the file; gzip is known by its first bytes.
-        n_features: the number of features, when the last ones may be empty in this file; otherwise the greatest seen.
-        index_base: 0 or 1; None finds out.
-        name: by default the name of the file without its suffixes.
-        terms: under which the data may be used.
+        path: The file; gzip is detected by its first bytes.
+        n_features: The number of features, if the last ones may be empty in this file; by default the largest index.
+        index_base: 0 or 1; None detects it.
+        name: By default the file name without suffixes.
+        terms: The terms of use of the data.
     """
     try:
         with path.open("rb") as file:
@@ -73,7 +73,7 @@ def read(
 
 
 def name_of(path: Path) -> str:
-    """The name of a data set from that of its file, of characters that are safe in an event id.
+    """Return the data set name for a file name, restricted to characters that are safe in event ids.
 
     >>> name_of(Path("data/my letters.scale.svm.gz"))
     'my_letters.scale'
@@ -83,7 +83,7 @@ def name_of(path: Path) -> str:
 
 
 def is_named_so(path: Path) -> bool:
-    """Whether the name of a file says that it is svmlight."""
+    """Return whether the file name has an svmlight suffix."""
     return path.name.lower().removesuffix(".gz").endswith((".svm", ".svmlight", ".libsvm"))
 
 
@@ -97,11 +97,11 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
         with gzip.open(file, "rb") as unpacked:
             yield from unpacked
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DatasetError(f"{path} is damaged or cut off: {error}; fetch it again") from error
+        raise DatasetError(f"{path} is damaged or truncated: {error}. Download it again") from error
 
 
 class _Table:
-    """The rows as they stand in the file; what can be checked for the whole at once is checked at the end."""
+    """The rows as in the file; global checks follow at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -118,8 +118,8 @@ class _Table:
             if tokens:
                 self._add(number, tokens)
         if not self._labels:
-            raise DatasetError(f"{self._path} holds no rows; expected lines such as '3 1:0.5 7:1'")
-        # Copies: an array over the bytes of an `array` would keep it from being freed, and these are kept long.
+            raise DatasetError(f"{self._path} contains no rows; expected lines such as '3 1:0.5 7:1'")
+        # Copied, so that the memory of `array` can be freed.
         self.offset_array: OffsetArray = np.array(self._offsets, np.int64)
         self.index_array: NDArray[np.int64] = np.array(self._indices, np.int64)
         self.value_array: FloatArray = np.array(self._values, np.float64)
@@ -130,81 +130,82 @@ class _Table:
     def _add(self, number: int, tokens: list[bytes]) -> None:
         label, *entries = tokens
         if b":" in label:
-            self._fail(number, f"a row begins with its label; got {_shown(label)}")
+            self._fail(number, f"expected a label at the start of the row; got {_shown(label)}")
         if b"," in label:
-            self._fail(number, f"a row has one label; got {_shown(label)}: multilabel data has no single right answer")
+            self._fail(number, f"expected one label; got {_shown(label)} (multilabel data are not supported)")
         try:
             self._labels.append(label.decode())
         except UnicodeDecodeError:
-            self._fail(number, f"the label is UTF-8 text; got {_shown(label)}: is this an svmlight file?")
+            self._fail(number, f"expected a label in UTF-8; got {_shown(label)}. Is this an svmlight file?")
         try:
             pairs = [entry.split(b":") for entry in entries]
             self._indices.extend([int(index) for index, _ in pairs])
             self._values.extend([float(value) for _, value in pairs])
         except (ValueError, OverflowError):
             self._fail_entry(number, entries)
-        if b"_" in b"".join(entries):  # Python reads 1_0 as 10
+        if b"_" in b"".join(entries):  # Python parses 1_0 as 10
             self._fail_entry(number, entries)
         self._lines.append(number)
         self._offsets.append(len(self._indices))
 
     def _fail_entry(self, number: int, entries: list[bytes]) -> NoReturn:
-        """Say which entry of a line could not be read."""
+        """Report the entry of a line that cannot be read."""
         for entry in entries:
             if entry.startswith(b"qid:"):
-                self._fail(number, "a ranking file (qid:) has no classes; for classification remove the qid: entries")
+                self._fail(number, "ranking files (qid:) are not supported; remove the qid: entries to classify")
             if _ENTRY.fullmatch(entry) is None:
-                self._fail(number, f"an entry is INDEX:VALUE, such as 7:0.5; got {_shown(entry)}")
-        self._fail(number, f"an index is at most {N_FEATURES_MAX}; one here is far above")
+                self._fail(number, f"expected INDEX:VALUE, such as 7:0.5; got {_shown(entry)}")
+        self._fail(number, f"expected indices of at most {N_FEATURES_MAX}")
 
     def _check_values(self) -> None:
         bad = np.flatnonzero(~np.isfinite(self.value_array))
         if bad.size:
             entry = int(bad[0])
             self._fail(
-                self._line_of(entry), f"values are finite; got {self.index_array[entry]}:{self.value_array[entry]}"
+                self._line_of(entry),
+                f"expected finite values; got {self.index_array[entry]}:{self.value_array[entry]}",
             )
 
     def _check_order(self) -> None:
         not_increasing = np.diff(self.index_array) <= 0
         starts = self.offset_array[1:-1]
         starts = starts[(starts > 0) & (starts < self.index_array.size)]
-        not_increasing[starts - 1] = False  # from the last entry of a row to the first of the next
+        not_increasing[starts - 1] = False  # boundaries between rows
         bad = np.flatnonzero(not_increasing)
         if bad.size:
             entry = int(bad[0]) + 1
             self._fail(
                 self._line_of(entry),
-                f"the indices of a row strictly increase; got {self.index_array[entry]} after "
-                f"{self.index_array[entry - 1]}: sort them, and add up or drop what is there twice",
+                f"expected strictly increasing indices; got {self.index_array[entry]} after "
+                f"{self.index_array[entry - 1]}; sort the indices and merge or remove duplicates",
             )
 
     def indices_from_0(self, index_base: int | None, n_features: int | None) -> tuple[IndexArray, int]:
-        """The indices counted from 0, and the number of features."""
+        """Return the indices counted from 0, and the number of features."""
         if index_base not in (None, 0, 1):
-            raise ValueError(f"index_base is 0, 1 or None; got {index_base!r}")
+            raise ValueError(f"expected index_base 0, 1 or None; got {index_base!r}")
         if not self.index_array.size:
-            raise DatasetError(f"{self._path}: no row has any feature; expected lines such as '3 1:0.5 7:1'")
+            raise DatasetError(f"{self._path}: no features; expected lines such as '3 1:0.5 7:1'")
         least = int(self.index_array.argmin())
         if index_base is None:
             index_base = 0 if self.index_array[least] == 0 else 1
         if self.index_array[least] < index_base:
             got = int(self.index_array[least])
-            hint = "leave index_base out or give 0" if got == 0 else "indices are never negative"
-            self._fail(self._line_of(least), f"indices count from {index_base}; got {got}: {hint}")
+            hint = "remove index_base or use 0" if got == 0 else "indices must not be negative"
+            self._fail(self._line_of(least), f"expected indices from {index_base}; got {got}; {hint}")
         greatest = int(self.index_array.argmax())
         seen = int(self.index_array[greatest]) + 1 - index_base
         limit = N_FEATURES_MAX if n_features is None else n_features
         if seen > limit:
             self._fail(
                 self._line_of(greatest),
-                f"there are at most {limit} features; got index {self.index_array[greatest]} (counted from "
-                f"{index_base}): {'the file is not usable' if n_features is None else f'give n_features={seen}'}",
+                f"expected at most {limit} features; got index {self.index_array[greatest]} (counted from "
+                f"{index_base}); {'the file is not usable' if n_features is None else f'use n_features={seen}'}",
             )
         return (self.index_array - index_base).astype(np.int32), seen if n_features is None else n_features
 
     def classes(self) -> tuple[LabelArray, tuple[str, ...]]:
-        """The class of every row, and what the classes are called in the file."""
+        """Return the class of each row, and the labels of the classes in the file."""
         distinct = dict.fromkeys(self._labels)
         numbers = {label: parse_number(label) for label in distinct}
         if all(number is not None for number in numbers.values()):
@@ -217,7 +218,7 @@ class _Table:
             class_of = {label: k for k, label in enumerate(class_names)}
         if len(class_names) < 2:
             raise DatasetError(
-                f"{self._path}: all rows are labelled {class_names[0]!r}; two classes at least are needed"
+                f"{self._path}: all rows have the label {class_names[0]!r}; at least two classes are required"
             )
         return np.fromiter(map(class_of.__getitem__, self._labels), np.int64, len(self._labels)), class_names
 

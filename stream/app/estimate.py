@@ -12,7 +12,7 @@ from stream.app.policies import policy_of
 from stream.app.process import announce, every, monotonic_ms, warn
 from stream.app.settings import SettingsError
 from stream.estimating.estimate import Estimates, Progress, estimate
-from stream.estimating.judge import Options, estimate_fields
+from stream.estimating.evaluation import Options, estimate_fields
 from stream.estimating.policies import Training
 from stream.randomness.delays import parse_delay
 from stream.task.play import Reward

@@ -10,8 +10,8 @@ import orjson
 
 from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING, LogBatch
+from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.guess import Guess, guess
-from producers.datasets.logs.looks import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, mapping_of, read_mapping
 from producers.datasets.logs.reading import TABLES, LogFile, open_log, table_reader
 from producers.datasets.logs.streams import STDIN, Source

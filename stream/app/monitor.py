@@ -19,7 +19,7 @@ from stream.journal.reading import JournalFollower, settings_in_force
 from stream.kafka.port import AccessError, Broker, BrokerError
 from stream.kafka.reading import RecordsAt, read_partition
 from stream.monitoring.assets import page_files
-from stream.monitoring.picture import Picture, Pipeline
+from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Policies
 from stream.telemetry.metrics import MONITOR
 from stream.wire.records import Record, TopicPartition
@@ -60,10 +60,10 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
         ) from error
     check_live(policies)
     topics = settings.topics
-    pictures: list[Picture] = []  # the one, when Kafka has been found
+    dashboards: list[Dashboard] = []  # the one, when Kafka has been found
     site = Site(
         {path: Page(*file) for path, file in page_files().items()},
-        lambda: pictures[0].as_json() if pictures else _NOTHING,
+        lambda: dashboards[0].as_json() if dashboards else _NOTHING,
         settings.allow_host,
     )
     with watched(settings, MONITOR, site) as watch:
@@ -74,31 +74,31 @@ def run_monitor(settings: Settings, policies: Sequence[str], stop: Callable[[], 
             partitions = require_topics(broker, settings)
         finally:
             broker.close()
-        picture = Picture(topics, partitions, monotonic_ms)
-        pictures.append(picture)
-        with _looking(settings, picture, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
+        dashboard = Dashboard(topics, partitions, monotonic_ms)
+        dashboards.append(dashboard)
+        with _looking(settings, dashboard, topics, partitions), closing(_Contexts(settings, topics)) as contexts:
             if policies:
-                picture.judge(_policies(policies, settings, topics, picture, watch, stop), contexts.at)
-            _run(settings, picture, topics, partitions, watch, stop)
+                dashboard.judge(_policies(policies, settings, topics, dashboard, watch, stop), contexts.at)
+            _run(settings, dashboard, topics, partitions, watch, stop)
 
 
 _NOTHING = b'{"condition": "unknown", "why": "it waits for Kafka"}'
 
 
 def _run(
-    settings: Settings, picture: Picture, topics: Topics, partitions: int, watch: Watched, stop: Callable[[], bool]
+    settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int, watch: Watched, stop: Callable[[], bool]
 ) -> None:
     """Run the application until it is to stop; one that breaks off is made anew."""
     from consumers.monitor import MonitorEndedError, MonitorOptions, MonitorProgram
 
     def goes_on(unready: str) -> bool:
-        watch.show(unready, picture.samples)
+        watch.show(unready, dashboard.samples)
         return not stop()
 
     with tempfile.TemporaryDirectory(prefix="onebit-monitor-") as directory:
         options = MonitorOptions(f"{settings.topic_prefix}monitor-{settings.instance}", settings.bootstrap, directory)
         while not stop():
-            program = MonitorProgram(topics, partitions, options, client_config_of(settings), picture, goes_on)
+            program = MonitorProgram(topics, partitions, options, client_config_of(settings), dashboard, goes_on)
             try:
                 program.run()
             except MonitorEndedError as error:
@@ -107,13 +107,18 @@ def _run(
 
 
 def _policies(
-    specs: Sequence[str], settings: Settings, topics: Topics, picture: Picture, watch: Watched, stop: Callable[[], bool]
+    specs: Sequence[str],
+    settings: Settings,
+    topics: Topics,
+    dashboard: Dashboard,
+    watch: Watched,
+    stop: Callable[[], bool],
 ) -> Policies:
-    """The policies that are judged; what their names mean is known when a task has begun, which is waited for."""
-    while (partition := picture.begun) is None:
+    """The policies that are judged; what their names mean is known after the first step of a task."""
+    while (partition := dashboard.active_partition) is None:
         if stop():
             return Policies()
-        watch.show("", picture.samples)  # there is nothing to read yet
+        watch.show("", dashboard.samples)  # there is nothing to read yet
         time.sleep(LOOK_S)
     broker = connect(settings, stop)
     try:
@@ -163,7 +168,7 @@ class _Contexts:
 
 
 @contextmanager
-def _looking(settings: Settings, picture: Picture, topics: Topics, partitions: int) -> Iterator[None]:
+def _looking(settings: Settings, dashboard: Dashboard, topics: Topics, partitions: int) -> Iterator[None]:
     """For this time, in a thread: where the topics end, and the tasks' last steps. A lost broker is waited for."""
     ended = Event()
 
@@ -178,7 +183,7 @@ def _looking(settings: Settings, picture: Picture, topics: Topics, partitions: i
                 ended.wait(AGAIN_S)
                 continue
             try:
-                _look(broker, picture, topics, partitions, ended)
+                _look(broker, dashboard, topics, partitions, ended)
             except BrokerError as error:
                 announce(f"the broker is away, connecting again: {error}")
                 ended.wait(AGAIN_S)
@@ -194,7 +199,7 @@ def _looking(settings: Settings, picture: Picture, topics: Topics, partitions: i
         thread.join(AGAIN_S)
 
 
-def _look(broker: Broker, picture: Picture, topics: Topics, partitions: int, ended: Event) -> None:
+def _look(broker: Broker, dashboard: Dashboard, topics: Topics, partitions: int, ended: Event) -> None:
     names = (topics.contexts, topics.feedback, topics.predictions, topics.examples)
     tps = [TopicPartition(name, partition) for name in names for partition in range(partitions)]
     follower = JournalFollower(broker, topics, partitions, from_end=True)
@@ -203,11 +208,11 @@ def _look(broker: Broker, picture: Picture, topics: Topics, partitions: int, end
         while not ended.wait(LOOK_S):
             follower.read(0)
             if naming.is_due():
-                picture.name(naming.read(follower.steps))
-            picture.hears(broker.ends(tps), follower.steps)
-            for tp, start in picture.doubtful():
+                dashboard.name(naming.read(follower.steps))
+            dashboard.update_ends(broker.ends(tps), follower.steps)
+            for tp, start in dashboard.inputs_to_count():
                 records = read_partition(broker, tp, start=start)
-                picture.count_waiting(tp, start, sum(not is_tick(record) for record in records))
+                dashboard.count_waiting(tp, start, sum(not is_tick(record) for record in records))
     finally:
         follower.close()
 
@@ -224,7 +229,7 @@ class _Names:
         self._asked_s = -NAMES_S
 
     def read(self, steps: Mapping[int, JournalStep]) -> Pipeline | None:
-        """Read them; None before a task has begun, or if its settings are gone."""
+        """Read them; None before the first step of a task, or if its settings are gone."""
         if steps and self._settings_from != (key := (first := min(steps), steps[first].settings_from)):
             self._settings, self._settings_from = settings_in_force(self._broker, self._topics, first), key
         if not self._settings:

@@ -33,10 +33,10 @@ def dataset_of_seed(source: Source, seed: int, dataset: Dataset) -> Dataset:
 
 def log_of(path: str, mapping: str | None, on_bad_row: OnBadRow, reward_above: float | None) -> LogDataset:
     """Read a log as a data set; notices report its format and the rows that are left out."""
-    from producers.datasets.logs.kept import keep_log  # here: other data sets need no library of tables
+    from producers.datasets.logs.cache import cached_log  # here: other data sets need no library of tables
     from producers.datasets.logs.mapping import read_mapping
 
-    log = keep_log(
+    log = cached_log(
         path,
         None if mapping is None else read_mapping(mapping),
         platformdirs.user_cache_path("onebit", appauthor=False) / "logs",

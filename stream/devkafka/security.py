@@ -1,14 +1,14 @@
-"""What makes a Kafka of one's own a secured one: certificates, a user, and the broker's settings.
+"""Security of a local Kafka: certificates, a user, and the broker's settings.
 
-Clients come in by TLS and SCRAM-SHA-512, and may do what ACLs allow. The broker and its controller know each other by
-the broker's certificate. All of it lies in one folder, for this user's eyes alone:
+Clients use TLS and SCRAM-SHA-512, with ACLs. The broker and its controller authenticate with the broker's certificate.
+All files are in one directory, readable only by the current user:
 
-    security/ca.pem              what clients trust
+    security/ca.pem              the CA certificate for clients
     security/broker.pem          the broker's key and certificate
-    security/client.properties   how a client comes in; on this machine as `admin`, who may do everything
-    security/format.args         while the storage is formatted: so the password stands in no command line
+    security/client.properties   client settings for the user, by default the administrator `admin`
+    security/format.args         arguments of the storage tool, so that the password is in no command line
 
-docker/compose.secure.yaml secures its Kafka with the same files. This module is all of Onebit that makes them.
+docker/compose.secure.yaml uses the same files.
 """
 
 import secrets
@@ -20,12 +20,12 @@ ADMIN = "admin"
 MECHANISM = "SCRAM-SHA-512"
 LISTENER, INTERNAL, CONTROLLER = "SASL_SSL", "INTERNAL", "CONTROLLER"
 
-_BROKER = "broker"  # the name in the broker's certificate, by which it may do everything
+_BROKER = "broker"  # the name in the broker's certificate, which is a super user
 _PRIVATE = 0o600
 
 
 class LocalSecurity:
-    """The files of a secured broker's home: for clients that are `user`, of a broker that is known by `names`."""
+    """The security files of a home, for clients that are `user` and a broker with these host names."""
 
     def __init__(self, home: Path, user: str = ADMIN, names: Sequence[str] = ("localhost", "127.0.0.1", "::1")) -> None:
         self.user = user
@@ -38,11 +38,11 @@ class LocalSecurity:
 
     @property
     def exists(self) -> bool:
-        """Whether the home is that of a secured broker."""
+        """Return whether the home is secured."""
         return self.client_config.exists()
 
     def make(self) -> str:
-        """Make certificates, and the password of the user, which is returned."""
+        """Create the certificates and the user's password; return the password."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self._issue_certificates()
         password = secrets.token_urlsafe(24)
@@ -59,12 +59,12 @@ class LocalSecurity:
         _write_private(self.client_config, "\n".join([f"bootstrap.servers={bootstrap}", *others]) + "\n")
 
     def password(self) -> str:
-        """The password of the user."""
+        """Return the password of the user."""
         lines = dict(line.split("=", 1) for line in self.client_config.read_text().splitlines())
         return lines["sasl.password"]
 
     def settings(self) -> dict[str, str]:
-        """The broker's settings beside its listeners."""
+        """Return the broker's settings other than its listeners."""
         return {
             "inter.broker.listener.name": INTERNAL,
             "listener.security.protocol.map": f"{LISTENER}:SASL_SSL,{INTERNAL}:SSL,{CONTROLLER}:SSL",
@@ -84,17 +84,17 @@ class LocalSecurity:
         }
 
     def own_context(self) -> ssl.SSLContext:
-        """TLS as the broker itself."""
+        """Return a TLS context with the broker's certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.broker)
         return context
 
     def scram(self) -> str:
-        """The credential of the user as the storage is formatted with it."""
+        """Return the user's credential in the format of the storage tool."""
         return f"{MECHANISM}=[name={self.user},password={self.password()}]"
 
     def write_format_arguments(self, arguments: list[str]) -> None:
-        """Write the arguments of a Java machine to the file that it reads them from."""
+        """Write an argument file for the Java process."""
         quoted = ('"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"' for argument in arguments)
         _write_private(self.format_arguments, "\n".join(quoted))
 
@@ -104,7 +104,7 @@ class LocalSecurity:
 
         authority = trustme.CA(organization_name="Onebit's local Kafka")
         issued = authority.issue_cert(*self.names, common_name=_BROKER)
-        # Kafka reads PKCS#8 alone.
+        # Kafka accepts only PKCS#8 keys.
         key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )

@@ -1,4 +1,4 @@
-"""The settings of a local Kafka, written into its home: those of the broker, and of its log."""
+"""The settings of a local Kafka: server.properties and the log configuration."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,9 +7,9 @@ from stream.devkafka.security import CONTROLLER
 
 
 def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int], more: Mapping[str, str]) -> None:
-    """Settings of one node for one user, with the ports of its listeners.
+    """Write the settings of a single node with the ports of its listeners.
 
-    The quorum is the static one, because with it the controller's port is not stored and may be another at each start.
+    Uses a static quorum, which does not store the controller's port, so that the port may change at each start.
     """
     listeners = ",".join(f"{name}://{host}:{port}" for name, port in ports.items())
     settings = {
@@ -22,7 +22,7 @@ def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(storage),
-        # A mistyped topic name must be an error, not a new topic with the producers' timestamps.
+        # A mistyped topic name must cause an error; an automatically created topic would use CreateTime.
         "auto.create.topics.enable": "false",
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "2",
@@ -32,7 +32,7 @@ def write_settings(home: Path, storage: Path, host: str, ports: Mapping[str, int
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # A killed broker starts again only when its session of before has ended; by default after 9 s.
+        # A killed broker can restart only after its previous session has expired (9 s by default).
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "group.min.session.timeout.ms": "1000",

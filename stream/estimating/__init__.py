@@ -1,1 +1,1 @@
-"""What another policy would have earned, from logged decisions: off-policy estimates, in two readings of the log."""
+"""Off-policy estimation: the value of other policies, from two passes over a log of decisions."""

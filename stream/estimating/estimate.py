@@ -1,4 +1,4 @@
-"""A log is read twice: first it is surveyed and the reward model learned, then every policy is judged on it."""
+"""Estimation in two passes over a log: summary and reward model first, then the evaluation of the policies."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream.estimating.bootstrap import poisson_counts
-from stream.estimating.judge import Judge, Judged, Limits, Options, clip_of
+from stream.estimating.evaluation import Limits, Options, PolicyEvaluation, PolicyEvaluator, clip_of
 from stream.estimating.policies import EstimateError, Policy
 from stream.estimating.reward_model import RunningRewardModel
 from stream.estimating.rows import Chunk, DecisionLog, chunks
@@ -14,51 +14,50 @@ from stream.estimating.survey import FOLDS, UNIFORM_WITHIN, Flag, Survey, survey
 from stream.randomness.draws import Draws, Purpose
 
 Progress = Callable[[int, int], None]
-"""Is told how many rows have been read, and how many there are; 0 in the first reading, which counts them."""
+"""Callback with the number of rows read and the total; the total is 0 in the first pass, which counts them."""
 
 
 class Estimates(NamedTuple):
-    """What the policies would have earned."""
+    """The estimated values of the policies."""
 
     data: str
     events: int
-    judged: int  # of them with an action and an outcome
-    has_delays: bool  # whether the log says any
-    policies: tuple[Judged, ...]
+    judged: int  # number of events with an action and an outcome
+    has_delays: bool  # whether the log contains delays
+    policies: tuple[PolicyEvaluation, ...]
 
 
 def estimate(
     log: DecisionLog, policies: Sequence[Policy], options: Options | None = None, progress: Progress | None = None
 ) -> Estimates:
-    """Judge policies on a log. Takes constant memory beside the learners and the bits that are under way.
+    """Evaluate policies on a log, in constant memory besides the learners and the pending bits.
 
     Args:
-        log: Is read from its beginning twice.
-        policies: Each is used up: one that learns has learned afterwards.
-        options: How.
-        progress: Is called now and then.
+        log: The log, which is read twice from its start.
+        policies: The policies. A learning policy is trained afterwards, so use each object once.
+        options: The settings of the evaluation.
+        progress: Called periodically.
 
     Raises:
-        EstimateError: the log has no decision with an action and an outcome, or what a policy needs is missing.
+        EstimateError: the log has no decision with an action and an outcome, or lacks data that a policy requires.
     """
     options = options or Options()
     draws = Draws(options.seed, Purpose.ESTIMATE)
     n_classes = len(log.class_names)
-    found = survey(_told(chunks(log.batches(), draws), 0, progress), log.n_features, n_classes)
+    found = survey(_with_progress(chunks(log.batches(), draws), 0, progress), log.n_features, n_classes)
     if not found.judged:
         raise EstimateError(
-            f"{log.name}: none of its {found.events:,} events has both the action that was played and its reward; map "
-            "both columns"
+            f"{log.name}: none of its {found.events:,} events has both an action and a reward; map the columns of both"
         )
     if options.propensity_min is not None and options.propensity_min > (1.0 + UNIFORM_WITHIN) / n_classes:
         raise EstimateError(
-            f"a least propensity of {options.propensity_min:g}: of {n_classes} classes one has {1 / n_classes:.4g} at "
-            "most; it is the least that the logging policy gives any class"
+            f"minimum propensity {options.propensity_min:g} is impossible: with {n_classes} classes it is at most "
+            f"{1 / n_classes:.4g}; give the smallest probability with which the logging policy plays any class"
         )
     limits = limits_of(found, options)
-    judges = [Judge(policy, options, limits) for policy in policies]
-    rows = _told(chunks(log.batches(), draws), found.events, progress)
-    _judge_all(judges, rows, found, RunningRewardModel(log.n_features, n_classes), options)
+    judges = [PolicyEvaluator(policy, options, limits) for policy in policies]
+    rows = _with_progress(chunks(log.batches(), draws), found.events, progress)
+    _evaluate_all(judges, rows, found, RunningRewardModel(log.n_features, n_classes), options)
     flags = (*found.flags, *_limit_flags(found, options))
     return Estimates(
         log.name, found.events, found.judged, found.has_delays, tuple(judge.result(flags) for judge in judges)
@@ -66,7 +65,7 @@ def estimate(
 
 
 def limits_of(found: Survey, options: Options) -> Limits:
-    """What bounds the weights: what the options say, or what the log shows."""
+    """Return the limits on the weights, from the options or else from the log."""
     least = options.propensity_min if options.propensity_min is not None else found.propensity_min
     return Limits(
         propensity_min=least if found.weighted else 1.0,
@@ -82,14 +81,14 @@ def _limit_flags(found: Survey, options: Options) -> list[Flag]:
     return [
         Flag(
             "propensity-below-minimum",
-            f"the least propensity is {found.propensity_min:g}, below the {least:g} that was given: raised to it, "
-            "which biases all but the direct method",
+            f"the smallest propensity is {found.propensity_min:g}, below the given minimum {least:g}: smaller values "
+            "were raised to it, which biases all estimates except the direct method",
         )
     ]
 
 
-def _judge_all(
-    judges: Sequence[Judge],
+def _evaluate_all(
+    judges: Sequence[PolicyEvaluator],
     rows: Iterable[Chunk],
     found: Survey,
     running: RunningRewardModel,
@@ -106,8 +105,8 @@ def _judge_all(
             judge.add(chunk, q, running_q, counts)
 
 
-def _told(rows: Iterable[Chunk], events: int, progress: Progress | None) -> Iterator[Chunk]:
-    """The rows, after each of which it is told how far the reading is."""
+def _with_progress(rows: Iterable[Chunk], events: int, progress: Progress | None) -> Iterator[Chunk]:
+    """Yield the rows, and report progress after each chunk."""
     read = 0
     for chunk in rows:
         yield chunk

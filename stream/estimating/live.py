@@ -1,33 +1,32 @@
-"""What a learner's own policy would have earned, while it plays the decisions of a log.
+"""Off-policy estimates of a learner's own policy, while it processes the decisions of a log.
 
-A prediction carries the class a that the log played, with its propensity μ(a|x), and the target: one class a′ that the
-learner drew from its own distribution π(·|x), with π(a′|x) alone. The weight of the learner's policy, π(a|x)/μ(a|x), is
-therefore not known. Its place takes
+A prediction contains the class a that the log played, its propensity μ(a|x), and the target: one class a′ that the
+learner drew from its own distribution π(·|x), with π(a′|x). The weight of the learner's policy, π(a|x)/μ(a|x), is
+therefore unknown. It is replaced by
 
     w = 1[a′ = a]/μ(a|x),  whose mean over the draw of a′ is π(a|x)/μ(a|x)
 
-because a′ is drawn without a look at what the log played. So over n decisions with the bit r
+because a′ is drawn independently of the log's action. Over n decisions with the bit r
 
-    ips    Σ w r/n       is unbiased, as with the weight itself
+    ips    Σ w r/n       is unbiased, as with the exact weight
     snips  Σ w r/Σ w     is consistent
 
 with more variance: on average over a′, w² is larger by the factor 1/π(a|x). π(a′|x) is not used. The confidence
-sequence of ips asks for weights that are not negative and for means given the past, so that it holds as it stands, at
-all moments at once and for a policy that changes: what it bounds is the mean value of the policy as it was at each
-decision. The direct method and dr need the whole of π, or the context, and are left to a reading of the log.
+sequence of ips requires only non-negative weights and conditional means. It remains valid at all times and for a
+changing policy, and bounds the mean value of the policy at each decision. The direct method and dr require all of π, or
+the context; `onebit estimate` computes them from the log.
 
-*The prefix.* Quick rewards come first. Were every bit counted when it comes, and right answers came sooner than wrong
-ones, what is known at any moment would flatter the policy. So a decision counts when it, and all that were made before
-it, are settled:
+*Prefix.* Fast rewards arrive first. If right answers arrive sooner than wrong ones, counting each bit at its arrival
+would bias the estimates upwards. A decision is therefore counted when it and all earlier decisions are settled:
 
     decided   1  2  3  4  5  6
-    settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. With 3, the decisions 4 and 5 are counted, too.
+    settled   ✓  ✓  …  ✓  ✓  …      counted: 1, 2. With 3, decisions 4 and 5 are counted as well.
 
-An expired decision is settled without an outcome. It lets the prefix go on, is counted apart, and is flagged: the
-estimate is over decisions with an outcome.
+An expired decision is settled without an outcome. It does not block the prefix, has a counter of its own, and raises a
+flag: the estimate covers only decisions with an outcome.
 
-*Memory.* What is kept is the decisions behind the first one that waits. It waits for a window at most, so these are the
-decisions of a window at most, of which the join remembers more.
+*Memory.* Decisions after the first pending one are stored. A decision is pending for at most one window, so at most a
+window of decisions is stored; the join stores more of each.
 """
 
 from collections import deque
@@ -38,40 +37,40 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stream.estimating.evaluation import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import ESS_MIN, WEIGHTS_OFF_ONE, Moments, estimate_fields, weight_flags
 from stream.estimating.running import LiveEstimate, RunningEstimate
 from stream.estimating.survey import Flag
 from stream.wire.events import Example, FloatArray, Outcome, Prediction
 
 PATH_POINTS_MAX = 400
-"""Of a path that grows for ever every other point is left out when there are so many."""
+"""Limit on the points of a path; every other point is removed when it is reached."""
 
 
 class LivePoint(NamedTuple):
-    """The estimate as it was after n decisions."""
+    """The estimate after n decisions."""
 
     n: int
     ips: float
     anytime: Interval
-    logged: float  # the mean reward of what the log played
+    logged: float  # mean reward of the log's actions
 
 
 class LiveEstimates(NamedTuple):
-    """What is known of the learner's own policy now."""
+    """The current estimates of the learner's own policy."""
 
-    n: int  # settled decisions with an outcome and a weight: those that the estimates are over
+    n: int  # settled decisions with an outcome and a weight, which the estimates cover
     without_outcome: int  # settled decisions that expired
-    waiting: int  # decisions that are not settled, or behind one that is not
+    waiting: int  # decisions that are pending or after a pending one
     ess: float
     weight_max: float
-    logged: float  # the mean reward of what the log played, over the same n; NaN: there are none
+    logged: float  # mean reward of the log's actions over the same n; NaN if there are none
     flags: tuple[Flag, ...]
     estimates: tuple[LiveEstimate, ...]
-    path: tuple[LivePoint, ...]  # evenly over the n, at most PATH_POINTS_MAX
+    path: tuple[LivePoint, ...]  # evenly spaced over the n, at most PATH_POINTS_MAX
 
     def as_json(self) -> dict[str, object]:
-        """As plain values, without the path; the estimates have the names that those of a whole log have."""
+        """Return plain values for JSON, without the path; field names are those of `onebit estimate`."""
         return {
             "n": self.n,
             "without_outcome": self.without_outcome,
@@ -86,21 +85,21 @@ class LiveEstimates(NamedTuple):
 
 @dataclass(slots=True)
 class _Decided:
-    """A decision, until it is counted."""
+    """A decision that is not counted yet."""
 
     partition: int
-    weight: float  # NaN: there is none
+    weight: float  # NaN: no weight
     is_settled: bool = False
-    reward: int | None = None  # None: without an outcome
+    reward: int | None = None  # None: no outcome
 
 
 class LiveEstimator:
-    """Counts decisions in the order in which they were published, each when all up to it are settled."""
+    """Counts decisions in the order of publication, each when it and all earlier ones are settled."""
 
     def __init__(self) -> None:
         self._decided: deque[_Decided] = deque()
         self._pending: dict[tuple[int, str], _Decided] = {}
-        self._steps: dict[int, int] = {}  # the number of the last step, by partition
+        self._steps: dict[int, int] = {}  # the last step number by partition
         self._sums = RunningEstimate()
         self._path: list[LivePoint] = []
         self._path_stride = 1
@@ -110,15 +109,15 @@ class LiveEstimator:
         self._left = 0
 
     def take(self, partition: int, step: int, predictions: Iterable[Prediction], examples: Iterable[Example]) -> None:
-        """Take in what a step of a partition has published.
+        """Add the output of a step of a partition.
 
-        Examples of decisions that were not taken in are passed over: they were made before the beginning.
+        Examples of unknown decisions are ignored: they were made before this estimator started.
 
         Args:
-            partition: whose.
-            step: its number. Where one is missing, another process has made it: what waits here may be settled there.
-            predictions: the decisions, in their order.
-            examples: what was settled, of these and of earlier ones.
+            partition: The partition.
+            step: The number of the step. A gap means that another process made steps, and may have settled decisions.
+            predictions: The decisions, in order.
+            examples: The settled decisions, of this and of earlier steps.
         """
         if self._steps.get(partition, step - 1) != step - 1:
             self._leave({partition})
@@ -138,14 +137,14 @@ class LiveEstimator:
         self._advance()
 
     def keep(self, partitions: Container[int]) -> None:
-        """Leave out what waits in all other partitions: it will be settled elsewhere, or by nobody."""
+        """Discard pending decisions of all other partitions, because another process will settle them."""
         gone = {partition for partition in self._steps if partition not in partitions}
         if gone:
             self._leave(gone)
             self._advance()
 
     def _leave(self, partitions: set[int]) -> None:
-        """Leave out the decisions of partitions behind the prefix, the settled ones, too: those came quickly."""
+        """Discard decisions of partitions after the prefix, also settled ones: those are biased to fast feedback."""
         kept = [decided for decided in self._decided if decided.partition not in partitions]
         self._left += len(self._decided) - len(kept)
         self._decided = deque(kept)
@@ -154,7 +153,7 @@ class LiveEstimator:
             self._steps.pop(partition, None)
 
     def _advance(self) -> None:
-        """Count the decisions up to the first one that waits."""
+        """Count the decisions before the first pending one."""
         rows: list[tuple[float, int]] = []
         while self._decided and self._decided[0].is_settled:
             decided = self._decided.popleft()
@@ -168,7 +167,7 @@ class LiveEstimator:
             self._count(*np.array(rows, dtype=np.float64).T)
 
     def _count(self, weights: FloatArray, rewards: FloatArray) -> None:
-        """Take in decisions with a weight and a reward, float64[m] each."""
+        """Add decisions by weight and reward, float64[m] each."""
         sums = self._sums
         before, weighted_sum, reward_sum = sums.weights.n, sums.weighted_rewards.sum, sums.rewards.sum
         while (before + weights.size) // self._path_stride > PATH_POINTS_MAX:
@@ -183,7 +182,7 @@ class LiveEstimator:
             self._path.append(LivePoint(n, float(weighted_sums[place]) / n, interval, float(reward_sums[place]) / n))
 
     def now(self) -> LiveEstimates:
-        """What the decisions so far come to."""
+        """Return the current estimates."""
         sums, n = self._sums, self._sums.weights.n
         return LiveEstimates(
             n=n,
@@ -203,29 +202,32 @@ class LiveEstimator:
         texts = {
             "outcome-missing": (
                 self._without_outcome,
-                f"{of_settled} have no outcome; the estimate is over the others",
+                f"{of_settled} have no outcome; the estimate covers the others",
             ),
-            "propensity-missing": (self._without_weight, f"{of_settled} have no logged propensity, and are left out"),
-            "not-logged": (self._not_logged, "decisions are of no log, and are left out"),
-            "handed-over": (self._left, "decisions waited when another process got their partition, and are left out"),
+            "propensity-missing": (self._without_weight, f"{of_settled} have no logged propensity; they are excluded"),
+            "not-logged": (self._not_logged, "decisions do not come from a log; they are excluded"),
+            "handed-over": (
+                self._left,
+                "decisions were pending when another process took over their partition; they are excluded",
+            ),
         }
         flags = [Flag(name, f"{count:,} {text}") for name, (count, text) in texts.items() if count]
         return flags + live_weight_flags(self._sums.weights)
 
 
 def live_weight_flags(weights: Moments) -> list[Flag]:
-    """What weights say against estimates that are looked at again and again.
+    """Return the flags of weights for estimates that are checked repeatedly.
 
-    The test of the weights' mean is made at every look. Of few rows, whose law is far from normal, it would find
-    something in the first minutes of every log.
+    The test of the mean weight runs at every check. With few rows, whose distribution is far from normal, it would
+    raise false alarms at the start of every log.
     """
     return [flag for flag in weight_flags(weights) if flag.name != WEIGHTS_OFF_ONE or weights.ess >= ESS_MIN]
 
 
 def target_weight(prediction: Prediction) -> float:
-    """1[a′ = a]/μ(a|x); NaN: the log does not say μ, or what no weight can be made of."""
+    """Return 1[a′ = a]/μ(a|x); NaN if μ is missing or not a valid propensity."""
     assert prediction.target is not None
     propensity = prediction.decision.propensity
-    if not 0.0 < propensity <= 1.0:  # NaN, too
+    if not 0.0 < propensity <= 1.0:  # also rejects NaN
         return nan
     return 1.0 / propensity if prediction.target.action == prediction.decision.action else 0.0

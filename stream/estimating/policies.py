@@ -1,8 +1,8 @@
-"""The policies that can be judged: with which probability each would have played each class.
+"""Policies that can be evaluated: the probability with which each would play each class.
 
-A policy is asked for the decisions of a log in their order, once. One that learns is trained on the way, on the logged
-actions and the bits whose feedback time lies before the decision; what is estimated is then the mean value of the
-policy as it changes, over the decisions of the log, having learned from what the log played.
+A policy processes the decisions of a log once, in order. A learning policy is trained along the way, on logged actions
+whose feedback time precedes the decision. The estimate is then the mean value of the changing policy over the log,
+trained on the log's actions.
 """
 
 import heapq
@@ -22,47 +22,47 @@ from stream.task.play import Reward
 from stream.wire.events import Decision, Features, FloatArray
 
 UNUSED_PROPENSITY = 1.0
-"""What stands for an unknown propensity in a decision of a learner that does not look at it."""
+"""Propensity in decisions for learners that do not use it."""
 
 _UNSOUND = {
-    FromLogs.UNSOUND: "its updates take for granted that it chose the actions itself",
-    FromLogs.LABEL: "it is told the true class, and a log of decisions says one bit",
+    FromLogs.UNSOUND: "its updates assume that it chose the actions itself",
+    FromLogs.LABEL: "it requires the true class, but the log contains one bit per decision",
 }
 
 
 class EstimateError(OnebitError, ValueError):
-    """A log or a policy that cannot be judged; the message says why, and what to do."""
+    """A log or a policy that cannot be evaluated; the message contains the reason and the remedy."""
 
 
 class Policy(ABC):
-    """What is judged."""
+    """A policy to be evaluated."""
 
     name: str
-    changes: bool = False  # it learns from the log
-    looks_at_x: bool = False  # what it plays depends on the features
-    is_logged: bool = False  # it is what wrote the log
-    probability_max: float = 1.0  # no class is ever played with a larger one
+    changes: bool = False  # learns from the log
+    looks_at_x: bool = False  # its actions depend on the features
+    is_logged: bool = False  # the policy that wrote the log
+    probability_max: float = 1.0  # upper limit on the probability of any class
 
     @abstractmethod
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """The probability of every class for the next rows of the log, float64[n, K]; 0 in rows that do not count."""
+        """Return the probability of each class for the next rows of the log, float64[n, K]; 0 in excluded rows."""
 
     def weight_max(self, propensity_min: float) -> float:
-        """What an importance weight cannot exceed where no logged propensity is less than this."""
+        """Return the upper limit on importance weights if no logged propensity is below `propensity_min`."""
         return self.probability_max / propensity_min
 
     def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
-        """The same for each class of each row, float64[n, K]."""
+        """Return the same limit for each class of each row, float64[n, K]."""
         return p / propensity_min
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
-        """The importance weights π(a|x)/μ(a|x) of n rows, of their p [n, K] and what the log says of them."""
+        """Return the importance weights π(a|x)/μ(a|x) of n rows, from p [n, K] and the logged values."""
         weights: FloatArray = p[np.arange(actions.size), actions] / propensities
         return weights
 
 
 class Uniform(Policy):
-    """Every class with the same probability."""
+    """Plays every class with the same probability."""
 
     def __init__(self, n_classes: int) -> None:
         self.name = "uniform"
@@ -70,12 +70,12 @@ class Uniform(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """The same for all."""
+        """Return 1/K for every class."""
         return np.full((len(chunk.ids), self._n_classes), self.probability_max)
 
 
 class Constant(Policy):
-    """Always the same class."""
+    """Always plays the same class."""
 
     def __init__(self, n_classes: int, action: int, name: str) -> None:
         self.name = f"constant:{name}"
@@ -83,14 +83,14 @@ class Constant(Policy):
         self._action = action
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """1 for the class."""
+        """Return 1 for the class."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         p[:, self._action] = 1.0
         return p
 
 
 class Logged(Policy):
-    """The policy that wrote the log: all weights are 1, and the class that it drew stands for its probabilities."""
+    """The policy that wrote the log: all weights are 1, and the drawn class replaces the unknown probabilities."""
 
     is_logged = True
 
@@ -99,27 +99,27 @@ class Logged(Policy):
         self._n_classes = n_classes
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """1 for the class that was played: its mean over the rows is what the unknown probabilities' is."""
+        """Return 1 for the played class: its mean over the rows equals that of the unknown probabilities."""
         p = np.zeros((len(chunk.ids), self._n_classes))
         known = np.flatnonzero(chunk.actions >= 0)
         p[known, chunk.actions[known]] = 1.0
         return p
 
     def weight_max(self, propensity_min: float) -> float:
-        """The weight of every row."""
+        """Return the weight of every row, 1."""
         return 1.0
 
     def weight_bounds(self, p: FloatArray, propensity_min: float) -> FloatArray:
-        """1 for every class."""
+        """Return 1 for every class."""
         return np.ones_like(p)
 
     def weights(self, p: FloatArray, actions: NDArray[np.int64], propensities: FloatArray) -> FloatArray:
-        """All 1."""
+        """Return weights of 1."""
         return np.ones(actions.size)
 
 
 class Model(Policy):
-    """A learner as it is, that learns nothing more."""
+    """A trained learner that does not learn from the log."""
 
     looks_at_x = True
 
@@ -128,7 +128,7 @@ class Model(Policy):
         self._learner = learner
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Those of its decisions."""
+        """Return the probabilities of its decisions."""
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         for j in np.flatnonzero(chunk.judged):
             p[j] = self._learner.distribution(chunk.features(int(j)))
@@ -136,15 +136,15 @@ class Model(Policy):
 
 
 class Training(NamedTuple):
-    """When the feedback of a logged decision is known, and with which luck it is learned."""
+    """The delay and the random draws of the feedback of logged decisions."""
 
     seed: int = 0
-    delay: DelayModel | None = None  # for rows that say no delay; None: at once
+    delay: DelayModel | None = None  # for rows without a delay; None: no delay
     reward: Reward = "exclusive"
 
 
 class _Waiting(NamedTuple):
-    """A decision whose bit has not come; in the order of its time, then of the log."""
+    """A decision with pending feedback; sorted by feedback time, then by position in the log."""
 
     due_ms: int
     number: int
@@ -155,9 +155,9 @@ class _Waiting(NamedTuple):
 
 
 class Trained(Policy):
-    """A learner that begins untrained and learns from the log.
+    """A learner that starts untrained and learns from the log.
 
-    One that weighs by propensities does not learn from a row whose propensity cannot be used.
+    A learner that uses propensities does not learn from rows without a usable propensity.
     """
 
     changes = True
@@ -165,12 +165,14 @@ class Trained(Policy):
 
     def __init__(self, name: str, learner: Learner, training: Training) -> None:
         if reason := _UNSOUND.get(learner.from_logs):
-            raise EstimateError(f"{name}: cannot be judged: {reason}; take one of {', '.join(judgeable())}")
-        if training.reward == "any" and learner.one_right_class:
-            fitting = [one for one in judgeable() if not registered()[one].one_right_class]
             raise EstimateError(
-                f"{name}: cannot be judged where several classes may be right: it takes a right answer to say that all "
-                f"others are wrong; take one of {', '.join(fitting)}"
+                f"{name} cannot be evaluated on a log: {reason}; use one of {', '.join(evaluable_learners())}"
+            )
+        if training.reward == "any" and learner.one_right_class:
+            fitting = [one for one in evaluable_learners() if not registered()[one].one_right_class]
+            raise EstimateError(
+                f"{name} cannot be evaluated if several classes may be right, because it assumes that a right answer "
+                f"makes all others wrong; use one of {', '.join(fitting)}"
             )
         self.name = name
         self._is_weighing = learner.from_logs is FromLogs.PROPENSITY
@@ -182,7 +184,7 @@ class Trained(Policy):
         self._number = 0
 
     def probabilities(self, chunk: Chunk) -> FloatArray:
-        """Those of its decisions, each by what it has learned before."""
+        """Return the probabilities of its decisions, each after learning from earlier feedback."""
         p = np.zeros((len(chunk.ids), self._learner.n_classes))
         judged, learned, known = chunk.judged, chunk.actions >= 0, usable(chunk.propensities)
         if self._is_weighing:
@@ -206,13 +208,13 @@ class Trained(Policy):
             self._learn(heapq.heappop(self._waiting))
 
     def _hold(self, chunk: Chunk, j: int, x: Features, decision: Decision) -> None:
-        """Keep a decision until its bit comes, or learn the bit at once."""
+        """Store a decision until its bit arrives, or learn the bit immediately."""
         delay_ms = self._delay_ms(chunk, j)
         decided_at_ms = int(chunk.decided_at_ms[j])
         if delay_ms and decided_at_ms < 0:
             raise EstimateError(
-                f"{self.name}: event {chunk.ids[j]} has a delay of {delay_ms} ms and no time of its decision; map the "
-                "column of the timestamps, or let feedback come at once"
+                f"{self.name}: event {chunk.ids[j]} has a delay of {delay_ms} ms but no decision time; map the "
+                "timestamp column, or run without a delay"
             )
         row = _Waiting(
             decided_at_ms + delay_ms, self._number, chunk.ids[j], x, decision, int(chunk.rewards[j])
@@ -235,19 +237,19 @@ class Trained(Policy):
         self._learner.update(row.x, row.decision, row.reward, v)
 
 
-def judgeable() -> list[str]:
-    """The learners that can be judged on a log."""
+def evaluable_learners() -> list[str]:
+    """Return the names of learners that can be evaluated on a log."""
     return [name for name, cls in registered().items() if cls.from_logs not in _UNSOUND]
 
 
 def parse_policy(spec: str, class_names: Sequence[str], n_features: int, training: Training) -> Policy:
-    """The policy that people name so: logged, uniform, constant:ACTION, or a learner, NAME:PARAMETER=VALUE,...
+    """Parse a policy: logged, uniform, constant:ACTION, or a learner as NAME:PARAMETER=VALUE,...
 
-    A model in a file is read by whoever may read files, see `Model`.
+    The caller reads model files, see `Model`.
 
     Raises:
-        EstimateError: nothing is called so.
-        ParameterError: the learner does not take these parameters.
+        EstimateError: unknown policy.
+        ParameterError: the learner does not accept the parameters.
     """
     n_classes = len(class_names)
     name, _, rest = spec.partition(":")
@@ -259,13 +261,13 @@ def parse_policy(spec: str, class_names: Sequence[str], n_features: int, trainin
         if rest not in class_names:
             shown = ", ".join(class_names[:20]) + (", ..." if n_classes > 20 else "")
             raise EstimateError(
-                f"policy {spec}: constant:ACTION takes a class of the log, one of {shown}; got {rest!r}"
+                f"policy {spec}: expected a class of the log after constant:, one of {shown}; got {rest!r}"
             )
         return Constant(n_classes, class_names.index(rest), rest)
     if name not in registered():
         raise EstimateError(
             f"policy {spec}: expected logged, uniform, constant:ACTION, model:FILE, or a learner of "
-            f"{', '.join(judgeable())}"
+            f"{', '.join(evaluable_learners())}"
         )
     parameters = check_parameters(name, _parameters(spec, rest), any_right=training.reward == "any")
     return Trained(spec, create(name, n_classes, n_features, **parameters), training)
@@ -276,6 +278,6 @@ def _parameters(spec: str, text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name:
-            raise EstimateError(f"policy {spec}: parameters are written NAME=VALUE, with commas between; got {part!r}")
+            raise EstimateError(f"policy {spec}: expected parameters NAME=VALUE separated by commas; got {part!r}")
         parameters[name] = value
     return parameters

@@ -1,17 +1,15 @@
 """The reward model of the direct method and of doubly robust estimates: a ridge regression of the bit per action.
 
     A_a = Σ z zᵀ,  b_a = Σ r z  over the rows in which a was played;  z = (x, 1)
-    r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, cut to [0, 1]
-    S = diag of the mean z² over all rows: in which units a feature is makes no difference
+    r̄ = the mean reward;  θ_a = (A_a + λS)⁻¹ (b_a − r̄ A_a e_last);  q̂(x, a) = r̄ + θ_a·z, limited to [0, 1]
+    S = diag of the mean z² over all rows, which makes the model independent of the units of the features
 
-The sums take constant memory, and they are kept by fold: what all folds but one say of that one is *out of fold*. The
-λ of a fold is the one of RIDGES with which some of the others foretell the rest of them best; that, too, follows from
-sums: Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. An action that was never played has q̂ = r̄, and one that was seldom played is
-near it.
+The sums need constant memory and are kept per fold. An *out-of-fold* prediction uses all folds except that of the row.
+The λ of a fold is the one of RIDGES with the best prediction on held-out folds; it is computed from the sums as well:
+Σ(r − q̂)² = Σr² − 2 b·θ + θᵀAθ. For an action that was never played q̂ = r̄, and for a rare one q̂ is near r̄.
 
-Where d features would take too much memory, x is hashed to m of them, with signs (Weinberger et al., "Feature hashing
-for large scale multitask learning", ICML 2009); a model that is coarser then widens intervals, and biases the direct
-method alone.
+If d features need too much memory, x is hashed to m features with signs (Weinberger et al., "Feature hashing for large
+scale multitask learning", ICML 2009). The coarser model widens intervals and biases only the direct method.
 """
 
 from collections.abc import Sequence
@@ -26,22 +24,22 @@ from stream.randomness.splitmix import words
 from stream.wire.events import FloatArray
 
 SUMS_BYTES_MAX = 8 * 2**20
-"""The sums of one model take no more."""
+"""Memory limit for the sums of one model."""
 
 SIZE_MIN = 8
-"""The least m."""
+"""Minimum of m."""
 
 VALUE_MAX = 1e100
-"""Features are cut to this, so that the sums of their squares are finite."""
+"""Limit on features, so that the sums of their squares are finite."""
 
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
 
 SIGN_STATE = 20_260_301
-"""What the hashing of features begins from: it is no part of what is learned."""
+"""Fixed seed of the feature hashing."""
 
 
 def size_of(n_features: int, n_classes: int, folds: int) -> int:
-    """How many features the regression has beside the constant: all, or as many as the memory allows.
+    """Return the number of features without the constant: all, or as many as the memory limit allows.
 
     >>> size_of(27, 80, 5), size_of(100_000, 80, 5) < 200
     (27, True)
@@ -51,14 +49,14 @@ def size_of(n_features: int, n_classes: int, folds: int) -> int:
 
 
 class _Sums(NamedTuple):
-    """A and b of every action, and what follows from them."""
+    """A and b of every action, and derived values."""
 
     A: FloatArray  # [K, m + 1, m + 1]
     b: FloatArray  # [K, m + 1]
 
     @classmethod
     def of(cls, parts: Sequence["_Sums"]) -> "_Sums":
-        """The sums over all parts. They are never subtracted: one large value would leave nothing but rounding."""
+        """Return the sums over all parts. Subtracting parts instead would leave rounding errors of large values."""
         A, b = parts[0]
         for part in parts[1:]:
             A, b = A + part.A, b + part.b
@@ -66,13 +64,13 @@ class _Sums(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """r̄; a half where there are no rows."""
+        """Return r̄; one half without rows."""
         rows = self.A[:, -1, -1].sum()
         return float(self.b[:, -1].sum() / rows) if rows > 0.5 else 0.5
 
     @property
     def scale(self) -> FloatArray:
-        """What makes the root mean square of every feature 1; 0 for those that never were."""
+        """Return the factors that scale each feature to a root mean square of 1; 0 for features that never occurred."""
         squares = np.einsum("kii->i", self.A)
         scale = np.zeros(squares.size)
         there = squares > 0.0
@@ -80,11 +78,11 @@ class _Sums(NamedTuple):
         return scale
 
     def centred(self, mean: float) -> FloatArray:
-        """Σ (r − mean) z."""
+        """Return Σ (r − mean) z."""
         return self.b - mean * self.A[:, :, -1]
 
     def weights(self, ridge: float) -> FloatArray:
-        """θ of every action, float64[K, m + 1]; 0 where an action was never played."""
+        """Return θ of every action, float64[K, m + 1]; 0 for actions that were never played."""
         scale = self.scale
         right = self.centred(self.mean) * scale
         diagonal = np.arange(scale.size)
@@ -97,7 +95,7 @@ class _Sums(NamedTuple):
         return theta
 
     def loss_on(self, held: "_Sums", ridge: float) -> float:
-        """What these weights miss the rewards of other rows by, squared, less what no weights change."""
+        """Return the squared error of these weights on other rows, without the part that no weights change."""
         theta = self.weights(ridge)
         cross = held.centred(self.mean)
         squares = theta[:, None, :] @ held.A @ theta[:, :, None]
@@ -105,13 +103,13 @@ class _Sums(NamedTuple):
 
 
 def _best_ridge(known: _Sums, held: _Sums) -> float:
-    """The λ with which the known rows foretell the held ones best; the first of equals."""
+    """Return the λ with the best prediction of the held-out rows from the known ones; the first among ties."""
     losses = [known.loss_on(held, ridge) for ridge in RIDGES]
     return RIDGES[int(np.argmin(losses))]
 
 
 class RewardModel:
-    """Ridge regressions of the bit per action, by fold."""
+    """Ridge regressions of the bit per action and fold."""
 
     def __init__(self, n_features: int, n_classes: int, folds: int) -> None:
         self.folds = folds
@@ -125,7 +123,7 @@ class RewardModel:
         self._mean = np.full(folds, 0.5)
 
     def features(self, chunk: Chunk) -> FloatArray:
-        """The z of every row, float64[n, m + 1]."""
+        """Return z of every row, float64[n, m + 1]."""
         n = len(chunk.ids)
         rows = np.repeat(np.arange(n), np.diff(chunk.offsets))
         z = np.zeros((n, self.size + 1))
@@ -141,7 +139,7 @@ class RewardModel:
     def add(
         self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64], fold: NDArray[np.int64]
     ) -> None:
-        """Take in rows: z [n, m + 1], the actions played, their bits, and the fold of each."""
+        """Add rows: z [n, m + 1], the actions, their bits, and the fold of each row."""
         group = fold * self.n_classes + actions
         order = np.argsort(group, kind="stable")
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -152,7 +150,7 @@ class RewardModel:
             self._b[f, a] += rewards[rows] @ z[rows]
 
     def fit(self) -> None:
-        """Set the weights of each fold to those of all the others; of two folds, those of both to what both say."""
+        """Fit the weights of each fold on all other folds; with two folds, both use the sums of both."""
         parts = [_Sums(*part) for part in zip(self._A, self._b, strict=True)]
         if self.folds == 2:
             whole, ridge = _Sums.of(parts), _best_ridge(parts[0], parts[1])
@@ -164,7 +162,7 @@ class RewardModel:
             self._mean[f], self._theta[f] = known.mean, known.weights(_best_ridge(_Sums.of(others), held))
 
     def predict(self, z: FloatArray, fold: NDArray[np.int64]) -> FloatArray:
-        """q̂ of every action, float64[n, K], by the weights of each row's fold."""
+        """Return q̂ of every action, float64[n, K], with the weights of each row's fold."""
         q = np.empty((z.shape[0], self.n_classes))
         for f in range(self.folds):
             rows = fold == f
@@ -175,11 +173,11 @@ class RewardModel:
 
 REFIT_FIRST = 32
 REFIT_GROWTH = 1.5
-"""The running model is fitted anew when it has seen so many rows, and then each time they are more by this factor."""
+"""The running model is refitted whenever the number of rows has grown by this factor."""
 
 
 class RunningRewardModel:
-    """The reward model that knows only the rows before each: predictable, as a confidence sequence needs it."""
+    """A reward model fitted on preceding rows only: predictable, as a confidence sequence requires."""
 
     def __init__(self, n_features: int, n_classes: int) -> None:
         self.model = RewardModel(n_features, n_classes, folds=2)
@@ -187,7 +185,7 @@ class RunningRewardModel:
         self._refit_at = REFIT_FIRST
 
     def predict_then_add(self, z: FloatArray, actions: NDArray[np.int64], rewards: NDArray[np.int64]) -> FloatArray:
-        """q̂ [n, K] of rows in their order, each by a model of rows before it; they are taken in afterwards."""
+        """Return q̂ [n, K] for rows in order, each from a model of earlier rows; then add the rows."""
         q = np.empty((z.shape[0], self.model.n_classes))
         start = 0
         while start < z.shape[0]:

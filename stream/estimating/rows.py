@@ -1,4 +1,4 @@
-"""Logged decisions as the estimators take them: in columns, some hundred at a time, each with luck of its own."""
+"""Logged decisions as input of the estimators: columns of up to 1024 rows with random draws per row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -11,23 +11,23 @@ from stream.randomness.splitmix import GAMMA, mix_words
 from stream.wire.events import Features, FloatArray, IndexArray
 
 ROWS_MAX = 1024
-"""So many rows are worked on at a time: their resampling weights are a table of rows by resamples."""
+"""Rows per chunk: the bootstrap counts are a table of rows by resamples."""
 
 FOLD_WORD, ACCEPT_WORD, RESAMPLE_WORD = 1, 2, 3
-"""Which words of a row's sequence are used for what; resampling takes all that follow."""
+"""Use of the words of a row's random sequence; resampling uses all that follow."""
 
 
 class LoggedRows(Protocol):
-    """n logged decisions, in columns; a negative whole number, or a propensity of NaN, is one the log does not say."""
+    """Columns of n logged decisions. A negative integer, or a NaN propensity, is a missing value."""
 
     @property
     def ids(self) -> Sequence[str]:
-        """The event ids, n of them."""
+        """The n event ids."""
         ...
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """int64[n + 1]: row j has the entries offsets[j] to offsets[j+1]."""
+        """int64[n + 1]: row j consists of the entries offsets[j] to offsets[j+1]."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class LoggedRows(Protocol):
 
     @property
     def decided_at_ms(self) -> NDArray[np.int64]:
-        """int64[n], since 1970."""
+        """int64[n], milliseconds since 1970."""
         ...
 
     @property
@@ -52,12 +52,12 @@ class LoggedRows(Protocol):
 
     @property
     def actions(self) -> NDArray[np.int64]:
-        """int64[n], the class that was played."""
+        """int64[n], the played class."""
         ...
 
     @property
     def propensities(self) -> FloatArray:
-        """float64[n], the probability with which it was played."""
+        """float64[n], the probability of the played class."""
         ...
 
     @property
@@ -72,11 +72,11 @@ class LoggedRows(Protocol):
 
 
 class DecisionLog(Protocol):
-    """A log of decisions that can be read from its beginning, any number of times."""
+    """A log of decisions that can be read repeatedly from its start."""
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """The display name."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class DecisionLog(Protocol):
         ...
 
     def batches(self) -> Iterable[LoggedRows]:
-        """The rows in their order."""
+        """Return the rows in order."""
         ...
 
 
@@ -110,41 +110,41 @@ class Chunk(NamedTuple):
     keys: NDArray[np.uint64]  # [n], the state of each row's sequence of words
 
     def features(self, j: int) -> Features:
-        """The x of row j."""
+        """Return the x of row j."""
         start, stop = self.offsets[j], self.offsets[j + 1]
         return Features(self.indices[start:stop], self.values[start:stop])
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Which rows say an action and its outcome."""
+        """Rows with an action and an outcome."""
         return (self.actions >= 0) & (self.rewards >= 0)
 
     @property
     def weighted(self) -> NDArray[np.bool_]:
-        """Which of these have a propensity that a weight can be made of."""
+        """Those of these rows with a usable propensity."""
         return self.judged & usable(self.propensities)
 
     def words(self, first: int, count: int) -> NDArray[np.uint64]:
-        """Some words of each row's sequence, uint64[n, count]."""
+        """Return `count` words of each row's random sequence, uint64[n, count]."""
         steps = np.arange(first, first + count, dtype=np.uint64) * np.uint64(GAMMA)
         return mix_words(self.keys[:, None] + steps[None, :])
 
     def folds(self, count: int) -> NDArray[np.int64]:
-        """Which of so many folds each row is in."""
+        """Return the fold of each row."""
         return (self.words(FOLD_WORD, 1)[:, 0] % np.uint64(count)).astype(np.int64)
 
     def accept_uniforms(self) -> FloatArray:
-        """A uniform in [0, 1) for each row."""
+        """Return a uniform in [0, 1) for each row."""
         return (self.words(ACCEPT_WORD, 1)[:, 0] >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def usable(propensities: FloatArray) -> NDArray[np.bool_]:
-    """Which propensities are probabilities above 0."""
+    """Return whether each propensity is in (0, 1]."""
     return (propensities > 0.0) & (propensities <= 1.0)  # False for NaN
 
 
 def chunks(batches: Iterable[LoggedRows], draws: Draws, rows_max: int = ROWS_MAX) -> Iterator[Chunk]:
-    """The rows of batches of any size, in their order and in chunks, with the words of their event ids."""
+    """Split batches of any size into chunks, in order, with the random words of their event ids."""
     for batch in batches:
         n = len(batch.ids)
         for start in range(0, n, rows_max):

@@ -1,4 +1,4 @@
-"""The first reading of a log: what it holds, what is wrong with its propensities, and whose feedback is missing."""
+"""The first pass over a log: its contents, and flags for suspicious propensities and missing feedback."""
 
 from collections.abc import Iterable, Iterator
 from math import erfc, sqrt
@@ -14,29 +14,29 @@ from stream.estimating.rows import Chunk
 FOLDS = 5
 
 P_VALUE_MIN = 0.001
-"""A test flags what chance does less often: several are made of every log."""
+"""Significance level of the tests; it is low because several tests are made on each log."""
 
 EXPECTED_MIN = 5.0
-"""Classes of which the chi-squared test expects fewer are thrown together (Cochran 1954)."""
+"""Classes with smaller expected counts are merged for the chi-squared test (Cochran 1954)."""
 
 UNIFORM_WITHIN = 0.01
-"""A propensity is 1/K within this share of it: logs write .333 for a third."""
+"""Relative tolerance for a propensity of 1/K: logs round a third to .333."""
 
 
 class Flag(NamedTuple):
-    """Something about a log, or about a policy on it, that whoever reads the estimates has to know."""
+    """A warning about a log, or about a policy on it, that affects the estimates."""
 
     name: str
     text: str
 
 
 class Survey(NamedTuple):
-    """What a log holds."""
+    """The contents of a log."""
 
     events: int
-    judged: int  # of them say an action and its outcome
-    weighted: int  # of these have a propensity above 0, and 1 at most
-    propensity_min: float  # of these; NaN: there is none
+    judged: int  # events with an action and an outcome
+    weighted: int  # of these, events with a propensity in (0, 1]
+    propensity_min: float  # the smallest of these; NaN if there is none
     has_delays: bool
     has_times: bool
     flags: tuple[Flag, ...]
@@ -44,7 +44,7 @@ class Survey(NamedTuple):
 
 
 def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
-    """Read a log through."""
+    """Read a whole log."""
     reward_model = RewardModel(n_features, n_classes, FOLDS)
     counts = _Counts(n_classes)
     for chunk in chunks:
@@ -67,13 +67,13 @@ def survey(chunks: Iterable[Chunk], n_features: int, n_classes: int) -> Survey:
 
 
 class _Counts:
-    """What is counted while a log is read."""
+    """Counters of a pass over a log."""
 
     def __init__(self, n_classes: int) -> None:
         self.events = self.judged = self.weighted = 0
         self.without_action = self.missing = self.zero = self.above_one = 0
         self.least, self.largest = 1.0, 0.0
-        self.by_action = np.zeros((n_classes, 2), np.int64)  # without an outcome, and with one
+        self.by_action = np.zeros((n_classes, 2), np.int64)  # without and with an outcome
         self.by_label = np.zeros((n_classes, 2), np.int64)
         self.has_delays = self.has_times = False
 
@@ -101,24 +101,22 @@ class _Counts:
         of = f"of {self.events:,} events"
         no_outcome = self.events - self.judged - self.without_action
         if self.without_action:
-            yield Flag("action-missing", f"{self.without_action:,} {of} say no action; they are left out")
+            yield Flag("action-missing", f"{self.without_action:,} {of} have no action; they are excluded")
         if no_outcome:
-            yield Flag("outcome-missing", f"{no_outcome:,} {of} have no outcome; the estimates are over the others")
+            yield Flag("outcome-missing", f"{no_outcome:,} {of} have no outcome; the estimates cover the others")
         for name, count, what in (
             ("propensity-missing", self.missing, "no propensity"),
             ("propensity-zero", self.zero, "a propensity of 0 or less"),
             ("propensity-above-one", self.above_one, "a propensity above 1"),
         ):
             if count:
-                yield Flag(name, f"{count:,} {of} have {what}: no weight can be made of it")
+                yield Flag(name, f"{count:,} {of} have {what}; no weight can be computed")
         if self.weighted > 1 and self.least == self.largest:
             classes = self.by_action.shape[0]
-            told = (
-                "right if classes were played uniformly"
-                if abs(self.least * classes - 1.0) < UNIFORM_WITHIN
-                else "hardly right"
+            verdict = (
+                "plausible only for uniform play" if abs(self.least * classes - 1.0) < UNIFORM_WITHIN else "implausible"
             )
-            yield Flag("propensity-constant", f"every propensity is {self.least:g}, of {classes} classes: {told}")
+            yield Flag("propensity-constant", f"every propensity is {self.least:g} with {classes} classes: {verdict}")
         for name, table, what in (
             ("censoring-by-action", self.by_action, "on the action"),
             ("censoring-by-class", self.by_label, "on the class"),
@@ -126,14 +124,14 @@ class _Counts:
             p_value = independence(table)
             if p_value < P_VALUE_MIN:
                 yield Flag(
-                    name, f"whether an outcome is known depends {what} (chi-squared, p = {p_value:.2g}): biased by it"
+                    name, f"missing outcomes depend {what} (chi-squared, p = {p_value:.2g}); the estimates are biased"
                 )
 
 
 def independence(table: NDArray[np.int64]) -> float:
-    """The p-value of Pearson's chi-squared test that rows [K] and columns [2] of counts do not depend on each other.
+    """Return the p-value of Pearson's chi-squared test of independence for counts with rows [K] and two columns.
 
-    Rows of which fewer than 5 are expected in a column are thrown together; 1 where nothing can be tested.
+    Rows with an expected count below 5 are merged. Returns 1 if no test is possible.
     """
     rows = table[table.sum(axis=1) > 0]
     total = rows.sum()
@@ -150,12 +148,12 @@ def independence(table: NDArray[np.int64]) -> float:
 
 
 def mean_of_weights(n: int, mean: float, variance: float) -> float:
-    """The p-value of the test that the weights' mean is 1, as right propensities make it; by a normal law."""
+    """Return the p-value of the test that the mean weight is 1, as for correct propensities (normal approximation)."""
     if n < 2 or variance <= 0.0:
         return 1.0 if n == 0 or abs(mean - 1.0) < 1e-9 else 0.0
     return float(erfc(abs(mean - 1.0) / sqrt(2.0 * variance / n)))
 
 
 def effective_sample_size(weight_sum: float, square_sum: float) -> float:
-    """(Σw)²/Σw²; 0 without weights."""
+    """Return (Σw)²/Σw²; 0 without weights."""
     return weight_sum * weight_sum / square_sum if square_sum > 0.0 else 0.0

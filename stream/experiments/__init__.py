@@ -1,1 +1,1 @@
-"""Experiments: learners over data, parameters, delays and seeds, in the compiled loop; figures and tables of them."""
+"""Experiments: runs of learners over data, parameters, delays and seeds, with figures and tables of the results."""

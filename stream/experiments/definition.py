@@ -1,7 +1,7 @@
-"""What an experiment is, as a TOML file says it; docs/experiments.md describes the file.
+"""The definition of an experiment, read from a TOML file; docs/experiments.md describes the format.
 
-An experiment has sweeps, each a product of data sets, learners with their grids, conditions of the stream, and seeds;
-and figures, tables and the papers' numbers, which are made from the rows of the sweeps.
+An experiment consists of sweeps, each a product of data sets, learners with parameter grids, stream conditions and
+seeds; and of figures, tables and reported numbers, created from the rows of the sweeps.
 """
 
 import tomllib
@@ -19,13 +19,13 @@ Scalar = int | float | str
 Parameters = dict[str, Scalar]
 
 FILES = Path(__file__).parent / "files"
-"""The experiments that ship, and `sets.toml`."""
+"""The included experiments and `sets.toml`."""
 
 SETS_FILE = "sets.toml"
 
 
 class ExperimentError(OnebitError, ValueError):
-    """An experiment, a data set or a result that cannot be used; the message says what is accepted."""
+    """An invalid experiment, data set or result."""
 
 
 class _Table(BaseModel):
@@ -33,7 +33,7 @@ class _Table(BaseModel):
 
 
 class Powers(_Table):
-    """The values `powers_of` to the powers `start`, `start + step`, ... up to `stop`; of a fact of the data, or plain.
+    """The powers of `powers_of` from `start` to `stop` in steps of `step`; plain, or multiples of a fact of the data.
 
     >>> Powers(powers_of=2, start=-2, stop=0).values()
     [0.25, 0.5, 1.0]
@@ -45,10 +45,10 @@ class Powers(_Table):
     start: int
     stop: int
     step: Annotated[int, Field(ge=1)] = 1
-    of: str | None = None  # a fact of the data set that the value is a function of
+    of: str | None = None  # a fact of the data set, of which the values are multiples
 
     def values(self) -> list[Scalar]:
-        """All of them."""
+        """Return all values."""
         numbers = [self.powers_of**power for power in range(self.start, self.stop + 1, self.step)]
         return [number if self.of is None else f"{number:g} {self.of}" for number in numbers]
 
@@ -57,14 +57,14 @@ Values = Scalar | list[Scalar] | Powers
 
 
 def values_of(values: Values) -> list[Scalar]:
-    """A value, a list of them or powers, as a list."""
+    """Return a value, a list of values or powers as a list."""
     if isinstance(values, Powers):
         return values.values()
     return values if isinstance(values, list) else [values]
 
 
 def grid(values: Mapping[str, Values]) -> Iterator[Parameters]:
-    """Every choice of one value for each name.
+    """Yield each combination of one value per name.
 
     >>> [point["a"] for point in grid({"a": [1, 2], "b": "x"})]
     [1, 2]
@@ -74,18 +74,18 @@ def grid(values: Mapping[str, Values]) -> Iterator[Parameters]:
 
 
 class Contender(_Table):
-    """A learner with its grid of parameters."""
+    """A learner with a parameter grid."""
 
     learner: str
-    label: str | None = None  # what it is called in figures and tables; None: its name
+    label: str | None = None  # name in figures and tables; None: the learner's name
     parameters: dict[str, Values] = {}
-    data: list[str] | None = None  # the sets that it runs on; None: all of the sweep
-    added: bool = False  # whether the paper did not have it
-    events: Annotated[int, Field(ge=1)] | None = None  # at most; None: those of the sweep
+    data: list[str] | None = None  # data sets; None: all of the sweep
+    added: bool = False  # not part of the paper's experiment
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: that of the sweep
 
     @property
     def title(self) -> str:
-        """What it is called, marked where the paper did not have it."""
+        """Return the name, marked if it is not part of the paper's experiment."""
         return (self.label or self.learner) + (" +" if self.added else "")
 
 
@@ -96,33 +96,33 @@ FOLDS = 10
 
 
 class Conditions(_Table):
-    """What is done to the stream. All that is late or long is counted in decisions."""
+    """Conditions of the stream. Times are counted in decisions."""
 
-    delay: int | str = 0  # or a law as `onebit run --delay` takes it, in which a decision takes a millisecond
-    loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of the bits that never come
-    window: Annotated[int, Field(ge=-1)] = -1  # how long a decision waits for its bit; -1: for ever
+    delay: int | str = 0  # or a distribution as in `onebit run --delay`, with 1 ms per decision
+    loss: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of lost bits
+    window: Annotated[int, Field(ge=-1)] = -1  # decisions until expiry; -1: never
     on_expiry: OnExpiry = "drop"
     late: LatePolicy = "ignore"
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of training labels that a uniform one replaces
-    change: Change = "none"  # what happens to the classes on the way
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of training labels replaced by a uniform class
+    change: Change = "none"  # change of the classes during the stream
     partitions: Annotated[int, Field(ge=1)] = 1
-    model: Literal["own", "shared"] = "own"  # of each partition, or of all
-    lag: Annotated[int, Field(ge=1)] = 1  # of a shared model: from one reading of its log to the next
-    outage: Annotated[int, Field(ge=0)] = 0  # of a shared model: so long, from the middle on, nobody can read its log
-    forget_every: Annotated[int, Field(ge=0)] = 0  # so often the learner loses its state; 0: never
+    model: Literal["own", "shared"] = "own"  # one model per partition, or a shared one
+    lag: Annotated[int, Field(ge=1)] = 1  # of a shared model: decisions between two reads of its log
+    outage: Annotated[int, Field(ge=0)] = 0  # of a shared model: duration of an outage of its log, from the middle on
+    forget_every: Annotated[int, Field(ge=0)] = 0  # interval at which the learner loses its state; 0: never
 
     @property
     def known_by(self) -> Parameters:
-        """By what a row is known again; a condition that came later is not in it where it says what was before."""
+        """Return the conditions that identify a row; conditions added later are omitted at their defaults."""
         later = {"model": "own", "lag": 1, "outage": 0}
         return {name: value for name, value in self.model_dump().items() if later.get(name, ...) != value}
 
     @model_validator(mode="after")
     def _check_model(self) -> "Conditions":
         if self.model == "own" and (self.lag > 1 or self.outage):
-            raise ValueError("conditions: only the log of a shared model is read with a lag, or has an outage")
+            raise ValueError("conditions: lag and outage require a shared model")
         if self.model == "shared" and self.forget_every:
-            raise ValueError("conditions: a shared model is not forgotten; leave out forget_every")
+            raise ValueError("conditions: forget_every requires own models")
         return self
 
 
@@ -133,10 +133,10 @@ class Sweep(_Table):
     data: list[str]
     learners: list[Contender]
     seeds: Annotated[int, Field(ge=1)] = 1
-    events: Annotated[int, Field(ge=1)] | None = None  # at most; None: every row once for each epoch
+    events: Annotated[int, Field(ge=1)] | None = None  # limit on events; None: every row once per epoch
     epochs: Annotated[int, Field(ge=1)] = 1
     evaluate: Evaluation = "online"
-    best_of: str | None = None  # parameters are those that do best in this sweep
+    best_of: str | None = None  # use the best parameters of this sweep
     conditions: dict[str, Values] = {}
 
 
@@ -146,45 +146,45 @@ class Figure(_Table):
     name: str
     title: str
     sweeps: list[str]
-    x: str  # a parameter, a condition, or `examples`; with | between them, the first that a learner has
+    x: str  # a parameter, a condition, or `examples`; of several separated by |, the first that a learner has
     y: str = "error"
     panels: str = "data"
     lines: list[str] = []
-    best: str | None = None  # only the value of this parameter that errs least
+    best: str | None = None  # show only the best value of this parameter
     where: dict[str, Scalar] = {}
     x_scale: Literal["linear", "log", "log2", "symlog"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
 
 
 class Reported(_Table):
-    """A number that a paper reports."""
+    """A number reported in a paper."""
 
     data: str
-    learner: str  # its name or its label
+    learner: str  # name or label of the learner
     value: float  # in the unit of the table
     parameters: Parameters = {}
     conditions: Parameters = {}
-    roughly: bool = False  # it is read off a figure, or said in words
-    because: str | None = None  # why ours is another
+    roughly: bool = False  # read off a figure or stated approximately
+    because: str | None = None  # reason for a different result
 
 
 class Comparison(_Table):
-    """A table of errors, beside those that a paper reports."""
+    """A table of errors with the numbers of a paper."""
 
     name: str
     title: str
     sweeps: list[str]
     measure: str = "error"
-    best: str | None = None  # over this parameter (or the first of several with | between) the value that errs least
-    by: list[str] = []  # conditions and parameters that have a row each
+    best: str | None = None  # show the best value of this parameter (or of the first of several separated by |)
+    by: list[str] = []  # conditions and parameters with a row per value
     paper: list[Reported] = []
-    paper_events: int | None = None  # how many the paper ran
-    tolerance: float = 0.1  # relative; beyond it a row differs
-    marks: str | None = None  # the learner whose differences from the others are tested, fold by fold
+    paper_events: int | None = None  # number of events in the paper
+    tolerance: float = 0.1  # relative; a larger difference is reported
+    marks: str | None = None  # learner to which the others are compared by a test over the folds
 
 
 class Experiment(_Table):
-    """A whole experiment."""
+    """An experiment."""
 
     name: str
     title: str
@@ -199,14 +199,16 @@ class Experiment(_Table):
     def _check_names(self) -> "Experiment":
         names = [sweep.name for sweep in self.sweeps]
         if len(set(names)) < len(names):
-            raise ValueError(f"sweeps have names of their own; got {', '.join(names)}")
+            raise ValueError(f"sweep names must be unique; got {', '.join(names)}")
         for number, sweep in enumerate(self.sweeps):
             if sweep.best_of is not None and sweep.best_of not in names[:number]:
-                raise ValueError(f"sweep {sweep.name}: best_of names an earlier sweep; got {sweep.best_of!r}")
+                raise ValueError(f"sweep {sweep.name}: best_of must be an earlier sweep; got {sweep.best_of!r}")
             unknown = sweep.conditions.keys() - Conditions.model_fields.keys()
             if unknown:
                 accepted = ", ".join(Conditions.model_fields)
-                raise ValueError(f"sweep {sweep.name}: conditions are {accepted}; got {', '.join(sorted(unknown))}")
+                raise ValueError(
+                    f"sweep {sweep.name}: unknown conditions {', '.join(sorted(unknown))}; available: {accepted}"
+                )
             for point in grid(sweep.conditions):
                 Conditions.model_validate(point)
         made = [(figure.name, figure.sweeps) for figure in self.figures]
@@ -214,20 +216,20 @@ class Experiment(_Table):
         for item, sweeps in made:
             for name in sweeps:
                 if name not in names:
-                    raise ValueError(f"{item}: a sweep is one of {', '.join(names)}; got {name!r}")
+                    raise ValueError(f"{item}: unknown sweep {name!r}; expected one of {', '.join(names)}")
         return self
 
     def data(self) -> list[str]:
-        """The names of its data sets, each once."""
+        """Return the names of the data sets, without duplicates."""
         return list(dict.fromkeys(name for sweep in self.sweeps for name in sweep.data))
 
     def resized(self, events: int | None, seeds: int | None, exactly: Sequence[str] = ()) -> "Experiment":
-        """The same with so many events in each run, and another number of seeds; None: as they are.
+        """Return a copy with other numbers of events and seeds; None leaves them unchanged.
 
         Args:
-            events: at most; a sweep whose definition says fewer keeps those.
-            seeds: of each.
-            exactly: sweeps that get the number of events itself, more than their definition says, too.
+            events: Limit on events per run; sweeps with a lower limit keep it.
+            seeds: Number of seeds.
+            exactly: Sweeps that use exactly this number of events, even above their limit.
         """
         sweeps = []
         for sweep in self.sweeps:
@@ -238,26 +240,26 @@ class Experiment(_Table):
 
 
 class SetEntry(_Table):
-    """Where a data set is, and what is to be known of it."""
+    """The file and description of a data set."""
 
-    file: str  # in the folder of the data
+    file: str  # in the data directory
     n_features: int
     title: str
-    get: str  # where it comes from
-    convert: str = "nothing is to be converted: it is an svmlight file"
-    note: str = ""  # what it is beside the papers' set
+    get: str  # source of the data
+    convert: str = "no conversion required: it is an svmlight file"
+    note: str = ""  # difference from the data set of the papers
 
 
 def shipped() -> dict[str, Path]:
-    """The files of the experiments that ship, by name."""
+    """Return the included experiments by name."""
     return {path.stem: path for path in sorted(FILES.glob("*.toml")) if path.name != SETS_FILE}
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read a definition; its name is that of the file.
+    """Read a definition; the experiment is named after the file.
 
     Raises:
-        ExperimentError: it cannot be read, or something in it is not accepted.
+        ExperimentError: an unreadable file or an invalid definition.
     """
     try:
         return Experiment.model_validate({"name": path.stem, **_toml(path)})
@@ -266,7 +268,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def read_sets() -> dict[str, SetEntry]:
-    """The data sets that experiments know by name."""
+    """Return the named data sets of experiments."""
     return {name: SetEntry.model_validate(entry) for name, entry in _toml(FILES / SETS_FILE).items()}
 
 
@@ -274,7 +276,7 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ExperimentError(f"{path}: expected a TOML file that defines an experiment; {error}") from error
+        raise ExperimentError(f"{path}: not a valid TOML file: {error}") from error
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""One run of an experiment: a learner over the stream of a seed, and the row that is kept of it."""
+"""A run of an experiment: a learner on the stream of a seed, and the resulting row."""
 
 import json
 import time
@@ -35,18 +35,18 @@ from stream.reporting.run_report import versions
 from stream.task.settings import TaskSettings
 
 CURVE_POINTS = 60
-"""How many points of a run are kept, at equal distances on a logarithmic axis."""
+"""Number of stored points per run, equidistant on a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run that is to be made: all that its row depends on, beside the data and the code."""
+    """A run to be made: everything that determines its row, except the data and the code."""
 
     sweep: str
     data: str
     learner: str
-    title: str  # of the learner, in figures and tables
-    parameters: Parameters = field(default_factory=dict)  # those that the definition gives
+    title: str  # of the learner in figures and tables
+    parameters: Parameters = field(default_factory=dict)  # those in the definition
     conditions: Conditions = field(default_factory=Conditions)
     seed: int = 0
     events: int | None = None
@@ -56,38 +56,38 @@ class Job:
 
     @property
     def key(self) -> str:
-        """By what a row is known again."""
+        """Return the key that identifies the row of this run."""
         parts = (self.sweep, self.data, self.learner, self.parameters, self.conditions.known_by, self.seed,
                  self.events, self.epochs, self.evaluate, self.fold)  # fmt: skip
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 class Row(NamedTuple):
-    """What is kept of a run; one line of the file of rows."""
+    """The result of a run; one line of the result file."""
 
     key: str
     sweep: str
     data: str
     learner: str
     title: str
-    parameters: str  # JSON: those that the definition gives
-    conditions: str  # JSON: those that are not the defaults
+    parameters: str  # JSON: those in the definition
+    conditions: str  # JSON: those that differ from the defaults
     seed: int
     fold: int
     events: int
-    error: float  # the share of wrong actions, or of wrong answers on the rows that are tested on
-    error_last_tenth: float  # of the last tenth of the events; NaN where rows are tested on
+    error: float  # share of wrong actions, or of wrong answers on test rows
+    error_last_tenth: float  # over the last tenth of the events; NaN with test rows
     error_greedy: float  # of the greedy class
-    explored: float  # the share of actions that are not the greedy class
+    explored: float  # share of actions other than the greedy class
     updates: int
     matched: int
     expired: int
     late: int
-    seconds: float  # of the processor, for the loop, without the data
-    curve_events: list[int]  # after so many events
-    curve_mistakes: list[int]  # so many actions were wrong
-    curve_explored: list[int]  # and so many were not the greedy class
-    onebit: str  # versions
+    seconds: float  # CPU time of the loop
+    curve_events: list[int]  # after this number of events
+    curve_mistakes: list[int]  # number of wrong actions
+    curve_explored: list[int]  # number of actions other than the greedy class
+    onebit: str  # version numbers
     python: str
     numpy: str
     numba: str
@@ -106,16 +106,16 @@ def _of_seed(sets: Sets, name: str, seed: int, events: int | None) -> "_Data":
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """A loaded set that is equal to itself alone: so that what is made of it can be kept."""
+    """A loaded data set with identity comparison, for use as a cache key."""
 
     loaded: Loaded
 
 
 def measure(job: Job, sets: Sets) -> Row:
-    """Make the run.
+    """Make a run.
 
     Raises:
-        ParameterError: the learner cannot be made, or cannot follow the conditions.
+        ParameterError: the learner cannot be created or does not support the conditions.
     """
     data = _of_seed(sets, job.data, job.seed, job.events)
     if job.evaluate == "online":
@@ -125,7 +125,7 @@ def measure(job: Job, sets: Sets) -> Row:
 
 
 def learner_of(job: Job, data: Loaded) -> Learner:
-    """A fresh learner of a job."""
+    """Return a new learner for a job."""
     conditions = job.conditions
     parameters: Mapping[str, Any] = with_facts(job.parameters, data.facts)
     settings = TaskSettings(
@@ -140,11 +140,11 @@ def learner_of(job: Job, data: Loaded) -> Learner:
 
 
 _warm: set[object] = set()
-"""The kernels that this process has loaded."""
+"""The kernels loaded by this process."""
 
 
 def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run, float]:
-    """The run, and the processor seconds of its loop; loading the kernels is not among them."""
+    """Return the run and the CPU time of its loop, without loading the kernels."""
     kernels = getattr(learner, "kernels", None)
     if kernels not in _warm:
         few = life_of(stream, np.arange(min(2, stream.truth.size)))
@@ -155,7 +155,7 @@ def _run(job: Job, data: Loaded, learner: Learner, stream: Stream) -> tuple[Run,
     patience = Patience(window, conditions.on_expiry, conditions.late)
     events = stream.examples, stream.u, stream.v, stream.delays, patience
     started_s = time.process_time()
-    if conditions.lag == 1 and not conditions.outage:  # then it does not matter how many read the log
+    if conditions.lag == 1 and not conditions.outage:  # then the number of readers of the log does not matter
         result = run(learner, *events)
     else:
         assert isinstance(learner, KernelLearner)
@@ -197,9 +197,9 @@ def _online(job: Job, data: Loaded, stream: Stream) -> Row:
 
 
 def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
-    """The run of another library's learner: of its greedy class nothing is known, so it counts as the action."""
+    """Return the run of another library's learner; its greedy class is unknown, and set to the action."""
     if job.conditions.window >= 0 or job.conditions.model == "shared":
-        raise ParameterError(f"{job.learner} knows no window and no shared model: leave them out")
+        raise ParameterError(f"{job.learner} supports neither window nor shared model")
     started_s = time.process_time()
     actions = oppose(job.learner, job.parameters, data, stream)
     seconds = time.process_time() - started_s
@@ -208,7 +208,7 @@ def _opposed(job: Job, data: Loaded, stream: Stream) -> tuple[Run, float]:
 
 
 def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
-    """The streams of the learners of a run, with the events that each of them gets."""
+    """Return the streams of the learners of a run, with the events of each."""
     size, conditions = stream.truth.size, job.conditions
     if conditions.partitions > 1 and conditions.model == "own":
         return [(part_of(stream, own), own) for own in partitioned(size, conditions.partitions, job.seed)]
@@ -218,13 +218,13 @@ def _parts(job: Job, stream: Stream) -> list[tuple[Stream, NDArray[np.int64]]]:
 
 
 SPLIT_FOLDS = 5
-"""A single split has a fifth of the rows to be tested on."""
+"""A single split uses a fifth of the rows as test rows."""
 
 
 def _tested(job: Job, data: Loaded) -> Row:
-    """Train on some rows, and answer the others greedily, without learning."""
+    """Train on some rows; answer the others greedily without learning."""
     if job.learner in OPPONENTS:
-        raise ParameterError(f'{job.learner} is not tested on rows of their own: use evaluate = "online"')
+        raise ParameterError(f'{job.learner} does not support test rows; use evaluate = "online"')
     folds = SPLIT_FOLDS if job.evaluate == "split" else FOLDS
     trained, tested = split(data.rows, job.seed, job.fold, folds)
     rows = in_order(data.examples, trained)
@@ -235,7 +235,7 @@ def _tested(job: Job, data: Loaded) -> Row:
     answers = in_order(data.examples, tested)
     greedy = [learner.predict(answers.features(t), 0.5).greedy for t in range(tested.size)]
     labels = answers.labels
-    if job.evaluate == "split":  # parameters are tuned on labels as bad as those that are learned from
+    if job.evaluate == "split":  # parameters are tuned on equally noisy labels
         labels = noisy(labels, data.n_classes, job.conditions.noise, generator(job.seed, "tested"))
     error = float(np.mean(np.array(greedy) != labels))
     return _row(
@@ -275,7 +275,7 @@ def _row(job: Job, *, counts: NDArray[np.int64], **figures: Any) -> Row:
 
 
 def curve_points(size: int) -> NDArray[np.int64]:
-    """Numbers of events after which a run is looked at, from 10 on, the last one included.
+    """Return the numbers of events at which a run is recorded, from 10 to the last.
 
     >>> curve_points(100).tolist()[:3], curve_points(100).tolist()[-1], curve_points(5).tolist()
     ([10, 11, 12], 100, [5])

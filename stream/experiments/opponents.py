@@ -1,8 +1,8 @@
-"""Learners of other libraries on our streams: the same rows and draws, bits as late. They are called from Python.
+"""Learners of other libraries on the same streams: equal rows, draws and delays. They are called from Python.
 
-`vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`), `river` one of River's learners: LinUCB with a model
-for each class, which sees the bit, or one-versus-rest logistic regressions, which are told the true class. Neither
-library is needed for anything else: pip install vowpalwabbit==9.11.9 river
+`vw` is Vowpal Wabbit's contextual bandit (see `vowpal_wabbit.py`). `river` is one of River's learners: LinUCB with a
+model per class, which receives the bit, or one-versus-rest logistic regressions, which receive the true class. Both
+libraries are optional: pip install vowpalwabbit==9.11.9 river
 """
 
 import importlib
@@ -25,21 +25,21 @@ OPPONENTS: dict[str, frozenset[str]] = {
     "vw": frozenset(("exploration", "cost_right", "cost_wrong", "unit", "learning_rate")),
     "river": frozenset(("model",)),
 }
-"""By name, with their parameters."""
+"""The learners by name, with their parameters."""
 
 
 class Opponent(Protocol):
-    """A learner that decides and learns event by event; what it keeps of a decision is its own affair."""
+    """A learner that decides and learns event by event."""
 
     def decide(self, t: int, u: float) -> tuple[int, Any]:
-        """The action for event t by one uniform, and what is kept until its bit comes."""
+        """Return the action for event t from one uniform, and an object that is passed to `learn`."""
 
     def learn(self, kept: Any, action: int, label: int) -> None:
-        """Learn from the bit, or from the label where that is what it learns from."""
+        """Learn from the bit, or from the label for full-information learners."""
 
 
 class Events(Protocol):
-    """A stream, as far as an opponent must know it."""
+    """The parts of a stream that a learner requires."""
 
     @property
     def examples(self) -> Examples:
@@ -47,25 +47,25 @@ class Events(Protocol):
 
     @property
     def u(self) -> FloatArray:
-        """One uniform for each."""
+        """One uniform per event."""
 
     @property
     def delays(self) -> NDArray[np.int64]:
-        """The decisions by which each bit is late, or NEVER."""
+        """The delay of each bit in decisions, or NEVER."""
 
 
 def oppose(name: str, parameters: Mapping[str, Scalar], data: Loaded, stream: Stream) -> NDArray[np.int64]:
-    """The actions of another library's learner over a stream, int64[n].
+    """Return the actions of another library's learner on a stream, int64[n].
 
     Raises:
-        ParameterError: the library is not there, or a parameter is not accepted.
+        ParameterError: the library is not installed, or a parameter is not accepted.
     """
     make = _vowpal_wabbit if name == "vw" else River
     return play(make(parameters, data, stream.examples), stream)
 
 
 def play(opponent: Opponent, stream: Events) -> NDArray[np.int64]:
-    """Decisions and late bits in the order of `stream.offline.run`."""
+    """Make decisions and deliver late bits in the order of `stream.offline.run`."""
     size = stream.examples.labels.size
     labels, u = stream.examples.labels.tolist(), stream.u.tolist()
     came = np.flatnonzero(stream.delays != NEVER)
@@ -119,7 +119,7 @@ class River:
     def __init__(self, parameters: Mapping[str, Scalar], data: Loaded, examples: Examples) -> None:
         model = parameters.get("model", "linucb")
         if model not in ("linucb", "logistic"):
-            raise ParameterError(f"river: parameter model is one of linucb, logistic; got {model!r}")
+            raise ParameterError(f"river: parameter model must be linucb or logistic; got {model!r}")
         self._is_told = model == "logistic"
         self._classes = list(range(data.n_classes))
         self._examples = examples
@@ -150,4 +150,4 @@ def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ParameterError(f"{name} is not installed: pip install vowpalwabbit==9.11.9 river") from error
+        raise ParameterError(f"{name} is not installed. Run: pip install vowpalwabbit==9.11.9 river") from error

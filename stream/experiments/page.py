@@ -1,4 +1,4 @@
-"""The page of an experiment: its figures, to be hovered over and zoomed, and its tables, in one HTML file."""
+"""The HTML page of an experiment: interactive figures and tables in one file."""
 
 import math
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ class Section(NamedTuple):
 
 
 class RanOn(NamedTuple):
-    """What a sweep ran on, or what it ran by."""
+    """The data or the versions of a sweep's runs."""
 
-    sweep: str  # empty: it is said of all
+    sweep: str  # empty: applies to all sweeps
     words: str
 
 
 def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on: Sequence[RanOn]) -> str:
-    """The page as text."""
+    """Return the page as text."""
     charts = [chart for section in sections for chart in section.charts]
     return (
         environment()
@@ -50,18 +50,18 @@ def experiment_page(experiment: Experiment, sections: Sequence[Section], ran_on:
 
 
 _FORMS: dict[str, Form] = {"error": "share", "last_tenth": "share", "mistakes": "count", "queried": "count"}
-"""Of what a figure shows upwards; all else is a number."""
+"""Display formats of the measures; other measures are plain numbers."""
 
 
 def charts_of(key: str, measure: str, panels: Sequence[Panel], x: DrawnAxis, y: DrawnAxis) -> list[Chart]:
-    """The panels of a figure as charts; a label has the same colour in all of them.
+    """Return the panels of a figure as charts; a label has the same colour in all of them.
 
     Args:
-        key: what no other figure of the page has.
-        measure: what the figure shows upwards, by its name in the definition.
-        panels: what it shows.
-        x: the abscissa.
-        y: the ordinate.
+        key: A unique key of the figure on the page.
+        measure: The measure on the y axis, by its name in the definition.
+        panels: The panels.
+        x: The x axis.
+        y: The y axis.
     """
     form = _FORMS.get(measure, "number")
     most = 1.0 if form == "share" else math.inf

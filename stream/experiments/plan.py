@@ -1,4 +1,4 @@
-"""The runs of an experiment, in the order in which they are made."""
+"""The runs of an experiment, in execution order."""
 
 import json
 from collections import defaultdict
@@ -21,12 +21,12 @@ from stream.experiments.measure import Job, Row
 def jobs_of(
     sweep: Sweep, available: Iterable[str], best: Mapping[tuple[str, str, str], Parameters] | None
 ) -> list[Job]:
-    """The runs of a sweep: those of one set and one seed one after the other, so that its stream is made once.
+    """Return the runs of a sweep, grouped by data set and seed so that each stream is created once.
 
     Args:
-        sweep: the sweep.
-        available: the data sets that are there.
-        best: what `best_of` found; None: the sweep has grids of its own.
+        sweep: The sweep.
+        available: The available data sets.
+        best: The result of `best_of`; None: use the sweep's grids.
     """
     folds = FOLDS if sweep.evaluate == "folds" else 1
     there = set(available)
@@ -73,12 +73,12 @@ def _parameters(
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Conditions as a row has them: those that are not the defaults, as JSON."""
+    """Return conditions as stored in rows: JSON of those that differ from the defaults."""
     return json.dumps(conditions.model_dump(exclude_defaults=True), sort_keys=True)
 
 
 def best_parameters(rows: Sequence[Row]) -> dict[tuple[str, str, str], Parameters]:
-    """The parameters that err least on average, by data set, title of the learner and conditions."""
+    """Return the parameters with the smallest mean error, by data set, learner title and conditions."""
     errors: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         errors[row.data, row.title, row.conditions][row.parameters].append(row.error)
@@ -89,24 +89,24 @@ def best_parameters(rows: Sequence[Row]) -> dict[tuple[str, str, str], Parameter
 
 
 def check_learners(experiment: Experiment, accepted: Mapping[str, frozenset[str]]) -> None:
-    """See that the learners and parameters of an experiment are there.
+    """Check the learners and parameters of an experiment.
 
     Args:
-        experiment: the experiment.
-        accepted: the parameters of each learner.
+        experiment: The experiment.
+        accepted: The parameters of each learner.
 
     Raises:
-        ExperimentError: one is not.
+        ExperimentError: an unknown learner or parameter.
     """
     for sweep in experiment.sweeps:
         for contender in sweep.learners:
             if contender.learner not in accepted:
                 raise ExperimentError(
-                    f"sweep {sweep.name}: no learner is called {contender.learner!r}; there are {', '.join(accepted)}"
+                    f"sweep {sweep.name}: unknown learner {contender.learner!r}; available: {', '.join(accepted)}"
                 )
             unknown = contender.parameters.keys() - accepted[contender.learner]
             if unknown:
                 raise ExperimentError(
-                    f"sweep {sweep.name}: {contender.learner} has no parameter {', '.join(sorted(unknown))}; it has "
-                    f"{', '.join(sorted(accepted[contender.learner])) or 'none'}"
+                    f"sweep {sweep.name}: {contender.learner}: unknown parameter {', '.join(sorted(unknown))}; "
+                    f"available: {', '.join(sorted(accepted[contender.learner])) or 'none'}"
                 )

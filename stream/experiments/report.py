@@ -1,4 +1,4 @@
-"""The files that are made of the rows of an experiment: figures, tables, and a page that shows them."""
+"""The output files of an experiment: figures, tables and pages."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from stream.reporting.tables import Table
 PAGE = "README.md"
 
 HTML_PAGE = "index.html"
-"""The same with figures to be hovered over and zoomed, in one file."""
+"""The page with interactive figures, in one file."""
 
 _LABELS = {
     EXAMPLES: "examples",
@@ -27,9 +27,9 @@ _LABELS = {
 
 
 def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """Draw the figures and write the tables and the pages; the paths of all that was written.
+    """Draw the figures, write the tables and pages, and return the paths of all files.
 
-    Without matplotlib there are no files of figures; the HTML page has them as charts.
+    Without matplotlib no figure files are written; the HTML page contains the figures as charts.
     """
     draws = can_draw()
     page = [f"# {experiment.title}", "", experiment.about.strip(), ""]
@@ -57,7 +57,7 @@ def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence
             page += [marks, ""] if marks else []
     ran_on = _ran_on(experiment, sets, rows)
     page += [
-        "## What it ran on",
+        "## Data and versions",
         "",
         *(f"- *{one.sweep}*, {one.words}" if one.sweep else f"- {one.words}" for one in ran_on),
     ]
@@ -68,12 +68,12 @@ def write_report(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence
     return [path, html, *written]
 
 
-_MARKS = "† and *: {learner} differs with p < 0.01 and p < 0.001, by a paired t-test over the folds."
+_MARKS = "† and *: {learner} differs with p < 0.01 and p < 0.001 (paired t-test over the folds)."
 
 
 def _bands(rows: Sequence[Row]) -> str:
     seeds = len({row.seed for row in rows})
-    return f"Mean of {seeds} seeds; the bands are a standard deviation wide on each side." if seeds > 1 else "One seed."
+    return f"Mean of {seeds} seeds; the bands are ± one standard deviation." if seeds > 1 else "One seed."
 
 
 def _axes(figure: Figure) -> tuple[Axis, Axis]:
@@ -105,7 +105,7 @@ def _write_table(
 
 
 def markdown(table: Table) -> str:
-    """A table in Markdown.
+    """Return a table in Markdown.
 
     >>> print(markdown(Table(("learner", "error"), (("arow", "5 %"),))))
     | learner | error |
@@ -119,7 +119,7 @@ def markdown(table: Table) -> str:
 
 
 def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]]) -> list[RanOn]:
-    """What each sweep ran on, and what was missing."""
+    """Return the data of each sweep, missing data sets, and versions."""
     missing = sets.missing(experiment)
     told = []
     for sweep in experiment.sweeps:
@@ -132,8 +132,8 @@ def _ran_on(experiment: Experiment, sets: Sets, rows: Mapping[str, Sequence[Row]
                 told.append(RanOn(sweep.name, words))
             elif name not in missing:
                 told.append(RanOn(sweep.name, f"{sets.title(name)}: not run yet."))
-    # Not where it was looked for: a page may be shown to others.
+    # Omits local paths, because pages may be published.
     gone = [name for name in missing if all(row.data != name for of_sweep in rows.values() for row in of_sweep)]
-    told += [RanOn("", f"Left out, since its file was not there: {sets.title(name)}.") for name in gone]
+    told += [RanOn("", f"Omitted because its file is missing: {sets.title(name)}.") for name in gone]
     made = sorted({(row.onebit, row.python, row.numpy, row.numba) for of_sweep in rows.values() for row in of_sweep})
     return told + [RanOn("", f"Onebit {o}, Python {p}, numpy {n}, numba {j}.") for o, p, n, j in made]

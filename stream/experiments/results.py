@@ -1,4 +1,4 @@
-"""What the rows of a sweep say: lines of a figure, and tables beside a paper's numbers. No file is read or written."""
+"""Evaluation of the rows of a sweep: lines of a figure, and tables with a paper's numbers; without file access."""
 
 import json
 import math
@@ -16,10 +16,10 @@ from stream.reporting.experiment_figures import Line, Panel
 from stream.reporting.tables import Table
 
 EXAMPLES = "examples"
-"""The abscissa of a figure that shows runs as they go on."""
+"""The x axis of learning curves."""
 
 POLICY = "policy"
-"""What becomes of a decision that expires, in one word: drop, negative, or correct."""
+"""The treatment of expired decisions: drop, negative, or correct."""
 
 _CURVES: dict[str, Callable[[Row], list[float]]] = {
     "error": lambda row: [m / n for m, n in zip(row.curve_mistakes, row.curve_events, strict=True)],
@@ -39,9 +39,9 @@ MEASURES = frozenset(_FIGURES)
 
 
 def field_of(row: Row, name: str) -> Scalar | None:
-    """A parameter, a condition or a column of a row; None: it has no such parameter.
+    """Return a parameter, a condition or a column of a row; None if it has no such parameter.
 
-    A multiple of a fact is its number alone.
+    For a multiple of a fact, returns the factor.
     """
     parameters: Parameters = json.loads(row.parameters)
     if name in parameters:
@@ -59,13 +59,13 @@ def field_of(row: Row, name: str) -> Scalar | None:
 
 
 def first_field_of(row: Row, names: str) -> Scalar | None:
-    """The first of several names, with | between them, that a row has."""
+    """Return the first available of several names separated by |."""
     return next((value for name in names.split("|") if (value := field_of(row, name)) is not None), None)
 
 
 def panels_of(figure: Figure, rows: Sequence[Row], titles: Callable[[str], str]) -> list[Panel]:
-    """The panels of a figure, with a line for each learner, and for each value of what `lines` names."""
-    # A learner that has no such parameter is shown whatever its value.
+    """Return the panels of a figure, with a line for each learner and each value of `lines`."""
+    # A learner without the parameter is shown for all its values.
     shown = [row for row in rows if all(field_of(row, name) in (None, value) for name, value in figure.where.items())]
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in shown:
@@ -104,12 +104,12 @@ def _line(figure: Figure, label: str, rows: Sequence[Row]) -> list[Line]:
 
 
 def _means(groups: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each group."""
+    """Return mean and standard deviation of each group."""
     return [mean(group) for group in groups], [stdev(group) if len(group) > 1 else 0.0 for group in groups]
 
 
 def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | None]:
-    """The rows with the value of a parameter that errs least on average, and this value."""
+    """Return the rows with the best value of a parameter (smallest mean error), and this value."""
     by_value: dict[Scalar | None, list[Row]] = defaultdict(list)
     for row in rows:
         by_value[first_field_of(row, parameter)].append(row)
@@ -118,7 +118,7 @@ def best_of(rows: Sequence[Row], parameter: str) -> tuple[list[Row], Scalar | No
 
 
 class Compared(NamedTuple):
-    """A line of a table of comparison; errors in percent, mistakes as they are."""
+    """A line of a comparison table; errors in percent, mistakes as counts."""
 
     data: str
     learner: str
@@ -127,18 +127,18 @@ class Compared(NamedTuple):
     events: int
     runs: int
     ours: float
-    se: float  # NaN: of one run
+    se: float  # NaN for a single run
     paper: Reported | None
-    mark: str = ""  # that the difference from the marked learner is beyond chance
+    mark: str = ""  # significance of the difference from the marked learner
 
     @property
     def difference(self) -> float:
-        """Ours less the paper's; NaN where the paper has none."""
+        """Return our value minus the paper's; NaN without one."""
         return math.nan if self.paper is None else self.ours - self.paper.value
 
 
 def compare(table: Comparison, rows: Sequence[Row]) -> list[Compared]:
-    """The lines of a table, in the order of the rows."""
+    """Return the lines of a table, in row order."""
     groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.data, row.title, *(str(field_of(row, name)) for name in table.by)].append(row)
@@ -166,7 +166,7 @@ def compare(table: Comparison, rows: Sequence[Row]) -> list[Compared]:
 
 
 def _reported(table: Comparison, row: Row) -> Reported | None:
-    """What the paper reports of the like of a row."""
+    """Return the number that the paper reports for a row."""
     for reported in table.paper:
         wanted = {**reported.parameters, **reported.conditions}
         if (
@@ -179,11 +179,11 @@ def _reported(table: Comparison, row: Row) -> Reported | None:
 
 
 P_VALUES = ((0.001, "*"), (0.01, "†"))
-"""As the paper marks them; by a paired t-test over the folds."""
+"""Marks of the paper, by a paired t-test over the folds."""
 
 
 def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], list[Row]]) -> str:
-    """By how little chance the marked learner differs from this one, fold by fold."""
+    """Return the significance mark of the difference from the marked learner, over the folds."""
     if table.marks is None or rows[0].learner == table.marks:
         return ""
     place = (rows[0].data, *(str(field_of(rows[0], name)) for name in table.by))
@@ -199,13 +199,13 @@ def _mark(table: Comparison, rows: Sequence[Row], groups: dict[tuple[str, ...], 
 
 
 def _by_chance(differences: Sequence[float]) -> float:
-    """The p-value of the t-test that differences, two at least and not all 0, are 0 in the mean."""
+    """Return the p-value of the t-test that at least two differences, not all 0, have mean 0."""
     n, spread = len(differences), stdev(differences)
     return float(2.0 * stdtr(n - 1, -abs(mean(differences)) * math.sqrt(n) / spread)) if spread else 0.0
 
 
 def differs(line: Compared, tolerance: float) -> bool:
-    """Whether ours is not the paper's, by a share of the paper's and by two standard errors."""
+    """Return whether our value differs from the paper's, by the tolerance and by two standard errors."""
     if line.paper is None:
         return False
     chance = 0.0 if math.isnan(line.se) else 2.0 * line.se
@@ -213,20 +213,20 @@ def differs(line: Compared, tolerance: float) -> bool:
 
 
 def sentence(line: Compared, table: Comparison, note: str) -> str:
-    """Why a line differs from the paper, as far as it is known; empty where it does not."""
+    """Return the known reasons for a difference from the paper; empty if there is none."""
     if not differs(line, table.tolerance):
         return ""
     assert line.paper is not None
     reasons = [line.paper.because] if line.paper.because else []
     if table.paper_events is not None and line.events != table.paper_events and not note:
-        reasons.append(f"the paper ran {table.paper_events:,} events, this is {line.events:,}")
+        reasons.append(f"the paper used {table.paper_events:,} events, this run {line.events:,}")
     if note:
         reasons.append(f"the data: {note}")
-    return "; ".join(reasons) or "no reason is known"
+    return "; ".join(reasons) or "reason unknown"
 
 
 def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str], str]) -> Table:
-    """The lines as text: paper, ours and the difference side by side."""
+    """Return the lines as text: paper, ours and the difference."""
     has_paper = any(line.paper for line in lines)
     columns = [
         "data",
@@ -254,7 +254,7 @@ def table_of(table: Comparison, lines: Sequence[Compared], note: Callable[[str],
 
 
 def shown(value: Scalar | None) -> str:
-    """A value for people; powers of two as such.
+    """Format a value; powers of two as such.
 
     >>> shown(0.0078125), shown(0.3), shown(None), shown("drop")
     ('2^-7', '0.3', '–', 'drop')

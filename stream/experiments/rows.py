@@ -1,4 +1,4 @@
-"""The rows of an experiment as gzipped JSON lines; a file is written whole and renamed."""
+"""Result files: rows as gzipped JSON lines, written atomically."""
 
 import gzip
 import math
@@ -19,15 +19,15 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
     lines = b"".join(orjson.dumps(row._asdict(), option=orjson.OPT_APPEND_NEWLINE) for row in rows)
-    beside.write_bytes(gzip.compress(lines, mtime=0))  # the same rows give the same bytes
+    beside.write_bytes(gzip.compress(lines, mtime=0))  # equal rows give equal bytes
     os.replace(beside, path)
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file; none when it is not there.
+    """Return the rows of a file; none if it does not exist.
 
     Raises:
-        ExperimentError: it is not a file of rows, or another version of Onebit wrote it.
+        ExperimentError: not a result file, or written by another version of Onebit.
     """
     if not path.exists():
         return []
@@ -43,13 +43,13 @@ def _row(fields: Any, path: Path) -> Row:
     if names != list(Row._fields):
         raise ExperimentError(
             f"{path}: expected the columns {', '.join(Row._fields)}; got {', '.join(names) or 'none'}; "
-            "give another folder for the results, or delete this file"
+            "use another results directory, or delete this file"
         )
     values: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
-    return Row(**values)  # JSON has no NaN: it is null there
+    return Row(**values)  # JSON represents NaN as null
 
 
 def with_keys(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
-    """Return the rows whose key is among these."""
+    """Return the rows with these keys."""
     wanted = set(keys)
     return [row for row in rows if row.key in wanted]

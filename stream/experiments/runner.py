@@ -1,4 +1,4 @@
-"""Runs an experiment over all cores; it can be stopped at any time, and goes on where it stood."""
+"""Runs experiments in parallel processes; an interrupted experiment can be resumed."""
 
 import multiprocessing
 import signal
@@ -22,7 +22,7 @@ SAVE_INTERVAL_S = 5.0
 
 
 class Refused(NamedTuple):
-    """A run that cannot be made, and why."""
+    """A run that failed, and the reason."""
 
     job: Job
     reason: str
@@ -33,7 +33,7 @@ Ended = Row | Refused
 
 @dataclass(slots=True)
 class TimeLeft:
-    """How long the runs that are left take, from what others of the same learner and set took for an event.
+    """Estimates the remaining time from the time per event of similar runs.
 
     >>> left = TimeLeft(jobs=1)
     >>> job = Job(sweep="s", data="digits", learner="arow", title="arow", events=100)
@@ -46,31 +46,31 @@ class TimeLeft:
     _seconds: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
 
     def took(self, job: Job, seconds: float) -> None:
-        """Take note of a run."""
+        """Record the duration of a run."""
         for place in self._places(job):
             self._seconds.setdefault(place, []).append(seconds)
 
     def estimate_s(self, left: Sequence[Job]) -> float:
-        """Seconds for these; NaN while nothing is known."""
+        """Return the estimated seconds for these runs; NaN if unknown."""
         if not self._seconds:
             return float("nan")
         means = {place: sum(seconds) / len(seconds) for place, seconds in self._seconds.items()}
         return sum(next(means[place] for place in self._places(job) if place in means) for job in left) / self.jobs
 
     def _places(self, job: Job) -> tuple[tuple[str, ...], ...]:
-        """From the most to the least that is alike."""
+        """Return the keys of similar runs, most similar first."""
         return (job.sweep, job.data, job.learner), (job.data, job.learner), (job.data,), ()
 
 
 class Progress(NamedTuple):
-    """How far an experiment is."""
+    """The progress of an experiment."""
 
     sweep: str
     done: int
     of: int
-    left_s: float  # NaN: not known
-    error: float | None  # of the run that has just ended
-    job: Job | None  # that run
+    left_s: float  # NaN: unknown
+    error: float | None  # of the last completed run
+    job: Job | None  # the last completed run
 
 
 def run_experiment(
@@ -81,15 +81,15 @@ def run_experiment(
     progress: Callable[[Progress], None] = lambda progress: None,
     only: Sequence[str] | None = None,
 ) -> list[Refused]:
-    """Make the runs that have no row yet, sweep by sweep, and keep their rows in the folder; those that cannot be made.
+    """Make the runs without a row, sweep by sweep, and store their rows; return the runs that failed.
 
     Args:
-        experiment: what is run.
-        sets: where its data are; what is not there is left out.
-        folder: where the rows are.
-        jobs: how many processes.
-        progress: told after each run.
-        only: these sweeps, and those that they take their parameters from; None: all.
+        experiment: The experiment.
+        sets: The data sets; missing ones are skipped.
+        folder: The results directory.
+        jobs: The number of processes.
+        progress: Called after each run.
+        only: Run only these sweeps, and those that provide their parameters; None: all.
     """
     path = folder / ROWS_FILE
     rows = read_rows(path)
@@ -130,7 +130,7 @@ def run_experiment(
 
 
 def rows_of(experiment: Experiment, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows by sweep, of the runs that the definition has now, in its order; others are of an earlier definition."""
+    """Return the rows of the current definition's runs by sweep, in order; other rows are ignored."""
     found: dict[str, list[Row]] = {}
     for sweep in experiment.sweeps:
         best = None if sweep.best_of is None else best_parameters(found[sweep.best_of])
@@ -145,7 +145,7 @@ Make = Callable[[Sequence[Job]], Iterator[tuple[Job, Ended, float]]]
 
 @contextmanager
 def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
-    """What makes runs, in so many processes, for all sweeps of an experiment: the first run of each takes seconds."""
+    """Start a process pool for all sweeps of an experiment, because the first run of each process takes seconds."""
     if jobs == 1:
         yield lambda planned: (_make(job, sets) for job in planned)
         return
@@ -154,11 +154,11 @@ def _processes(sets: Sets, jobs: int) -> Iterator[Make]:
 
 
 _sets: list[Sets] = []
-"""Of a process of the pool: one for all its runs, so that it keeps what it has loaded."""
+"""The data sets of a pool process, shared by its runs to keep loaded data."""
 
 
 def _start(sets: Sets) -> None:
-    # Ctrl-C goes to every process of a terminal; the first one alone hears it, and ends the others.
+    # Ctrl-C reaches every process of a terminal; only the parent handles it, and terminates the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _sets.append(sets)
 

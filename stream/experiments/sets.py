@@ -1,4 +1,4 @@
-"""The data of experiments: generated, shipped, or files in the user's folder."""
+"""The data sets of experiments: generated, included, or files in the data directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ from stream.near_names import close_matches
 from stream.offline import Examples
 
 LINEAR = "linear-models"
-"""The data of Confidit's figure 2: five random linear models of dimension 5, and four features that say nothing."""
+"""The data of Confidit's figure 2: five random linear models of dimension 5, and four irrelevant features."""
 
 LINEAR_CLASSES, LINEAR_TOLD, LINEAR_FEATURES, LINEAR_ROWS = 5, 5, 9, 1_000
 
 GENERATED = ("synsep", "synnonsep", LINEAR)
-"""Sets that are drawn anew for each seed."""
+"""Data sets that are generated for each seed."""
 
 
 Fact = Callable[[float], float]
-"""What a parameter may be a function of: a number before the fact's name to the parameter's value."""
+"""A fact of the data: maps a factor to a parameter value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A data set in memory, or a generated one of a seed."""
+    """A data set in memory; for generated data, that of a seed."""
 
     name: str
     title: str
@@ -37,22 +37,22 @@ class Loaded:
     rows: int
     examples: Examples
     is_generated: bool = False
-    note: str = ""  # what it is beside the papers' set
+    note: str = ""  # difference from the data set of the papers
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 class Sets:
-    """The data sets that an experiment may name: its own, those known by name, and the generated ones."""
+    """The data sets available to an experiment: its own, the named ones, and the generated ones."""
 
     def __init__(self, own: Mapping[str, SetEntry], folder: Path | None) -> None:
         self._entries = read_sets() | dict(own)
         self._folder = folder
 
     def missing(self, experiment: Experiment) -> dict[str, str]:
-        """What is to be said of each data set that is not there, by name.
+        """Return a message for each missing data set, by name.
 
         Raises:
-            ExperimentError: a name that no set has.
+            ExperimentError: an unknown name.
         """
         return {name: told for name in experiment.data() if (told := self._told_if_missing(name)) is not None}
 
@@ -63,27 +63,27 @@ class Sets:
         if path is not None and path.exists():
             return None
         entry = self._entries[name]
-        place = f"{path} is not there" if path else f"no folder of data is given in which {entry.file} could be"
-        return f"{name} ({entry.title}): {place}. Get it: {entry.get}. Convert it: {entry.convert}."
+        place = f"{path} does not exist" if path else f"{entry.file} requires a data directory"
+        return f"{name} ({entry.title}): {place}. Source: {entry.get}. Conversion: {entry.convert}."
 
     def _path(self, name: str) -> Path | None:
         if name not in self._entries:
             known = (*GENERATED, "optdigits", *self._entries)
             raise ExperimentError(
-                f"no data set is called {name!r}{close_matches(name, known) or ';'} there are: {', '.join(known)}"
+                f"unknown data set {name!r}{close_matches(name, known) or ';'} available: {', '.join(known)}"
             )
         return None if self._folder is None else self._folder / self._entries[name].file
 
     def title(self, name: str) -> str:
-        """What a set is called in figures and tables."""
+        """Return the title of a data set in figures and tables."""
         return self._entries[name].title if name in self._entries else _TITLES[name]
 
     def note(self, name: str) -> str:
-        """What a set is beside the papers' set; empty: it is the same, or there is nothing to say."""
+        """Return the difference from the papers' data set, or an empty string."""
         return self._entries[name].note if name in self._entries else ""
 
     def load(self, name: str, seed: int, rows_max: int | None) -> Loaded:
-        """A data set, or its rows of a seed: so many at most where it is generated, else all."""
+        """Load a data set; a generated one for a seed, with at most `rows_max` rows."""
         if name == LINEAR:
             return linear_models(seed)
         if name in GENERATED:
@@ -115,10 +115,11 @@ def _loaded(dataset: Dataset, title: str, rows: int, *, is_generated: bool = Fal
 
 
 def linear_models(seed: int) -> Loaded:
-    """Draw the data of Crammer, Gentile 2013, section 5.2: the class is the greatest of five random u·x.
+    """Generate the data of Crammer, Gentile 2013, section 5.2: the class is the greatest of five random u·x.
 
-    The paper does not say how x and u are distributed where they tell: uniform in [-1, 1], and standard normal. It sets
-    ‖U‖ to so many times the models' squared norm; the fact `squared_norm` is the square of that, for `u_norm_sq`.
+    The paper does not specify the distributions of x and u in the relevant dimensions; these are uniform in [-1, 1] and
+    standard normal. It sets ‖U‖ to multiples of the models' squared norm; the fact `squared_norm` is the square of
+    that, for `u_norm_sq`.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(LINEAR_ROWS, LINEAR_FEATURES))
@@ -136,7 +137,7 @@ def linear_models(seed: int) -> Loaded:
 
 
 def with_facts(parameters: Mapping[str, Scalar], facts: Mapping[str, Fact]) -> dict[str, Scalar]:
-    """Parameters with the facts of the data in their places.
+    """Replace facts of the data in parameters by their values.
 
     >>> with_facts({"u_norm_sq": "0.5 squared_norm", "variant": 1}, {"squared_norm": lambda times: (times * 8.0) ** 2})
     {'u_norm_sq': 16.0, 'variant': 1}

@@ -1,7 +1,7 @@
-"""Streams: the rows of a data set in an order, with their draws, delays, noise and changes, all from one seed.
+"""Streams: the rows of a data set in an order, with draws, delays, noise and changes, all from one seed.
 
-What is drawn for one purpose does not depend on the others: the same seed has the same order and the same uniforms
-under every delay, noise and change.
+Draws for different purposes are independent: a seed gives the same order and uniforms under every delay, noise and
+change.
 """
 
 from typing import NamedTuple
@@ -22,24 +22,24 @@ Indices = NDArray[np.int64]
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """The random numbers of a seed for one purpose."""
+    """Return the random generator of a seed for one purpose."""
     return np.random.default_rng([seed, _PURPOSES.index(purpose)])
 
 
 class Stream(NamedTuple):
-    """Events in their order, with all that is drawn for them."""
+    """Events in order, with all their random draws."""
 
-    examples: Examples  # with the labels that are learned from
-    truth: Labels  # int64[n], the labels that actions are judged by
+    examples: Examples  # with the training labels
+    truth: Labels  # int64[n], the labels for evaluation
     u: FloatArray  # float64[n]
     v: FloatArray  # float64[n]
     delays: Labels  # int64[n], in decisions, or NEVER
 
 
 def stream_of(data: Loaded, seed: int, events: int | None, epochs: int, conditions: Conditions) -> Stream:
-    """The stream of a seed: the rows in a drawn order for each epoch, or the first so many events of that.
+    """Return the stream of a seed: the rows in a random order per epoch, limited to `events`.
 
-    Generated rows come as they are: their seed has drawn them.
+    Generated rows keep their order, which already depends on the seed.
     """
     order = _order(data, seed, epochs)[:events]
     change = generator(seed, "change")
@@ -69,7 +69,7 @@ def _order(data: Loaded, seed: int, epochs: int) -> Indices:
 
 
 def in_order(examples: Examples, order: Indices) -> Examples:
-    """The same rows, rearranged; some may be left out or come again."""
+    """Return the rows in another order; rows may be omitted or repeated."""
     if order.size == examples.labels.size and np.array_equal(order, np.arange(order.size)):
         return examples
     sizes = np.diff(examples.offsets)[order]
@@ -79,13 +79,13 @@ def in_order(examples: Examples, order: Indices) -> Examples:
 
 
 def noisy(labels: Labels, n_classes: int, share: float, rng: np.random.Generator) -> Labels:
-    """The labels, a share of them replaced by a uniform class, which may be the same."""
+    """Replace a share of the labels by uniform classes, possibly the same."""
     replaced = rng.random(labels.size) < share
     return np.where(replaced, rng.integers(0, n_classes, labels.size), labels)
 
 
 def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
-    """The labels, those of the second half under other names: a cycle through the classes in a drawn order."""
+    """Rename the labels of the second half, by a random cyclic permutation of the classes."""
     circle = rng.permutation(n_classes)
     names = np.empty(n_classes, dtype=np.int64)
     names[circle] = np.roll(circle, 1)
@@ -94,15 +94,15 @@ def renamed(labels: Labels, n_classes: int, rng: np.random.Generator) -> Labels:
 
 
 def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.Generator) -> Indices:
-    """The rows with a third of the classes only in the first half of the events, and a third only in the second.
+    """Return the rows such that a third of the classes occurs only in the first half, and a third only in the second.
 
-    Rows of these classes that stand in the other half change places with rows of the classes that stay, as far as
-    there are any; of those that are left, the ones that must not be where they are, are left out.
+    Rows of these classes in the wrong half are exchanged with rows of the remaining classes while there are any; the
+    others are omitted.
     """
     classes = rng.permutation(n_classes)
     third = n_classes // 3
     kind = np.zeros(n_classes, dtype=np.int64)
-    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # early ones, late ones
+    kind[classes[:third]], kind[classes[third : 2 * third]] = -1, 1  # first half only, second half only
     half = labels.size // 2
     side = np.where(np.arange(labels.size) < half, -1, 1)
     of_rows = kind[labels]
@@ -116,7 +116,7 @@ def come_and_go(order: Indices, labels: Labels, n_classes: int, rng: np.random.G
 
 
 def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
-    """The decisions by which each bit is late; NEVER for those that are lost."""
+    """Return the delay of each bit in decisions; NEVER for lost bits."""
     delay, size = conditions.delay, labels.size
     if isinstance(delay, int):
         delays = np.full(size, delay, dtype=np.int64)
@@ -131,9 +131,9 @@ def delays_of(labels: Labels, seed: int, conditions: Conditions) -> Labels:
 
 
 def part_of(stream: Stream, events: Indices) -> Stream:
-    """Some of the events as a stream of their own.
+    """Return the stream of some of the events.
 
-    A bit is due with the last of them that is not later than it was due.
+    A bit arrives with the last of these events that is not later than its original time.
     """
     due = events + stream.delays[events]
     delays = np.searchsorted(events, due, side="right") - 1 - np.arange(events.size)
@@ -141,7 +141,7 @@ def part_of(stream: Stream, events: Indices) -> Stream:
 
 
 def life_of(stream: Stream, events: Indices) -> Stream:
-    """Events in a row, after whose last the state is lost: a later bit finds nobody who knows of its decision."""
+    """Return consecutive events after which the state is lost; later bits have no effect."""
     delays = stream.delays[events]
     return _taken(stream, events, np.where(events + delays > events[-1], NEVER, delays))
 
@@ -152,13 +152,13 @@ def _taken(stream: Stream, events: Indices, delays: Labels) -> Stream:
 
 
 def partitioned(size: int, partitions: int, seed: int) -> list[Indices]:
-    """The events of each partition, as keys spread them: evenly, by chance."""
+    """Return the events of each partition, uniformly at random like hashed keys."""
     partition = generator(seed, "partition").integers(0, partitions, size)
     return [np.flatnonzero(partition == number) for number in range(partitions)]
 
 
 def numbers_of(parts: list[Indices]) -> Indices:
-    """The partition of each event, of all that `partitioned` gave."""
+    """Return the partition of each event."""
     numbers = np.empty(sum(part.size for part in parts), dtype=np.int64)
     for number, part in enumerate(parts):
         numbers[part] = number
@@ -166,13 +166,13 @@ def numbers_of(parts: list[Indices]) -> Indices:
 
 
 def lives(size: int, forget_every: int) -> list[Indices]:
-    """The events between one loss of the state and the next."""
+    """Return the events between consecutive losses of the state."""
     starts = range(0, size, forget_every or max(size, 1))
     return [np.arange(start, min(start + (forget_every or size), size)) for start in starts]
 
 
 def split(size: int, seed: int, fold: int, folds: int) -> tuple[Indices, Indices]:
-    """The rows that are trained on and those that are tested on, of one of so many folds."""
+    """Return the training rows and the test rows of a fold."""
     order = generator(seed, "split").permutation(size)
     tested = np.zeros(size, dtype=np.bool_)
     tested[order[fold::folds]] = True

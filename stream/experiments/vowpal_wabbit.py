@@ -1,9 +1,9 @@
-"""Vowpal Wabbit's contextual bandits on our streams: the same rows, the same draws, bits as late.
+"""Vowpal Wabbit's contextual bandits on the same streams: equal rows, draws and delays.
 
-A single-line bandit of K actions (`--cb_explore K`), which Vowpal Wabbit turns into its multi-line one, with the
-regression over all actions (`--cb_type mtr`). Examples are made from numbers and not parsed from text, and each is used
-for its prediction and then for its update: that is the fastest way through the Python package. The bit comes as a cost,
-with the action and the probability that it had when it was made.
+A single-line bandit of K actions (`--cb_explore K`), which Vowpal Wabbit converts to its multi-line one, with the
+regression over all actions (`--cb_type mtr`). Examples are created from numbers rather than parsed from text, and each
+is used for its prediction and its update, which is the fastest way in the Python package. The bit is passed as a cost,
+with the action and its probability at decision time.
 
     pip install vowpalwabbit==9.11.9
 """
@@ -20,47 +20,47 @@ from stream.offline import Examples
 
 
 class Sizes(Protocol):
-    """A data set, as far as Vowpal Wabbit must know it."""
+    """The size of a data set."""
 
     @property
     def n_classes(self) -> int:
-        """K."""
+        """The number of classes K."""
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """The number of features d."""
 
 
 NAMESPACE = "f"
-"""Of the features f0, f1, ...; bare integers are not hashed, and their weights fall upon each other."""
+"""The namespace of the features f0, f1, ...; integer names are not hashed and collide."""
 
 SQUARECB = "--squarecb --gamma_scale 100"
-"""The exploration where none is asked for."""
+"""The default exploration."""
 
 BITS = range(18, 25)
-"""Of the table of weights: from Vowpal Wabbit's default to 268 MB."""
+"""Bits of the weight table: from Vowpal Wabbit's default to 268 MB."""
 
 
 class Setting(NamedTuple):
-    """One of the ways to run Vowpal Wabbit."""
+    """A configuration of Vowpal Wabbit."""
 
     exploration: str  # its arguments
     costs: tuple[int, int]  # of a right and of a wrong action
-    unit: bool  # whether x is scaled to unit norm
+    unit: bool  # whether to scale x to unit norm
     learning_rate: float = 0.5
 
     def text(self) -> str:
-        """The setting, for people."""
-        x = "x of unit norm" if self.unit else "x as it is"
+        """Return a description of the configuration."""
+        x = "x of unit norm" if self.unit else "x unscaled"
         return f"{self.exploration} -l {self.learning_rate:g}, costs {self.costs[0]}/{self.costs[1]}, {x}"
 
 
 class MissingError(RuntimeError):
-    """Vowpal Wabbit is not there."""
+    """Vowpal Wabbit is not installed."""
 
 
 def package() -> Any:
-    """Vowpal Wabbit's Python package.
+    """Return Vowpal Wabbit's Python package.
 
     Raises:
         MissingError: it is not installed.
@@ -69,14 +69,13 @@ def package() -> Any:
         return importlib.import_module("vowpalwabbit.pyvw")
     except ImportError as error:
         raise MissingError(
-            "comparing with Vowpal Wabbit needs its Python package, which nothing else here does: "
-            "pip install vowpalwabbit==9.11.9"
+            "the comparison with Vowpal Wabbit requires its Python package. Run: pip install vowpalwabbit==9.11.9"
         ) from error
 
 
 @cache
 def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
-    """The places of the features in a table of so many bits, int64[d]."""
+    """Return the indices of the features in a table of `bits` bits, int64[d]."""
     workspace = package().Workspace(f"--quiet -b {bits}")
     namespace = workspace.hash_space(NAMESPACE)
     found = [workspace.hash_feature(f"f{i}", namespace) for i in range(n_features)]
@@ -85,12 +84,12 @@ def hashes(n_features: int, bits: int) -> NDArray[np.int64]:
 
 
 class Bandit:
-    """A Vowpal Wabbit for K actions, and the examples of a stream as it takes them."""
+    """Vowpal Wabbit for K actions, with the examples of a stream in its format."""
 
     def __init__(self, data: Sizes, setting: Setting, *, quadratic: bool = False) -> None:
         pyvw = package()
         size = data.n_features * (data.n_features + 3) // 2 if quadratic else data.n_features
-        # Four places for each weight: hashes then meet seldom.
+        # Four entries per weight, so that hash collisions are rare.
         bits = min(max(math.ceil(math.log2(4 * data.n_classes * (size + 1))), BITS[0]), BITS[-1])
         self._workspace = pyvw.Workspace(
             f"--cb_explore {data.n_classes} --quiet -b {bits} -l {setting.learning_rate} {setting.exploration}"
@@ -102,19 +101,19 @@ class Bandit:
         self._hashes = hashes(data.n_features, bits)
 
     def example(self, examples: Examples, t: int) -> Any:
-        """Event t, without a label."""
+        """Return event t without a label."""
         indices, values = examples.features(t)
         norm = float(np.linalg.norm(values)) if self._setting.unit else 1.0
         entries = values / norm if norm > 0.0 else values
         features = list(zip(self._hashes[indices].tolist(), entries.tolist(), strict=True))
         example = self._example(self._workspace)
-        self._native.push_namespace(example, ord(NAMESPACE))  # without it the features count for nothing
+        self._native.push_namespace(example, ord(NAMESPACE))  # required; otherwise the features are ignored
         example.push_feature_list(self._workspace, ord(NAMESPACE), self._namespace, features)
         example.setup_example()
         return example
 
     def decide(self, example: Any, u: float) -> tuple[int, float]:
-        """An action by one uniform, and its probability."""
+        """Return an action from one uniform, and its probability."""
         self._model.predict(self._workspace, example)
         probabilities: list[float] = example.get_action_scores()
         below = 0.0
@@ -122,13 +121,15 @@ class Bandit:
             below += probability
             if u < below:
                 return action, probability
-        last = max(action for action, probability in enumerate(probabilities) if probability > 0.0)  # they are float32
+        last = max(
+            action for action, probability in enumerate(probabilities) if probability > 0.0
+        )  # float32: the sum may be below 1
         return last, probabilities[last]
 
     def learn(self, example: Any, action: int, probability: float, *, right: bool) -> None:
-        """The bit of an example that `decide` has seen; an example takes one label in its life."""
+        """Learn the bit of an example used by `decide`; an example can be labelled only once."""
         example.set_label_string(f"{action + 1}:{self._setting.costs[0 if right else 1]}:{probability:.8g}")
-        example.set_test_only(False)  # it was made without a label, and would teach nothing
+        example.set_test_only(False)  # examples without a label are test-only
         self._model.learn(self._workspace, example)
 
     def finish(self) -> None:

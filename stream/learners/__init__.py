@@ -1,6 +1,6 @@
-"""The learning algorithms: one file per paper, made by name with `create`.
+"""Learning algorithms, one file per paper; `create` makes a learner by name.
 
-Every module of this package is imported here, which registers its learners: a new one is one file.
+Importing this package imports all its modules, which registers their learners.
 """
 
 import importlib

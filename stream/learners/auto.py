@@ -1,4 +1,4 @@
-"""Which learner is the default for data of a given size and density."""
+"""Choice of the default learner from the size and density of the data."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -9,40 +9,40 @@ from stream.learners.registry import check_parameters
 from stream.learners.stack_igw import StackIgw
 
 STATE_BYTES_MAX = 64 * 2**20
-"""A larger state would make every snapshot and recovery slow: nobody asked for that by leaving the choice to us."""
+"""The largest state that is chosen by default, so that snapshots and recovery are fast."""
 
 DENSE_SHARE = 8
-"""Data with more non-zeros than one in eight entries are dense."""
+"""Data are dense if more than one in eight entries is non-zero."""
 
 PROJECTED_DIMENSIONS = 256
-"""As good as all 784 dimensions of images, at a twentieth of the time."""
+"""As accurate as all 784 dimensions of images, at a twentieth of the time."""
 
 
 RANDOM_FEATURES = 64
-"""Those that late-ucb adds by default."""
+"""The number of random features that late-ucb adds by default."""
 
 Parameters = Mapping[str, float | int | str]
 
 
 class Choice(NamedTuple):
-    """A learner, and the parameters that are not at their defaults."""
+    """A learner and its parameters that differ from the defaults."""
 
     learner: str
     parameters: Parameters
-    why: str  # one sentence, for people
+    why: str  # the reason, one sentence for the user
 
 
 def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctable: bool = False) -> Choice:
-    """The learner for data of a size.
+    """Choose the learner for data of a given size.
 
     Args:
         n_classes: K.
         n_features: d.
-        mean_nnz: non-zeros of an x on average; None when the data are not known beforehand.
-        correctable: whether updates must be taken back exactly (the late policy that corrects).
+        mean_nnz: Mean number of non-zeros of x; None if the data are not known in advance.
+        correctable: Updates must be retractable (late policy `correct`).
 
     Raises:
-        ParameterError: updates must be taken back, and no learner that can do it fits.
+        ParameterError: no learner with retractable updates fits.
 
     >>> choose(10, 64, mean_nnz=33.0)
     Choice(learner='late-ucb', parameters={}, why='64 features, 33 of them non-zero on average, are few and dense')
@@ -63,20 +63,20 @@ def choose(n_classes: int, n_features: int, mean_nnz: float | None, *, correctab
             return Choice(LateUcb.name, parameters, f"{size} are {amount}" + (" and dense" if dense else ""))
     if correctable:
         raise ParameterError(
-            f"the late policy that corrects needs a learner whose update can be taken back exactly, and late-ucb does "
-            f"not fit {n_classes:,} classes and {size.rstrip(',')}: use banditron or soba-diag, late-ucb with "
-            f"project={PROJECTED_DIMENSIONS} for dense data, or ignore late feedback"
+            f"late policy `correct` requires a learner with retractable updates, and late-ucb is too large for "
+            f"{n_classes:,} classes and {size.rstrip(',')}; use banditron or soba-diag, late-ucb with "
+            f"project={PROJECTED_DIMENSIONS} for dense data, or late policy `ignore`"
         )
     if few and (dense or not known):
-        return Choice(StackIgw.name, {}, f"late-ucb's matrices for {n_classes:,} classes would take more than 64 MB")
+        return Choice(StackIgw.name, {}, f"late-ucb's matrices for {n_classes:,} classes would exceed 64 MB")
     if dense:
-        why = f"late-ucb's projection and matrices for {n_classes:,} classes would take more than 64 MB"
+        why = f"late-ucb's projection and matrices for {n_classes:,} classes would exceed 64 MB"
         return Choice(StackIgw.name, {}, why)
     return Choice(StackIgw.name, {}, f"{size} are sparse" if known else f"{size} are many")
 
 
 def defaults_for(learner: str, n_features: int, mean_nnz: float | None) -> Parameters:
-    """The parameters of a named learner whose defaults depend on the data: late-ucb's on data known to be sparse."""
+    """Return the data-dependent defaults of a learner: expand=none for late-ucb on sparse data."""
     if learner == LateUcb.name and mean_nnz is not None and not _is_dense(n_features, mean_nnz):
         return {"expand": "none"}
     return {}
@@ -87,7 +87,7 @@ def _is_dense(n_features: int, mean_nnz: float) -> bool:
 
 
 def _regressions(n_features: int, *, dense: bool, known: bool, correctable: bool) -> Iterator[Parameters]:
-    """The parameters of late-ucb that suit the data, best first; the first that fits is taken."""
+    """Yield the parameters of late-ucb that suit the data, best first."""
     few = n_features + 1 <= SIZE_MAX
     if dense or not known:
         if n_features + RANDOM_FEATURES + 1 <= SIZE_MAX:

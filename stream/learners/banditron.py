@@ -1,4 +1,4 @@
-"""Banditron: the perceptron from one bit, by importance weighting."""
+"""Banditron: importance-weighted perceptron updates from one bit."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -69,7 +69,7 @@ def update_by_current_scores(
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """The same with the class that is greedy now."""
+    """The same update with the class that is greedy under the current W."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     greedy_now = argmax(current_scores(indices, values, W))
@@ -87,7 +87,7 @@ def retract(
     W: FloatArray,
     gamma: float,
 ) -> bool:
-    """W_action += change · x / p_action, where change is the real reward less the assumed one."""
+    """W_action += change · x / p_action, where change is the real reward minus the assumed one."""
     if change == 0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     add_scaled(W, action, change / propensity, indices, values)
@@ -96,7 +96,7 @@ def retract(
 
 @register
 class Banditron(KernelLearner):
-    """Perceptron updates that are right on average, from the one bit.
+    """Perceptron updates whose expectation is correct, from one bit.
 
     Kakade, Shalev-Shwartz, Tewari, "Efficient bandit algorithms for online multiclass prediction", ICML 2008.
 
@@ -104,17 +104,17 @@ class Banditron(KernelLearner):
         W_r += x ([ỹ = y][r = ỹ] / p_ỹ - [r = ŷ])
 
     Symbols: W weights [K, d]; γ `gamma`, the share of uniform exploration, in [0, 1]; ŷ greedy class; ỹ action; p_ỹ the
-    action's propensity, at least γ/K. Both rows may be the same one. W_ŷ loses x on every round, right or wrong.
+    action's propensity, at least γ/K. ŷ and ỹ may be the same class. Every round subtracts x from W_ŷ, whether right or
+    wrong.
 
-    Under delay ỹ and p_ỹ are those of prediction time: the estimate is unbiased only over the distribution that the
-    action was drawn from. ŷ is the class that is greedy when the bit comes (margin=feedback), or was at prediction time
-    (margin=decision). Either is the paper's at no delay, and the first errs less by far at long ones: it does not
-    correct again what others have corrected since.
+    Delay: ỹ and p_ỹ are those of prediction time, because the estimate is unbiased only over the distribution of the
+    action. ŷ is the greedy class when the bit arrives (margin=feedback) or at prediction time (margin=decision). Both
+    equal the paper's algorithm without delay. With long delays margin=feedback is far more accurate, because it does
+    not repeat corrections that other updates have made.
 
-    Retraction: the bit has the share x / p_ỹ in the update, so exactly that is taken away or added. With
-    margin=decision W is a sum over the events, and afterwards, to rounding, the one that had the real bit at that
-    place, for the decisions as they were made; with margin=feedback the updates in between went by the greedy classes
-    that the assumed bit left.
+    Retraction: the bit contributes x / p_ỹ to the update, which is subtracted or added. With margin=decision W is a sum
+    over the events and equals, to rounding, the model that received the real bit at first, given the same decisions.
+    With margin=feedback the updates in between used the greedy classes that followed from the assumed bit.
 
     Departures from the paper: none.
 
@@ -131,13 +131,13 @@ class Banditron(KernelLearner):
 
     name: ClassVar[str] = "banditron"
     summary: ClassVar[str] = "first-order, importance-weighted perceptron updates"
-    best_for: ClassVar[str] = "updates that are taken back exactly, where late-ucb does not fit"
+    best_for: ClassVar[str] = "exact retraction if late-ucb is too large"
     paper: ClassVar[str] = "Kakade, Shalev-Shwartz, Tewari 2008"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter(
             "gamma",
             2**-3,
-            "share of rounds that explore uniformly; a stream of 10⁶ events wants 0.005 to 0.015",
+            "share of uniform exploration; use 0.005 to 0.015 for a stream of 10⁶ events",
             low=0.0,
             high=1.0,
         ),
@@ -154,7 +154,7 @@ class Banditron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add or take away the action's share, x / p_action."""
+        """Add the difference of the two bits times x / p_action."""
         indices, values = sparse(x, self.n_features)
         return bool(
             retract(
@@ -170,7 +170,7 @@ class Banditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; two rows updated."""
+        """Return the cost of K·nnz products for the scores and two updated rows."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 2),
             bytes_per_event=8 * nnz * (n_classes + 4),

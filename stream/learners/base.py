@@ -1,4 +1,4 @@
-"""What a learner is, and how it declares its parameters."""
+"""The learner interface and the declaration of its parameters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +16,13 @@ from stream.wire.events import NOTHING_LOGGED, Decision, Features, FloatArray
 from stream.wire.records import make
 
 State = dict[str, NDArray[Any] | float | int | str]
-"""A learner's state: named arrays and scalars, all that its future depends on beside the parameters."""
+"""A learner's state: named arrays and scalars that, with the parameters, determine its future behaviour."""
 
 Kernel = Callable[..., Any]
 
 
 class Kernels(NamedTuple):
-    """The compiled functions that are a learner's arithmetic; see `stream.learners.kernels`."""
+    """A learner's compiled functions; see `stream.learners.kernels`."""
 
     predict: Kernel
     update: Kernel
@@ -30,40 +30,40 @@ class Kernels(NamedTuple):
 
 
 U_STEP = 2.0**-53
-"""The first step by which `distribution` looks on where an interval of u has not quite ended."""
+"""Initial step of `distribution` when rounding leaves u short of the end of an interval."""
 
 U_REST = 1e-12
-"""What rounding may leave of [0, 1) when the intervals of all classes have been seen."""
+"""Tolerance for the end of [0, 1) after the intervals of all classes."""
 
 
 NO_DETECTORS: FloatArray = np.zeros(0)
-"""The alarms of a learner that does not watch for drift."""
+"""The alarms of a learner without drift detection."""
 
 
 class ParameterError(OnebitError, ValueError):
-    """A learner was asked for with a name, a parameter or a size that it does not accept."""
+    """An unknown learner, or a parameter or size that the learner does not accept."""
 
 
 class Extent(Enum):
-    """How much of a part of the state `observe` changes, with one x and one action."""
+    """The part of a state array that `observe` may change."""
 
     WHOLE = auto()
-    ACTION = auto()  # what belongs to the action; classes come first in its shape
-    FEATURES = auto()  # what belongs to the features that x has; they come first in its shape
-    OTHER = auto()  # what `observed_parts` says
+    ACTION = auto()  # the action's entries; the first axis is the class
+    FEATURES = auto()  # the entries of the features in x; the first axis is the feature
+    OTHER = auto()  # reported by `observed_parts`
 
 
 class FromLogs(Enum):
-    """What a learner needs in order to learn from a decision that it did not make: one of a log."""
+    """What a learner requires to learn from decisions of a log, which it did not make."""
 
-    UNSOUND = auto()  # its updates take for granted that it chose the action itself
-    NOTHING = auto()  # a regression of the bit of what was played, whoever played it
-    PROPENSITY = auto()  # it weighs the bit by the probability with which the log played
-    LABEL = auto()  # it learns from the true class, whatever was played
+    UNSOUND = auto()  # the updates assume that the learner chose the action
+    NOTHING = auto()  # regresses the reward of the action, whichever policy chose it
+    PROPENSITY = auto()  # weights the reward by the propensity in the log
+    LABEL = auto()  # learns from the true class, whichever action was chosen
 
 
 class Cost(NamedTuple):
-    """What a learner costs, as counts that follow from K, d and nnz."""
+    """The cost of a learner, computed from K, d and nnz."""
 
     flops_per_event: int  # floating-point operations of one predict and one update
     bytes_per_event: int  # bytes of state touched by one predict and one update
@@ -72,21 +72,24 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One declared parameter of a learner: its default gives its type; its range or its choices bound it."""
+    """A declared parameter of a learner.
+
+    The default determines the type. A range or a list of choices limits the value.
+    """
 
     name: str
     default: float | int | str
     help: str
     low: float = float("-inf")
     high: float = float("inf")
-    low_open: bool = False  # the lower end itself is excluded
-    high_open: bool = False  # the upper end itself is excluded
+    low_open: bool = False  # excludes `low`
+    high_open: bool = False  # excludes `high`
     choices: tuple[str, ...] = ()
-    correctable: float | int | str | None = None  # its default where updates must be taken back exactly; None: the same
-    any_right: float | int | str | None = None  # what it must be where several classes may be right; None: any value
+    correctable: float | int | str | None = None  # default if updates must be retractable; None: `default`
+    any_right: float | int | str | None = None  # required value if several classes may be right; None: any value
 
     def accepted(self) -> str:
-        """The accepted values, for people."""
+        """Describe the accepted values."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         kind = "a whole number" if isinstance(self.default, int) else "a number"
@@ -96,16 +99,18 @@ class Parameter:
         return f"{kind} in {ends[0]}{self.low:g}, {self.high:g}{ends[1]}"
 
     def default_where(self, *, correctable: bool, any_right: bool = False) -> float | int | str:
-        """The default where updates must be taken back exactly, where several classes may be right, or neither."""
+        """Return the default for a run that needs retractable updates, or in which several classes may be right."""
         if any_right and self.any_right is not None:
             return self.any_right
         return self.correctable if correctable and self.correctable is not None else self.default
 
     def check(self, learner: str, value: object) -> float | int | str:
-        """Return the value in the parameter's type, or raise ParameterError saying what is accepted."""
+        """Return the value in the parameter's type; raise ParameterError if it is not accepted."""
         converted = self._converted(value)
         if converted is None:
-            raise ParameterError(f"{learner}: parameter {self.name} is {self.accepted()}; got {value!r}")
+            raise ParameterError(
+                f"{learner}: invalid value for parameter {self.name}; expected {self.accepted()}, got {value!r}"
+            )
         return converted
 
     def _converted(self, value: object) -> float | int | str | None:
@@ -128,29 +133,29 @@ class Parameter:
 class Learner(ABC):
     """An online learner for K classes and d features.
 
-    All randomness comes in as `u` and `v`; there is no clock and no hidden state. `predict` decides and changes
-    nothing. `observe` is what a decision itself changes (a round counter, a projection, a covariance): it is called
-    once for each decision, right after it, so in their order. `update` uses the decision's own figures (action,
-    propensity, scores: from prediction time) and the current state, never anything the learner saw last.
+    Randomness is passed in as `u` and `v`; a learner has no clock and no hidden state. `predict` decides and changes
+    nothing. `observe` applies the effect of the decision itself (a round counter, a projection, a covariance); it is
+    called once for each decision, in order, right after `predict`. `update` uses the decision's own action, propensity
+    and scores, and the current state. It must not depend on the last decision or context that the learner saw.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for `onebit learners`
-    best_for: ClassVar[str] = ""  # what it is the best for, as that continues "best for"; most are there for study
+    best_for: ClassVar[str] = ""  # use case, printed after "best for"; empty for learners included for study
     paper: ClassVar[str]  # paper and algorithm
     parameters: ClassVar[tuple[Parameter, ...]] = ()
-    needs_label: ClassVar[bool] = False  # a full-information baseline: `update` wants `label`
+    needs_label: ClassVar[bool] = False  # full-information baseline: `update` requires `label`
     randomised_update: ClassVar[bool] = False  # `update` consumes `v`
-    retractable: ClassVar[bool] = False  # an update can be taken back, see `retract`
-    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what it needs to learn from a log's decisions
-    one_right_class: ClassVar[bool] = True  # whether it takes a right action to say that all others are wrong
-    instead: ClassVar[str] = ""  # what to use where the state would be too large
-    observed: Mapping[str, Extent] = {}  # the parts of the state that `observe` may change, and how much
+    retractable: ClassVar[bool] = False  # an update can be reversed with `retract`
+    from_logs: ClassVar[FromLogs] = FromLogs.UNSOUND  # what it requires to learn from the decisions of a log
+    one_right_class: ClassVar[bool] = True  # a right action implies that all other classes are wrong
+    instead: ClassVar[str] = ""  # the alternative that is suggested if the state would be too large
+    observed: Mapping[str, Extent] = {}  # the arrays of the state that `observe` may change, and which part
 
-    _parameters: Mapping[str, Any]  # what the constructor was called with beside the sizes
+    _parameters: Mapping[str, Any]  # the constructor's arguments except the sizes
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Make an empty learner that keeps its parameters, from which a copy is made."""
+        """Create an uninitialised learner that stores its parameters, for copies."""
         learner = super().__new__(cls)
         learner._parameters = parameters
         return learner
@@ -160,7 +165,7 @@ class Learner(ABC):
         self.n_features = n_features
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by sizes, parameters and state: the kernels and the views into one array are made again."""
+        """Copy and pickle sizes, parameters and state; kernels and array views are created again."""
         return _restored, (type(self), self.n_classes, self.n_features, dict(self._parameters), self.state())
 
     @abstractmethod
@@ -168,20 +173,20 @@ class Learner(ABC):
         """Decide for x (sparse, or dense float64[d]) with one uniform u in [0, 1); change nothing."""
 
     def distribution(self, x: Features | FloatArray) -> FloatArray:
-        """The probability with which each class would be played for x now, float64[K]; changes nothing.
+        """Return the probability of each class being chosen for x now, float64[K]; changes nothing.
 
-        It is read off `predict`: a class is played for the u of one interval, as long as the class's propensity. One
-        call for each class that can be played, so K calls at most, and one where the decision is not randomised.
+        Computed from `predict`: each class is chosen for an interval of u whose length is the propensity. Requires one
+        call per class with positive probability.
         """
         return _distribution(self.n_classes, lambda u: self.predict(x, u)[:3])
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:  # noqa: B027 (most have nothing to do)
-        """Take note that `decision` was made for x."""
+        """Record that `decision` was made for x."""
 
     def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
-        """The decision that was made for x if another played this action, with this probability.
+        """Return the decision for x as if another policy had chosen `action` with probability `propensity`.
 
-        All that `decision` carries of its action is then of this one. To be called before the model changes.
+        Replaces all action-dependent fields of `decision`. Call it before the model changes.
         """
         return decision._replace(action=action, propensity=propensity)
 
@@ -189,65 +194,70 @@ class Learner(ABC):
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
     ) -> bool:
-        """Learn that `decision` for x was right (reward 1) or wrong (0); True when the model changed."""
+        """Learn that `decision` for x was right (reward 1) or wrong (0). Returns True if the model changed."""
 
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Take back an update made with an assumed reward and make the one with the real reward; True when changed.
+        """Reverse an update made with an assumed reward and apply the real reward. Returns True if the model changed.
 
-        Where the order of updates does not matter, the model is afterwards, to rounding, the one that had the real
-        reward in the first place; the docstring of a retractable learner says how far that holds.
+        If the order of updates does not matter, the result equals, to rounding, the model that received the real reward
+        at first. Each retractable learner documents the conditions.
 
         Raises:
-            NotImplementedError: the learner's update cannot be taken back (`retractable` is False).
+            NotImplementedError: the learner is not retractable.
         """
-        raise NotImplementedError(f"{self.name}: an update cannot be taken back; use the late policy that ignores")
+        raise NotImplementedError(f"{self.name} cannot retract an update; use the late policy `ignore`")
 
     @property
     def alarms(self) -> FloatArray:
-        """How often each detector of drift has gone off: that of every class, at last that of all; empty for none.
+        """The number of alarms of each drift detector: one per class, then the global one.
 
-        float64[K + 1], or float64[0]; it is the state itself, not a copy, since it is looked at around every update.
+        float64[K + 1], or float64[0] without drift detection. This is the state itself, not a copy, because it is read
+        around every update.
         """
         return NO_DETECTORS
 
     @abstractmethod
     def state(self) -> State:
-        """The state, as copies."""
+        """Return a copy of the state."""
 
     def state_into(self, copy: State) -> State:
-        """The state, in the arrays of an earlier one of this learner or of its like; they are overwritten.
+        """Return the state in the arrays of an earlier state of the same learner, which are overwritten.
 
-        For states of 100 MB: new memory can cost ten times what the copy does.
+        For states of 100 MB, allocating memory can cost ten times as much as copying.
         """
         return self.state()
 
     @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over a state made by `state()` of the same learner, sizes and parameters."""
+        """Restore a state returned by `state()` of a learner with the same sizes and parameters."""
 
     @abstractmethod
     def weights(self) -> FloatArray:
-        """The current linear weights, float64[K, d], as a copy; learners without such raise NotImplementedError."""
+        """Return a copy of the current linear weights, float64[K, d].
+
+        Raises:
+            NotImplementedError: the learner is not linear in x.
+        """
 
     @classmethod
     @abstractmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """The cost per event at nnz non-zeros, and in all; known before anything is allocated."""
+        """Return the cost per event for nnz non-zeros, and the size of the state, without allocating it."""
 
 
 def _restored(
     cls: type[Learner], n_classes: int, n_features: int, parameters: Mapping[str, Any], state: State
 ) -> Learner:
-    """The learner that was copied or pickled."""
+    """Restore a copied or pickled learner."""
     learner = cls(n_classes, n_features, **parameters)
     learner.load(state)
     return learner
 
 
 def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]]) -> FloatArray:
-    """The p [K] of what is played for a u, with its propensity."""
+    """Return the probability [K] of each class, from the function that maps u to an action and its propensity."""
     p = np.zeros(n_classes)
     u, step = 0.0, U_STEP
     while u < 1.0 - U_REST:
@@ -261,20 +271,20 @@ def _distribution(n_classes: int, play: Callable[[float], tuple[int, int, float]
 
 
 class KernelLearner(Learner):
-    """A learner whose arithmetic is a few kernels over flat arrays; see `stream.learners.kernels`.
+    """A learner implemented by kernels over flat arrays; see `stream.learners.kernels`.
 
-    An event that a model cannot learn from within float64 (an entry of x beyond 1e100 or not a number, see `usable`)
-    is predicted for, and its update is refused: the model stays as it is and `update` returns False.
+    If float64 cannot represent an update (an entry of x is NaN or above 1e100, see `usable`), `predict` still decides,
+    but `update` leaves the model unchanged and returns False.
     """
 
     predict_kernel: ClassVar[Kernel]
     observe_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)
     update_kernel: ClassVar[Kernel]
     log_kernel: ClassVar[Kernel] = staticmethod(observe_nothing)  # (indices, values, action, scores, *model)
-    logged_size: int = 0  # L: how many numbers of its own a decision carries; of the action some, `log_kernel` says
-    kernels: Kernels  # the class's, unless a parameter chooses others
+    logged_size: int = 0  # L: number of learner-specific values per decision
+    kernels: Kernels  # the class's kernels unless a parameter selects others
     arrays: dict[str, NDArray[Any]]  # the state by name; written in place, never replaced
-    model: tuple[Any, ...]  # what the kernels get after the event
+    model: tuple[Any, ...]  # the kernels' arguments after the event
 
     def __init__(
         self,
@@ -284,15 +294,15 @@ class KernelLearner(Learner):
         model: tuple[Any, ...],
         kernels: Kernels | None = None,
     ) -> None:
-        """Take the state's arrays and the kernels' last arguments.
+        """Set the state's arrays and the kernels' model arguments.
 
         Args:
             n_classes: K.
             n_features: d.
-            arrays: The whole state by name. Each is an array of `model`, or a view into one: an array costs 0.1 µs per
-                call, so learners stack arrays of one shape.
-            model: What the kernels get after the event: arrays (scratch space among them), then constants.
-            kernels: What is used instead of the class's kernels.
+            arrays: The whole state by name. Each is an array of `model` or a view into one. Passing an array costs 0.1
+            µs per call, so learners stack arrays of equal shape.
+            model: The kernels' arguments after the event: arrays (including scratch space), then constants.
+            kernels: Replaces the class's kernels.
         """
         super().__init__(n_classes, n_features)
         self.arrays = dict(arrays)
@@ -304,7 +314,7 @@ class KernelLearner(Learner):
     def predict(self, x: Features | FloatArray, u: float) -> Decision:
         """Decide for x with one uniform u in [0, 1)."""
         if not 0.0 <= u < 1.0:
-            raise ValueError(f"{self.name}: predict takes a uniform u in [0, 1); got {u!r}")
+            raise ValueError(f"{self.name}: expected u in [0, 1); got {u!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         K = self.n_classes
         scores = np.empty(K + self.logged_size)
@@ -320,13 +330,13 @@ class KernelLearner(Learner):
         return _distribution(self.n_classes, lambda u: self._predict(indices, values, u, scores, *self.model))
 
     def observe(self, x: Features | FloatArray, decision: Decision) -> None:
-        """Take note that `decision` was made for x."""
+        """Record that `decision` was made for x."""
         if self._observes:
             indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-            self._observe(indices, values, *self._figures(decision), *self.model)
+            self._observe(indices, values, *self._kernel_arguments(decision), *self.model)
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """What `observe` may change if it is called next: names of arrays, each with an index into it."""
+        """Yield the name of each array that `observe` may change, and the index of the changed part."""
         index = {Extent.WHOLE: ..., Extent.ACTION: decision.action, Extent.FEATURES: x.indices}
         for name, extent in self.observed.items():
             if extent is not Extent.OTHER:
@@ -335,68 +345,68 @@ class KernelLearner(Learner):
     def as_played(self, x: Features | FloatArray, decision: Decision, action: int, propensity: float) -> Decision:
         """See Learner."""
         if not 0 <= action < self.n_classes:
-            raise ValueError(f"{self.name}: as_played takes an action in 0..{self.n_classes - 1}; got {action!r}")
+            raise ValueError(f"{self.name}: expected an action in 0..{self.n_classes - 1}; got {action!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
         K = self.n_classes
         row = np.concatenate((decision.scores, decision.logged))
         self.log_kernel(indices, values, action, row, *self.model)
         return Decision(action, decision.greedy, propensity, row[:K], row[K:] if self.logged_size else NOTHING_LOGGED)
 
-    def _figures(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
-        """A decision as the kernels get it: what is logged stands behind the scores."""
+    def _kernel_arguments(self, decision: Decision) -> tuple[int, int, float, FloatArray]:
+        """Return a decision's fields as the kernels expect them: the logged values follow the scores."""
         action, greedy, propensity, scores, logged = decision
         if logged.size != self.logged_size:
-            raise ValueError(f"{self.name}: a decision logs {self.logged_size} numbers; got {logged.size}")
+            raise ValueError(
+                f"{self.name}: expected a decision with {self.logged_size} logged values; got {logged.size}"
+            )
         if logged.size == 0:
             return action, greedy, propensity, scores
         row = logged.base
-        if row is None or row is not scores.base:  # not as `predict` made it: it was stored in between
+        if row is None or row is not scores.base:  # restored from storage rather than returned by `predict`
             row = np.concatenate((scores, logged))
         return action, greedy, propensity, row
 
     def update(
         self, x: Features | FloatArray, decision: Decision, reward: int, v: float = 0.0, label: int | None = None
     ) -> bool:
-        """Learn that `decision` for x was right (reward 1) or wrong (0); True when the model changed."""
+        """See Learner."""
         if reward != 0 and reward != 1:
-            raise ValueError(f"{self.name}: update takes reward 0 or 1; got {reward!r}")
+            raise ValueError(f"{self.name}: expected reward 0 or 1; got {reward!r}")
         if self.randomised_update and not 0.0 <= v < 1.0:
-            raise ValueError(f"{self.name}: update takes a uniform v in [0, 1); got {v!r}")
+            raise ValueError(f"{self.name}: expected v in [0, 1); got {v!r}")
         if not self.needs_label:
             label = -1
         elif label is None or not 0 <= label < self.n_classes:
-            raise ValueError(
-                f"{self.name} learns from the true class: update takes label in 0..{self.n_classes - 1}; got {label!r}"
-            )
+            raise ValueError(f"{self.name}: expected the true class as label in 0..{self.n_classes - 1}; got {label!r}")
         indices, values = x if isinstance(x, Features) else sparse(x, self.n_features)
-        action, greedy, propensity, scores = self._figures(decision)
+        action, greedy, propensity, scores = self._kernel_arguments(decision)
         changed: bool = self._update(
             indices, values, action, greedy, propensity, scores, 1 if reward else 0, v, label, *self.model
         )
         return changed
 
     def state(self) -> State:
-        """The state, as copies."""
+        """Return a copy of the state."""
         return {name: array.copy() for name, array in self.arrays.items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner. What `state` has beside the arrays follows from the parameters, and stays as it is."""
+        """See Learner. Entries other than arrays follow from the parameters and are not changed."""
         for name, array in self.arrays.items():
             np.copyto(np.asarray(copy[name]), array)
         return copy
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over a state made by `state()` of the same learner, sizes and parameters."""
+        """See Learner."""
         load_arrays(self.name, self.arrays, state)
 
     def weights(self) -> FloatArray:
-        """The current linear weights, float64[K, d], as a copy."""
+        """See Learner."""
         weights: FloatArray = self.arrays["W"].copy()
         return weights
 
 
 class WatchingLearner(KernelLearner):
-    """One that may watch for drift; its state counts `alarms`, float64[K + 1], see `stream.learners.kernels.watch`."""
+    """A learner with optional drift detection; the state contains `alarms`, see `stream.learners.kernels.watch`."""
 
     @property
     def alarms(self) -> FloatArray:
@@ -407,55 +417,55 @@ class WatchingLearner(KernelLearner):
 MARGIN = Parameter(
     "margin",
     "feedback",
-    "whose scores a late bit is held against: the model's when the bit comes, or the decision's",
+    "scores used when a late bit arrives: those of the current model, or the decision's own",
     choices=("feedback", "decision"),
 )
-"""With no delay the two are the same to the bit."""
+"""Both settings give identical results if there is no delay."""
 
 DRIFT = Parameter(
     "drift",
     "global",
-    "what a lasting fall of the reward resets: nothing, every class, or besides a class by itself",
+    "reset after a lasting fall of the reward: nothing, all classes, or also single classes",
     choices=DRIFTS,
     correctable="off",
 )
 
 INVERSE_GAP = (
-    Parameter("scale", 300.0, "how fast exploration falls: γ = scale √n", low=0.0, high=1e9),
-    Parameter("step", 2.0, "AdaGrad's step", low=0.0, high=1e6),
-    Parameter("others", 0.3, "weight of what a bit says of the other classes", low=0.0, high=1.0, any_right=0.0),
-    Parameter("bias", 0.1, "the constant entry behind x of unit norm", low=0.0, high=1e9),
+    Parameter("scale", 300.0, "rate at which exploration decreases: γ = scale √n", low=0.0, high=1e9),
+    Parameter("step", 2.0, "AdaGrad step size", low=0.0, high=1e6),
+    Parameter("others", 0.3, "weight of a bit's evidence about the other classes", low=0.0, high=1.0, any_right=0.0),
+    Parameter("bias", 0.1, "constant entry appended to x of unit norm", low=0.0, high=1e9),
 )
-"""Of learners that play by inverse-gap weighting; their docstrings say what n counts, and which bits say something."""
+"""Parameters of learners that use inverse-gap weighting; their docstrings define n."""
 
 
 def sparse(x: object, n_features: int) -> Features:
-    """The sparse vector of x: Features as they are, a dense float64[d] by its non-zeros, a pair converted.
+    """Convert x to sparse Features, from Features, a dense float64[d], or a pair (indices, values).
 
     Raises:
-        ValueError: x is none of these, or its length is not d.
+        ValueError: x has another type or length.
     """
     if isinstance(x, Features):
         return x
     if isinstance(x, np.ndarray):
         if x.shape != (n_features,):
-            raise ValueError(f"x: a dense vector of {n_features} features is expected; got shape {x.shape}")
+            raise ValueError(f"x: expected a dense vector of {n_features} features; got shape {x.shape}")
         indices = np.flatnonzero(x).astype(np.int32)
         return Features(indices, x[indices].astype(np.float64))
     if not isinstance(x, tuple) or len(x) != 2:
-        raise ValueError(f"x: a pair (indices, values) or a dense vector is expected; got {type(x).__name__}")
+        raise ValueError(f"x: expected a pair (indices, values) or a dense vector; got {type(x).__name__}")
     indices, values = np.asarray(x[0], dtype=np.int32), np.asarray(x[1], dtype=np.float64)
     if indices.ndim != 1 or indices.shape != values.shape:
-        raise ValueError(f"x: indices and values of one length are expected; got {indices.shape} and {values.shape}")
+        raise ValueError(f"x: expected indices and values of equal length; got {indices.shape} and {values.shape}")
     return Features(indices, values)
 
 
 def load_arrays(name: str, target: Mapping[str, NDArray[Any]], state: Mapping[str, Any]) -> None:
-    """Copy named arrays of a stored state into the arrays of a learner, checking names and shapes first."""
+    """Copy the named arrays of a stored state into a learner, after checking all names and shapes."""
     for key, array in target.items():
         if key not in state:
-            raise ValueError(f"loading {name}: the state has no {key!r}; it has {', '.join(sorted(state))}")
+            raise ValueError(f"cannot load {name}: the state has no array {key!r}; it has {', '.join(sorted(state))}")
         if np.shape(state[key]) != array.shape:
-            raise ValueError(f"loading {name}: {key} has shape {array.shape}; the state has {np.shape(state[key])}")
+            raise ValueError(f"cannot load {name}: expected {key} of shape {array.shape}; got {np.shape(state[key])}")
     for key, array in target.items():
         array[...] = state[key]

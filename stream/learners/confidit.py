@@ -35,10 +35,10 @@ VARIANTS = {  # Table 2 of the paper: projection, confidence, covariance
 
 @dataclass(frozen=True, slots=True)
 class Switch(Parameter):
-    """A parameter that is on or off: 1 or 0, True or False, yes or no."""
+    """An on/off parameter: 1 or 0, True or False, yes or no."""
 
     def accepted(self) -> str:
-        """The accepted values, for people."""
+        """Describe the accepted values."""
         return "on (1, True, yes) or off (0, False, no)"
 
     def _converted(self, value: object) -> float | int | str | None:
@@ -47,7 +47,7 @@ class Switch(Parameter):
 
 @register
 class Confidit(KernelLearner):
-    """Ridge scores per class, played by upper confidence bound; the most accurate linear bandit here.
+    """Ridge scores per class, played by upper confidence bound; the most accurate linear bandit of this package.
 
     Crammer, Gentile, "Multiclass classification with bandit feedback using adaptive regularization", Machine Learning
     90 (2013), Fig. 1 and Table 2 (and ICML 2011, where (9) is (5)).
@@ -61,28 +61,27 @@ class Confidit(KernelLearner):
         X = x̂ if right; if wrong, -x̂ with probability (1+α)/2 (when v < (1+α)/2), else x̂
         A_ŷ += x̂x̂ᵀ (`diag`: its diagonal);  w_ŷ = A_new⁻¹(A_old w'_ŷ + X)
 
-    Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], (1+α)² I at the start, kept as
-    inverses when full; α `alpha`, in (-1, 1], how far the classes' scores may lie apart; η `eta`; ‖U‖² `u_norm_sq`;
-    δ `delta`; q `approx_error`, power `approx_error_power`; t rounds, from 1. `variant` 1 to 5 is a row of the
-    paper's Table 2 and overrides the three options; 0 leaves them as given. At α = 1 every wrong answer demotes the
-    class and v is of no effect.
+    Symbols: w_i weights [K, d]; A_i correlations [K, d, d] or their diagonals [K, d], (1+α)² I at the start, stored as
+    inverses when full; α `alpha`, in (-1, 1], how far the classes' scores may lie apart; η `eta`; ‖U‖² `u_norm_sq`; δ
+    `delta`; q `approx_error`, power `approx_error_power`; t rounds, from 1. `variant` 1 to 5 selects a row of the
+    paper's Table 2 and overrides the three options; 0 uses the options. At α = 1 every wrong answer demotes the class
+    and v has no effect.
 
-    The action is deterministic, so every propensity is 1, and u is of no effect. At t = 1 all classes tie, and the
-    lowest is played. Variant 5 can starve a class for good: the diagonal takes features for independent, so a class
-    that was demoted on common features is never bounded high enough again.
+    The action is deterministic: every propensity is 1, and u has no effect. At t = 1 all classes tie, and the lowest is
+    played. Variant 5 can starve a class permanently: the diagonal treats features as independent, so the bound of a
+    class that was demoted on common features may never be high enough again.
 
-    Under delay an update uses the current w and A, and of the decision the action alone: w is a ridge regression,
-    A⁻¹ΣX, whose order is free. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts the updates made, each with the A it
-    made. The projection is made of the current W at every decision, as in the paper: `predict` decides by W', and with
-    `observe` W' replaces W.
+    Delay: an update uses the current w and A and, of the decision, only the action. w is a ridge regression, A⁻¹ΣX,
+    whose order does not matter. t and Σ q_s count decisions; Σ x̂ᵀA⁻¹x̂ counts updates, each with the A that it
+    produced. The current W is projected at every decision, as in the paper: `predict` decides by W', and `observe`
+    replaces W by W'.
 
-    Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX: afterwards the model is, to rounding
-    and in any order, the one that had the real bit at that place, for the actions as they were played. A projection in
-    between cannot be taken back; with it the learner is not retractable.
+    Retraction: A is the same for either reward, and without projection w = A⁻¹ΣX. The result equals, to rounding and in
+    any order, the model that received the real bit at first, given the same actions. A projection cannot be reversed;
+    with it the learner is not retractable.
 
-    Departures from the paper: none for x ≠ 0. A zero x is not scaled, not projected for (its constraint has no
-    solution) and not learned from. The rank-one changes of an inverse are added to it 32 at a time, which is the same
-    matrix.
+    Departures from the paper: none for x ≠ 0. A zero x is not scaled, projected (its constraint has no solution) or
+    learned from. The rank-one changes of an inverse are applied 32 at a time, which gives the same matrix.
 
     >>> from stream.learners import create
     >>> learner = create("confidit", n_classes=3, n_features=2, variant=2)
@@ -99,14 +98,14 @@ class Confidit(KernelLearner):
     summary: ClassVar[str] = "second-order, upper confidence bounds; full or diagonal"
     paper: ClassVar[str] = "Crammer, Gentile 2013, Fig. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("variant", 0, "row of the paper's Table 2, in place of the three options; 0: by these", 0, 5),
+        Parameter("variant", 0, "row of the paper's Table 2; 0 uses the three options below", 0, 5),
         Switch("projection", 0, "project the weights before every prediction"),
-        Parameter("confidence", "constant", "width of the bounds: (11), (9) or (10)", choices=CONFIDENCES),
-        Parameter("covariance", "full", "matrix or diagonal per class", choices=("full", "diag")),
+        Parameter("confidence", "constant", "formula of the bounds: (11), (9) or (10)", choices=CONFIDENCES),
+        Parameter("covariance", "full", "full matrix or diagonal, per class", choices=("full", "diag")),
         Parameter("alpha", 1.0, "closeness of the classes", low=-1.0, high=1.0, low_open=True),
         Parameter("eta", 1.0, "squared width of the constant bounds", low=0.0),
         Parameter("u_norm_sq", 1.0, "bound on the comparator's squared norm", low=0.0),
-        Parameter("delta", 0.05, "probability that the theory's bounds fail", low=0.0, high=1.0, low_open=True),
+        Parameter("delta", 0.05, "failure probability of the theoretical bounds", low=0.0, high=1.0, low_open=True),
         Parameter("approx_error", 1.0, "q of q_t = q t^power, for the modified bounds", low=0.0),
         Parameter("approx_error_power", -0.5, "power of q_t = q t^power"),
     )
@@ -119,7 +118,7 @@ class Confidit(KernelLearner):
     _retract: Kernel
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Make the class that fits the options: `retractable` belongs to the class."""
+        """Select the class for the options: `retractable` is a class attribute."""
         projection, _, _ = _options(parameters)
         fitting: Any = ConfiditProjected if projection else Confidit
         learner: Self = super().__new__(fitting, *sizes, **parameters)
@@ -155,11 +154,11 @@ class Confidit(KernelLearner):
             super().__init__(n_classes, n_features, named, (M, memory, settings), kernels)
             return
         W = np.zeros((n_classes, n_features))
-        # Not np.zeros: it leaves the pages to be made small, one by one, and reading across them costs a fifth more.
+        # Not np.zeros: its pages would be mapped one by one at the first access, and reads would cost a fifth more.
         inverses = np.full((n_classes, n_features, n_features), 0.0)
         inverses[:, np.arange(n_features), np.arange(n_features)] = 1.0 / start
         rows = np.zeros((n_classes, PENDING_MAX, n_features))
-        columns = np.zeros((n_classes, n_features, PENDING_MAX))  # the same as `rows`, read by feature
+        columns = np.zeros((n_classes, n_features, PENDING_MAX))  # transpose of `rows`, for reads by feature
         counts = np.zeros(n_classes, dtype=np.int32)
         arrays: dict[str, NDArray[Any]] = {
             "W": W,
@@ -184,7 +183,7 @@ class Confidit(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Full: nnz²/2 entries of K inverses read, nnz rows and 1/32 of a pass over one inverse; diagonal: K·nnz."""
+        """Return the cost. Full: nnz²/2 entries of K inverses, nnz rows, 1/32 pass over an inverse; diagonal: K·nnz."""
         projection, _, covariance = _options(parameters)
         K, d = n_classes, n_features
         if covariance == "diag":
@@ -203,7 +202,7 @@ class Confidit(KernelLearner):
 
 
 class ConfiditProjected(Confidit):
-    """Confidit with projections, which cannot be taken back."""
+    """Confidit with projections, which cannot be reversed."""
 
     one_right_class: ClassVar[bool] = True
     retractable: ClassVar[bool] = False
@@ -211,7 +210,7 @@ class ConfiditProjected(Confidit):
 
 
 def _options(parameters: Mapping[str, Any]) -> tuple[int, str, str]:
-    """Projection, confidence and covariance: of the variant, or as given."""
+    """Return projection, confidence and covariance, from the variant or the options."""
     variant = int(parameters["variant"])
     if variant:
         return VARIANTS[variant]

@@ -1,4 +1,4 @@
-"""Confidit's compiled arithmetic: its bounds, and steps with full matrices and with diagonals."""
+"""Confidit's kernels: its bounds, and steps with full matrices and with diagonals."""
 
 from math import log, sqrt
 
@@ -8,21 +8,22 @@ from stream.learners.kernels import argmax, bounded, check_event, compiled, line
 from stream.wire.events import FloatArray, IndexArray
 
 PENDING_MAX = 32
-"""Rank-one changes of one class's inverse that are kept apart before they are added to it in one pass: the pass is
-bound by memory, and 32 changes together cost a fifth of 32 passes. A multiple of 8, see `subtract_outer`."""
+"""Number of rank-one changes of a class's inverse that are applied in one pass. The pass is limited by memory
+bandwidth: 32 changes together cost a fifth of 32 passes. A multiple of 8, see `subtract_outer`.
+"""
 
-# Places in `memory`, what a run accumulates.
+# Indices in `memory`, the running totals.
 ROUNDS = 0  # t, decisions made
 CONFIDENCE_SUM = 1  # Σ_s x_sᵀA_{a_s,s}⁻¹x_s over the updates
 ERROR_SUM = 2  # Σ_{s<t} q_s over the rounds
 
-# Places in `settings`.
+# Indices in `settings`.
 ALPHA, ETA, U_NORM_SQ, DELTA, APPROX_ERROR, APPROX_ERROR_POWER, PROJECTION, CONFIDENCE = range(8)
 
 
 @compiled
 def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
-    """ε_i² / c_i for the round that is next."""
+    """Return ε_i² / c_i for the next round."""
     t = memory[ROUNDS] + 1.0
     confidence = settings[CONFIDENCE]
     if confidence == 0.0:
@@ -40,7 +41,7 @@ def next_multiplier(memory: FloatArray, settings: FloatArray) -> float:
 
 @compiled
 def count_round(memory: FloatArray, settings: FloatArray) -> None:
-    """Count a round, and add its q_t."""
+    """Count a round and add its q_t."""
     t = memory[ROUNDS] + 1.0
     memory[ROUNDS] = t
     if settings[CONFIDENCE] == 2.0:
@@ -49,7 +50,7 @@ def count_round(memory: FloatArray, settings: FloatArray) -> None:
 
 @compiled
 def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
-    """β_i + λ of the projection of sect. 3.1, by one sort and one pass over the classes.
+    """Return β_i + λ of the projection of sect. 3.1, using one sort and one pass over the classes.
 
     With ρ_i = (α + s_i) / c_i it is max(λ, -ρ_i), where λ solves Σ_i max(-α, s_i + λ c_i) = 1 + α - Kα.
     """
@@ -57,7 +58,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     rho = np.empty(K)
     for k in range(K):
         rho[k] = (alpha + scores[k]) / c[k]
-    order = np.empty(K, np.int64)  # by decreasing ρ; insertion, since K is small and often sorted from the last round
+    order = np.empty(K, np.int64)  # by decreasing ρ; insertion sort, since K is small and the order changes little
     for k in range(K):
         place = k
         while place > 0 and rho[order[place - 1]] < rho[k]:
@@ -69,7 +70,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
     lam = 0.0
     for r in range(K):
         if r > 0 and rho[order[r]] + lam < 0.0:
-            break  # β > 0 for this class, and so for all that follow
+            break  # β > 0 for this class and all that follow
         total_s += scores[order[r]]
         total_c += c[order[r]]
         lam = (1.0 + alpha - alpha * (r + 1) - total_s) / total_c
@@ -81,7 +82,7 @@ def shifts(scores: FloatArray, c: FloatArray, alpha: float) -> FloatArray:
 
 @compiled
 def all_positive(c: FloatArray) -> bool:
-    """Whether the projection has a solution: x is not zero."""
+    """Return whether the projection has a solution, that is, x is not zero."""
     positive = True
     for k in range(c.size):
         positive = positive and c[k] > 0.0
@@ -90,7 +91,7 @@ def all_positive(c: FloatArray) -> bool:
 
 @compiled
 def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
-    """The class with the highest s_i + ε_i; ties go to the lowest class."""
+    """Return the class with the highest s_i + ε_i; the lowest class among ties."""
     bounds = np.empty(scores.size)
     for k in range(scores.size):
         bounds[k] = scores[k] + sqrt(multiplier * c[k])  # (4)
@@ -99,7 +100,7 @@ def highest_bound(scores: FloatArray, c: FloatArray, multiplier: float) -> int:
 
 @compiled
 def target(reward: int, v: float, alpha: float) -> float:
-    """The sign of the update: steps 6a, 6b and 7."""
+    """Return the sign of the update: steps 6a, 6b and 7."""
     return -1.0 if reward == 0 and v < 0.5 * (1.0 + alpha) else 1.0
 
 
@@ -107,9 +108,9 @@ def target(reward: int, v: float, alpha: float) -> float:
 def _variances(
     indices: IndexArray, x: FloatArray, inverses: FloatArray, columns: FloatArray, counts: IndexArray, c: FloatArray
 ) -> None:
-    """c_i = xᵀA_i⁻¹x for every class, from half of the nnz × nnz entries and the changes kept apart.
+    """c_i = xᵀA_i⁻¹x for every class, from half of the nnz × nnz entries and the pending changes.
 
-    Four sums that do not wait for each other: the entries lie far apart, and reading them is all the work.
+    Four independent sums, because scattered reads limit the speed.
     """
     n = indices.size
     dots = np.empty(columns.shape[2])
@@ -139,7 +140,7 @@ def _variances(
                     dots[m] += x[a] * column[m]
             for m in range(counts[k]):
                 total -= dots[m] * dots[m]
-        c[k] = max(total, 0.0)  # A⁻¹ is positive definite; below zero is rounding
+        c[k] = max(total, 0.0)  # A⁻¹ is positive definite; negative only by rounding
 
 
 @compiled
@@ -225,7 +226,7 @@ def observe_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one full matrix per class: W' replaces W; and a round is counted."""
+    """Step 2 with one full matrix per class: W' replaces W; count the round."""
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)
     if settings[PROJECTION] == 0.0:
@@ -308,7 +309,7 @@ def retract_full(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """w_action += change · A⁻¹x, where change is the real sign less the assumed one."""
+    """w_action += change · A⁻¹x, where change is the real sign minus the assumed one."""
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     z = _inverse_times(action, indices, unit(values), inverses, rows, columns, counts)
@@ -365,7 +366,7 @@ def observe_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> None:
-    """Step 2 with one diagonal per class: W' replaces W; and a round is counted."""
+    """Step 2 with one diagonal per class: W' replaces W; count the round."""
     W, A = M[0], M[1]
     check_event(indices, values, W.shape[1])
     count_round(memory, settings)
@@ -428,7 +429,7 @@ def retract_diag(
     memory: FloatArray,
     settings: FloatArray,
 ) -> bool:
-    """w_action += change · A⁻¹x, where change is the real sign less the assumed one."""
+    """w_action += change · A⁻¹x, where change is the real sign minus the assumed one."""
     W, A = M[0], M[1]
     if change == 0.0 or not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False

@@ -1,4 +1,4 @@
-"""Feature blocks: a table of small cells of the feature space, each with what is known of its class."""
+"""Feature blocks: a table of small cells of the feature space with the class of each."""
 
 from collections.abc import Mapping
 from math import floor, sqrt
@@ -13,14 +13,14 @@ from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 CELL_MAX = 2.0**31 - 2.0
-"""Cells further out than this many sides are taken together: their number has to fit an int32."""
+"""Cell numbers are limited to this value so that they fit an int32."""
 
 UNKNOWN = -1
 
 
 @compiled
 def cells_of(values: FloatArray, side: float) -> NDArray[np.int32]:
-    """The number of the cell of each entry, ⌊x_j / side⌋; 0 for an entry that is not a number."""
+    """Return the cell number of each entry, ⌊x_j / side⌋; 0 for NaN."""
     cells = np.zeros(values.size, np.int32)
     for j in range(values.size):
         ratio = values[j] / side
@@ -37,9 +37,9 @@ def place_of(
     blocks: NDArray[np.int32],
     occupied: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """The block with these cells, or -1, and the place in the hash table where it is or would be.
+    """Return the block with these cells (-1 if there is none) and its place in the hash table.
 
-    A block is the same when it has these cells and, by their number, no other that is not 0.
+    Two blocks are equal if they have these cells and the same number of non-zero cells.
     """
     key = np.uint64(14695981039346656037)  # FNV-1a, a word at a time
     outside = 0
@@ -49,7 +49,7 @@ def place_of(
             key = (key ^ np.uint64(np.uint32(cells[j]))) * np.uint64(1099511628211)
             key ^= key >> np.uint64(29)
             outside += 1
-    place = int(np.int64(key % np.uint64(table.size)))  # int64: a signed and an unsigned number make a float
+    place = int(np.int64(key % np.uint64(table.size)))  # mixing signed and unsigned integers would give a float
     while table[place] >= 0:
         block = int(table[place])
         same = occupied[block] == outside
@@ -75,7 +75,7 @@ def predict(
     fill: NDArray[np.int32],
     side: float,
 ) -> tuple[int, int, float]:
-    """The known class of the block, or a uniform one of those not excluded; the probabilities are the scores."""
+    """Play the block's known class, else a uniform one of those not excluded; scores are probabilities."""
     check_event(indices, values, blocks.shape[1])
     block, _ = place_of(indices, cells_of(values, side), table, blocks, occupied)
     K = scores.size
@@ -92,7 +92,7 @@ def predict(
     cumulative = 0.0
     for i in range(K):
         cumulative += scores[i]
-        if scores[i] > 0.0:  # the last class that can be played, if rounding leaves none
+        if scores[i] > 0.0:  # keeps a playable class if rounding leaves u above the sum
             action = i
         if u < cumulative:
             break
@@ -118,7 +118,7 @@ def update(
     fill: NDArray[np.int32],
     side: float,
 ) -> bool:
-    """Note the class of the block, or exclude one; a new block is entered while there is room."""
+    """Record the class of the block or exclude the action; add a new block if the table has room."""
     if not usable(indices, values, action, propensity, scores, excluded.shape[1], blocks.shape[1]):
         return False
     cells = cells_of(values, side)
@@ -147,28 +147,29 @@ def update(
 
 @register
 class FeatureBlocks(KernelLearner):
-    """Learns the class of every small block of the feature space by itself, by trial.
+    """Learns the class of each small block of the feature space by trial and error.
 
     "Bandit Multiclass Classification" (the Notes), sect. 2, first approach.
 
-        block of x: the cell of side γ/√d that it lies in, ⌊x_j √d / γ⌋ for all j
-        class of the block known: play it;  else: uniform over the classes not yet wrong there
-        right: the class of the block is the action;  wrong: the action is excluded there
+        block of x: the cell of side γ/√d that contains x, ⌊x_j √d / γ⌋ for all j
+        class of the block known: play it;  else: uniform over the classes not excluded there
+        right: the class of the block is the action;  wrong: exclude the action
 
-    Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, the class or
-    the classes that are out; scores, the probabilities of the classes. A cell's diagonal is γ, and two x of different
-    classes are at least γ apart: with ‖w_i‖ ≤ 1, (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to 2γ, and
+    Symbols: γ `gamma`, the margin of the data; blocks int32[blocks_max, d], the cells; known and excluded, the class
+    and the excluded classes of a block; scores, the probabilities of the classes. A cell's diagonal is γ, and two x of
+    different classes are at least γ apart: with ‖w_i‖ ≤ 1, (w_y - w_i)ᵀx ≥ γ and (w_i - w_y)ᵀx' ≥ γ add up to 2γ, and
     ‖w_y - w_i‖ ≤ 2.
 
     Assumes linear separability with margin γ: at most K-1 mistakes in each block, so K (1/γ)^O(d) in the unit ball.
 
-    Bounded: `blocks_max` blocks are entered; after that x in another block is guessed uniformly, and nothing is kept.
+    Memory: the table contains at most `blocks_max` blocks. For x in any further block the action is uniform and nothing
+    is stored.
 
-    Under delay several trials of a block may be out at once; each answer says of its action what it says at no delay.
-    The bound then counts the trials that were out.
+    Delay: several trials of a block may be pending at once; each bit has the same effect as without delay. The mistake
+    bound then includes the pending trials.
 
-    Departures from the paper: the bound on the blocks. A block whose class turns out wrong, or in which every class was
-    wrong, starts anew, since then the assumption fails.
+    Departures from the paper: the limit on the number of blocks. A block is reset if its class turns out wrong or if
+    every class was wrong, because the separability assumption fails.
 
     >>> from stream.learners import create
     >>> learner = create("feature-blocks", n_classes=3, n_features=2, gamma=0.1)
@@ -183,20 +184,20 @@ class FeatureBlocks(KernelLearner):
     """
 
     name: ClassVar[str] = "feature-blocks"
-    summary: ClassVar[str] = "the class of every block of the feature space by trial; small problems"
+    summary: ClassVar[str] = "one class per block of the feature space; small problems"
     paper: ClassVar[str] = "Notes, sect. 2"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gamma", 0.1, "margin of the data", low=1e-9, high=1e9),
-        Parameter("blocks_max", 1_024, "blocks kept; x in others is guessed", low=1, high=10_000_000),
+        Parameter("blocks_max", 1_024, "blocks stored; x in other blocks is guessed", low=1, high=10_000_000),
     )
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, blocks_max: int) -> None:
         arrays: dict[str, NDArray[Any]] = {
-            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # half empty, so that a search is short
+            "table": np.full(2 * blocks_max + 1, -1, dtype=np.int32),  # half empty, for short searches
             "blocks": np.zeros((blocks_max, n_features), dtype=np.int32),
-            "occupied": np.zeros(blocks_max, dtype=np.int32),  # cells of a block that are not 0
+            "occupied": np.zeros(blocks_max, dtype=np.int32),  # number of non-zero cells of a block
             "known": np.full(blocks_max, UNKNOWN, dtype=np.int32),
             "excluded": np.zeros((blocks_max, n_classes), dtype=np.int8),
             "fill": np.zeros(1, dtype=np.int32),
@@ -204,16 +205,16 @@ class FeatureBlocks(KernelLearner):
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), gamma / sqrt(n_features)))
 
     def weights(self) -> FloatArray:
-        """Not linear in x.
+        """Raise NotImplementedError: the learner is not linear in x.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"{self.name}: a table of blocks has no linear weights")
+        raise NotImplementedError(f"{self.name} has no linear weights: it is a table of blocks")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """A search in a hash table, at the prediction and at the update."""
+        """Return the cost of a hash-table search at the prediction and at the update."""
         blocks_max = int(parameters["blocks_max"])
         return Cost(
             flops_per_event=4 * nnz + 2 * n_classes,

@@ -1,4 +1,4 @@
-"""Baselines that are told the true class after every round: what the one bit costs is measured against them."""
+"""Full-information baselines: they receive the true class, and show the cost of one-bit feedback."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -67,7 +67,7 @@ def update_perceptron_by_current_scores(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """The same with the class that would be played now."""
+    """The same update with the class that the current weights would play."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     now = argmax(current_scores(indices, values, W))
@@ -84,8 +84,8 @@ class Perceptron(KernelLearner):
 
     Symbols: W weights [K, d]; ŷ the action, which is the greedy class; y the label.
 
-    Under delay ŷ is the class that the current W gives x (margin=feedback), or that of prediction time
-    (margin=decision): a mistake is then corrected once more for each decision that waited, whatever was learned since.
+    Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision). With
+    margin=decision, a mistake is corrected once per pending decision, regardless of updates in between.
 
     Departures from the paper: none.
 
@@ -100,7 +100,7 @@ class Perceptron(KernelLearner):
 
     name: ClassVar[str] = "perceptron"
     summary: ClassVar[str] = "full information: the multiclass perceptron"
-    best_for: ClassVar[str] = "a baseline: what the true class is worth to a first-order learner"
+    best_for: ClassVar[str] = "a baseline: value of the true class to a first-order learner"
     paper: ClassVar[str] = "Notes, Alg. 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (MARGIN,)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
@@ -113,7 +113,7 @@ class Perceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; two rows updated."""
+        """Return the cost of K·nnz products for the scores and two updated rows."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 2),
             bytes_per_event=8 * nnz * (n_classes + 4),
@@ -173,7 +173,7 @@ def update_second_order_by_current_scores(
     label: int,
     M: FloatArray,
 ) -> bool:
-    """The same with the class that would be played now."""
+    """The same update with the class that the current weights would play."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
         return False
     now = argmax(current_scores(indices, values, M[0]))
@@ -192,11 +192,11 @@ class SecondOrderPerceptron(KernelLearner):
     Symbols: W weights [K, d]; V perceptron updates [K, d]; A correlations [K, d], `a` at the start, > 0; ŷ the action;
     y the label.
 
-    Under delay ŷ is the class that the current W gives x (margin=feedback), or that of prediction time
-    (margin=decision); V and A are the current ones. With margin=decision both are sums whose order is free.
+    Delay: ŷ is the greedy class of the current W (margin=feedback) or of prediction time (margin=decision); V and A are
+    the current ones. With margin=decision both are sums, and the order of updates does not matter.
 
-    Departures from the paper: the diagonal of the correlation matrix instead of the matrix, one diagonal per class; the
-    paper is binary and adds xxᵀ of the present x before predicting, which this leaves out.
+    Departures from the paper: one diagonal per class instead of the full correlation matrix. The paper is binary and
+    adds xxᵀ of the present x before predicting; this implementation does not.
 
     >>> from stream.learners import create
     >>> learner = create("second-order-perceptron", n_classes=2, n_features=2, a=1.0)
@@ -209,10 +209,10 @@ class SecondOrderPerceptron(KernelLearner):
 
     name: ClassVar[str] = "second-order-perceptron"
     summary: ClassVar[str] = "full information: the second-order perceptron, diagonal"
-    best_for: ClassVar[str] = "a baseline: what the true class is worth to a second-order learner"
+    best_for: ClassVar[str] = "a baseline: value of the true class to a second-order learner"
     paper: ClassVar[str] = "Cesa-Bianchi, Conconi, Gentile 2005"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("a", 1.0, "start of the diagonal of A", low=1e-9, high=1e9),
+        Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, high=1e9),
         MARGIN,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
@@ -227,7 +227,7 @@ class SecondOrderPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; two rows of three arrays updated."""
+        """Return the cost of K·nnz products for the scores and two updated rows of three arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 6),
             bytes_per_event=8 * nnz * (n_classes + 12),
@@ -257,7 +257,7 @@ def update_arow(
     M: FloatArray,
     r: float,
 ) -> bool:
-    """Move the label's class and its strongest rival to a margin of 1, by their variances; then shrink these."""
+    """Move the label and its strongest rival to a margin of 1 by their variances, then shrink these."""
     W, S = M[0], M[1]
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
@@ -296,7 +296,7 @@ def update_arow_by_current_scores(
     M: FloatArray,
     r: float,
 ) -> bool:
-    """The same with the scores of the current weights."""
+    """The same update with the scores of the current weights."""
     if not usable(indices, values, action, propensity, scores, M.shape[1], M.shape[2]):
         return False
     current = current_scores(indices, values, M[0])
@@ -317,11 +317,11 @@ class Arow(KernelLearner):
     Symbols: μ mean weights [K, d] (array W); S variances [K, d], 1 at the start; `r` regularisation, > 0; s scores;
     y the label. It updates on correct rounds too, while the margin m is below 1.
 
-    Under delay s, so r̄ and m, are those of the current weights (margin=feedback), or of prediction time
+    Delay: s, and so r̄ and m, are those of the current weights (margin=feedback) or of prediction time
     (margin=decision); S is the current one.
 
-    Departures from the paper: multiclass through the label's class and its strongest rival (the paper is binary), the
-    diagonal of Σ, one per class, and S⁻¹ += x²/r, the diagonal of the exact inverse update.
+    Departures from the paper: multiclass, using the label's class and its strongest rival (the paper is binary); one
+    diagonal of Σ per class; S⁻¹ += x²/r, the diagonal of the exact inverse update.
 
     >>> from stream.learners import create
     >>> learner = create("arow", n_classes=2, n_features=2, r=1.0)
@@ -334,7 +334,7 @@ class Arow(KernelLearner):
 
     name: ClassVar[str] = "arow"
     summary: ClassVar[str] = "full information: adaptive regularisation of weights, diagonal"
-    best_for: ClassVar[str] = "a baseline: what the true class is worth where labels are noisy"
+    best_for: ClassVar[str] = "a baseline: value of the true class with noisy labels"
     paper: ClassVar[str] = "Crammer, Kulesza, Dredze 2009"
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("r", 1.0, "regularisation", low=1e-9, high=1e9), MARGIN)
     from_logs: ClassVar[FromLogs] = FromLogs.LABEL
@@ -348,7 +348,7 @@ class Arow(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; two rows of two arrays read twice and written."""
+        """Return the cost of K·nnz products for the scores; two rows of two arrays are read twice and written."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 10),
             bytes_per_event=8 * nnz * (n_classes + 8),

@@ -25,19 +25,19 @@ from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 A_START = 1e-3
-"""A's start: AdaGrad's first step from 0 is then one of `step`, for all but the smallest gradients."""
+"""Initial value of A: AdaGrad's first step is then about `step`, except for very small gradients."""
 
 SHARE_MIN = 1e-9
-"""The least sum of the other classes' probabilities that is divided by: where all are nearly 0, none gets the blame."""
+"""Lower limit on the divisor, the sum of the other classes' probabilities; near 0 no class is promoted."""
 
-# Places in `rest`, behind which stand the detectors [3, K + 1] and the alarms [K + 1].
+# Indices in `rest`, followed by the detectors [3, K + 1] and the alarms [K + 1].
 SCALE, STEP, OTHERS, BIAS, DRIFT_KIND, ROUNDS = range(6)
 COUNTS = 6
 
 
 @compiled
 def probabilities(indices: IndexArray, x: FloatArray, M: FloatArray, rest: FloatArray, p: FloatArray) -> None:
-    """p_k = σ(w_k·x) with the constant entry; a row of M has a feature's W of all classes, and then its A."""
+    """p_k = σ(w_k·x) with the constant entry; a row of M contains a feature's W of all classes, then its A."""
     K = p.size
     last = M[M.shape[0] - 1]
     for k in range(K):
@@ -95,7 +95,7 @@ def observe(
 def descend(row: FloatArray, e: FloatArray, value: float, step: float) -> None:
     """A += (e x_i)², W −= step · e x_i/√A, for a feature's row.
 
-    numpy's division has no branch for a divisor of 0, so that the loop becomes vector instructions.
+    numpy's division has no branch for a zero divisor, so the loop is vectorised.
     """
     K = e.size
     for k in range(K):
@@ -119,7 +119,7 @@ def update(
     M: FloatArray,
     rest: FloatArray,
 ) -> bool:
-    """A step of every class: the action's towards the bit, the others' towards what it says of them."""
+    """Update every class: the action's towards the bit, the others' towards the bit's evidence about them."""
     d, K = M.shape[0] - 1, M.shape[1] // 2
     check_decision(indices, values, action, scores, K, d)
     x = unit(values)
@@ -155,27 +155,29 @@ class IgwLogistic(WatchingLearner):
     After Abe, Long, "Associative reinforcement learning using linear probabilistic concepts", ICML 1999, and Foster,
     Rakhlin, "Beyond UCB: optimal and efficient contextual bandits with regression oracles", ICML 2020 (SquareCB).
 
-        x ← x/‖x‖, and a constant entry `bias` behind it
-        decide    p_k = σ(w_kᵀx);  b = argmax p;  γ_t = scale √t;  π_k = 1/(K + γ_t (p_b − p_k)) for k ≠ b, π_b the rest
+        x ← x/‖x‖, then a constant entry `bias` is appended
+        decide    p_k = σ(w_kᵀx);  b = argmax p;  γ_t = scale √t
+                  π_k = 1/(K + γ_t (p_b − p_k)) for k ≠ b, π_b the remainder
         bit       p of the current W;  right: y_a = 1, y_k = 0;  wrong: y_a = 0, y_k = min(1, p_k / Σ_{j≠a} p_j)
                   e_k = ω_k (p_k − y_k), ω_a = 1, else `others`;  A_k += (e_k x)²;  w_k −= step · e_k x/√A_k
 
-    Symbols: w_k weights, W [K, d+1], the constant's last; A [K, d+1], 1e-3 at the start; t the decisions made, this one
-    counted, `rounds`[0] of them before; π_a the propensity; scores p; `scale`, `step` and `others` as in the formulas.
+    Symbols: w_k weights, W [K, d+1], the constant's last; A [K, d+1], 1e-3 at the start; t the number of decisions,
+    including this one (`rounds`[0] before it); π_a the propensity; scores p; `scale`, `step` and `others` as in the
+    formulas.
 
-    What the bit says of the other classes is used: a right answer denies them, a wrong one is shared out among them by
-    their probabilities. There is no importance weight.
+    The bit also updates the other classes: a right answer is evidence against them, a wrong one is shared among them in
+    proportion to their probabilities. There is no importance weight.
 
-    Assumes sparse x: on correlated dense data a diagonal does badly (47 % error on satimage, late-ucb 21 %).
+    Assumes sparse x: on correlated dense data the diagonal is inaccurate (47 % error on satimage, late-ucb 21 %).
 
-    Under delay an update uses the current W and A, and of the decision the action alone. The order of the bits matters,
-    so that an update cannot be taken back.
+    Delay: an update uses the current W and A and, of the decision, only the action. The order of the bits matters, so
+    an update cannot be retracted.
 
-    Drift: a lasting fall of the reward (`drift`) sets W and A of every class, or of one, to their start. `alarms`
-    counts the resets, by class and at last of all.
+    Drift: a lasting fall of the reward (`drift`) resets W and A of every class, or of one. `alarms` counts the resets,
+    one entry per class and a last one for resets of all.
 
-    Departures from the papers: the oracle is one logistic regression per class, taught also about the classes that were
-    not played; γ_t is a schedule and follows from no bound.
+    Departures from the papers: the oracle is one logistic regression per class, which also learns about classes that
+    were not played; γ_t is a schedule not derived from a bound.
 
     >>> from stream.learners import create
     >>> learner = create("igw-logistic", n_classes=3, n_features=2)
@@ -192,13 +194,13 @@ class IgwLogistic(WatchingLearner):
 
     name: ClassVar[str] = "igw-logistic"
     summary: ClassVar[str] = "logistic regressions played by inverse-gap weighting; sparse data"
-    best_for: ClassVar[str] = "sparse data of few classes, where time counts: half of what stack-igw takes"
+    best_for: ClassVar[str] = "sparse data with few classes; half the CPU time of stack-igw"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     parameters: ClassVar[tuple[Parameter, ...]] = (*INVERSE_GAP, DRIFT)
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
     observed: Mapping[str, Extent] = {"rounds": Extent.WHOLE}
-    instead: ClassVar[str] = "banditron, whose state is half of it, or fewer features"
+    instead: ClassVar[str] = "banditron, whose state is half as large, or fewer features"
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)
     observe_kernel = staticmethod(observe)
@@ -206,10 +208,10 @@ class IgwLogistic(WatchingLearner):
     def __init__(
         self, n_classes: int, n_features: int, scale: float, step: float, others: float, bias: float, drift: str
     ) -> None:
-        # By feature, so that an event touches few and whole rows.
+        # Stored by feature, so that an event accesses few, whole rows.
         M = np.zeros((n_features + 1, 2 * n_classes))
         M[:, n_classes:] = A_START
-        # The parameters and what is small ride in one array: each that a kernel gets costs 0.1 µs.
+        # The parameters and small parts share one array: each array argument costs 0.1 µs.
         rest = np.zeros(COUNTS + 4 * (n_classes + 1))
         rest[:ROUNDS] = (scale, step, others, bias, DRIFTS.index(drift))
         counts = rest[COUNTS:].reshape(4, n_classes + 1)
@@ -223,13 +225,13 @@ class IgwLogistic(WatchingLearner):
         super().__init__(n_classes, n_features, arrays, (M, rest))
 
     def weights(self) -> FloatArray:
-        """The weights of x of unit norm, float64[K, d], as a copy; without the constant's."""
+        """Return the weights of x of unit norm, float64[K, d], as a copy, without the constant's."""
         weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
         return weights
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products twice, and K·nnz steps, each with a root and a division."""
+        """Return the cost of K·nnz products twice, and K·nnz steps with a root and a division."""
         return Cost(
             flops_per_event=n_classes * (nnz + 1) * 11,
             bytes_per_event=8 * n_classes * (nnz + 1) * 6,

@@ -1,4 +1,4 @@
-"""Confidit in dual variables: the ridge scores and bounds of a kernel's feature space."""
+"""Confidit in dual variables: ridge scores and bounds in the feature space of a kernel."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -23,11 +23,11 @@ from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 SUPPORT_LIMIT = 30_000
-"""The factors of so many examples of one class take 3.6 GB."""
+"""Limit on `support_max`: the factors of 30,000 examples of one class need 3.6 GB."""
 
 SLACK = 1e-9
-"""A class is given up only when its bound lies so far below the highest, relative to 1 and to it: a million times what
-rounding can add, so that the action is the one of the full computation."""
+"""A class is skipped only if its bound is below the highest by this margin, relative to the score: a million times the
+rounding error, so that the action equals that of the full computation."""
 
 
 @compiled
@@ -36,7 +36,7 @@ def variance(
 ) -> float:
     """k(x, x) - k_kᵀG_k⁻¹k_k = k(x, x) - ‖L_k⁻¹k_k‖², from the similarities `own` to the examples of class k.
 
-    Every row only lowers it, so that it ends when it is below `enough`: what comes out is then an upper bound.
+    Each row decreases the value. The loop stops when it is below `enough`; the result is then an upper bound.
     """
     rest = alone
     for i in range(own.size):
@@ -44,7 +44,7 @@ def variance(
             break
         start = starts[members[k, i]]
         row = L[start : start + i + 1]
-        s0 = s1 = s2 = s3 = 0.0  # sums that do not wait for each other
+        s0 = s1 = s2 = s3 = 0.0  # independent sums, for instruction-level parallelism
         j = 0
         while j + 3 <= i:
             s0 += row[j] * own[j]
@@ -57,12 +57,12 @@ def variance(
             j += 1
         z = (s0 + s1) + (s2 + s3)
         rest -= z * z
-    return max(rest, 0.0)  # below zero is rounding
+    return max(rest, 0.0)  # negative only by rounding
 
 
 @compiled
 def squared_length(x: FloatArray) -> float:
-    """‖x‖², which is 1 or 0 to rounding."""
+    """Return ‖x‖², which is 1 or 0 up to rounding."""
     total = 0.0
     for j in range(x.size):
         total += x[j] * x[j]
@@ -87,9 +87,10 @@ def predict(
     alpha: float,
     eta: float,
 ) -> tuple[int, int, float]:
-    """The class with the highest s_i + √(η c_i), from s_i = k_iᵀa_i.
+    """Return the class with the highest s_i + √(η c_i), from s_i = k_iᵀa_i.
 
-    The greedy class comes first. Of another, c_i is followed only as long as its bound might still be the highest.
+    The greedy class is evaluated first. The c_i of each other class is computed only while its bound might be the
+    highest.
     """
     check_event(indices, values, S.shape[0])
     lam = (1.0 + alpha) ** 2
@@ -151,7 +152,7 @@ def update(
     alpha: float,
     eta: float,
 ) -> bool:
-    """Append x to the examples of the action's class: a row of L⁻¹, and a = L⁻ᵀL⁻¹t anew; nothing when all is full."""
+    """Append x to the examples of the action's class: a row of L⁻¹, and a new a = L⁻ᵀL⁻¹t; no effect if S is full."""
     if not usable(indices, values, action, propensity, scores, sizes.size, S.shape[0]):
         return False
     n = sizes.sum()
@@ -214,18 +215,17 @@ class ConfiditKernel(KernelLearner):
         polynomial  k(x, x') = (1 + ⟨x, x'⟩)^degree
         rbf         k(x, x') = exp(-‖x - x'‖² / (2 width²))
 
-    Symbols: x scaled to unit norm; x_s columns of S [d, support_max]; G_i = L_i L_iᵀ, the rows of L_i⁻¹ one after the
-    other in L, each where `starts` says; a_i = G_i⁻¹t_i, in row 1 of `support`; α `alpha`, in (-1, 1]; η `eta`. One
-    row is appended for each update, and nothing is inverted.
+    Symbols: x scaled to unit norm; x_s columns of S [d, support_max]; G_i = L_i L_iᵀ, the rows of L_i⁻¹ in L, at the
+    offsets in `starts`; a_i = G_i⁻¹t_i, in row 1 of `support`; α `alpha`, in (-1, 1]; η `eta`. Each update appends one
+    row; no matrix is inverted.
 
-    Bounded support: all classes together keep `support_max` examples; after that an update changes nothing and returns
-    False. The first ones stay, since forgetting one would widen its bounds again and the learner would explore what it
-    knew, for ever.
+    Memory: all classes together store at most `support_max` examples. After that an update changes nothing and returns
+    False. The first examples are kept, because removing one would widen its bounds and cause endless exploration.
 
-    Under delay an update uses the current examples and of the decision the action alone. A ridge regression does not
-    depend on the order of its examples, but the order decides which ones find room.
+    Delay: an update uses the current examples and, of the decision, only the action. A ridge regression does not depend
+    on the order of its examples, but the order determines which examples are stored.
 
-    Departures from the paper: the bound on the support.
+    Departures from the paper: the limit on the support.
 
     >>> from stream.learners import create
     >>> learner = create("confidit-kernel", n_classes=3, n_features=2, kernel="rbf", width=0.5)
@@ -245,7 +245,13 @@ class ConfiditKernel(KernelLearner):
         Parameter("width", 0.5, "width of the rbf kernel, on x of unit norm", low=1e-9, high=1e9),
         Parameter("eta", 1.0, "squared width of the bounds", low=0.0),
         Parameter("alpha", 1.0, "closeness of the classes", low=-1.0, high=1.0, low_open=True),
-        Parameter("support_max", 1_000, "examples kept, of all classes; then no more", low=1, high=SUPPORT_LIMIT),
+        Parameter(
+            "support_max",
+            1_000,
+            "limit on stored examples of all classes; further ones are ignored",
+            low=1,
+            high=SUPPORT_LIMIT,
+        ),
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
     one_right_class: ClassVar[bool] = False
@@ -277,16 +283,16 @@ class ConfiditKernel(KernelLearner):
         super().__init__(n_classes, n_features, arrays, (*arrays.values(), *constants))
 
     def weights(self) -> FloatArray:
-        """Not linear in x.
+        """Raise NotImplementedError: the learner is not linear in x.
 
         Raises:
-            NotImplementedError: always; the support is in `state()`.
+            NotImplementedError: always; see the support in `state()`.
         """
-        raise NotImplementedError(f"{self.name}: the scores are not linear in x; its support is in state()")
+        raise NotImplementedError(f"{self.name} has no linear weights: it uses a kernel; see state()")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """At a full support, shared evenly by the classes: its products twice, and the triangles of all classes."""
+        """Return the cost with full support, equally shared by the classes: its products twice, and all triangles."""
         n = int(parameters["support_max"])
         triangles = n * n // (2 * n_classes)
         return Cost(

@@ -1,22 +1,20 @@
-"""The arithmetic that several learners share, compiled.
+"""Compiled functions shared by several learners.
 
-Every kernel is a function over flat arrays: numba unboxes a bare array in 0.1 µs and a tuple of arrays in 2.5 µs. The
-order of arguments is fixed, event first and model last, so that `stream.offline` can call any learner's kernels from
-one compiled loop:
+Every kernel is a function over flat arrays: numba unboxes a bare array in 0.1 µs and a tuple of arrays in 2.5 µs. All
+kernels take the event first and the model last, so that `stream.offline` can call any learner's kernels from one
+compiled loop:
 
     predict(indices, values, u, scores, *model) -> (action, greedy, propensity)
     observe(indices, values, action, greedy, propensity, scores, *model)
     update(indices, values, action, greedy, propensity, scores, reward, v, label, *model) -> changed
 
-`scores` has K places, and behind them those of what the learner logs for itself, if anything (`logged_size`).
+`scores` has K entries, followed by the learner's `logged_size` logged values.
 
-A predict kernel begins with `check_event`, an update kernel with `usable`, or with `check_decision` where x has unit
-norm and cannot be too large: compiled code reads past the end of an array without a word, so what comes from outside is
-bounded there, in 0.02 µs.
+A predict kernel starts with `check_event`. An update kernel starts with `usable`, or with `check_decision` if it scales
+x to unit norm. Compiled code does not check array bounds, so these functions do, in 0.02 µs.
 
-Kernels are compiled without fast-math: the same input gives the same bits, in a replay as in the first run. A kernel
-calls only kernels of its own file, of this one, and of others whose names end with `kernels.py` (see
-`_cache_directory`).
+Kernels are compiled without fast-math, so equal input gives equal bits in every run. A kernel may call only kernels of
+its own file, of this file, and of files whose names end with `kernels.py` (see `_cache_directory`).
 """
 
 import hashlib
@@ -38,27 +36,27 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VALUE_MAX = 1e100
-"""An update from an x with a larger entry is refused: its square over a propensity would leave the range of float64,
-and one infinity in a model makes it NaN for good. The prediction is still made."""
+"""Updates from x with a larger entry are rejected: its square over a propensity could exceed float64, and an infinite
+weight would turn the model into NaN. Predictions are still made."""
 
 PROPENSITY_MIN = 1e-100
-"""An update from a decision with a smaller propensity is refused, for the same reason."""
+"""Updates from decisions with a smaller propensity are rejected, for the same reason."""
 
 SCORE_MAX = 1e300
-"""Scores are kept in ±1e300, and one that is not a number (∞ - ∞) counts as 0: every decision is a valid one."""
+"""Scores are limited to ±1e300 and NaN becomes 0, so that every decision is valid."""
 
 
 def _cache_directory() -> str:
-    """A writable directory for machine code, or nothing, named by the sources of this file and of `*_kernels.py`.
+    """Return a writable directory for machine code, or an empty string.
 
-    numba sees that a kernel is stale when its own file has changed, not when a function that it calls in another file
-    has. The kernels of these files are compiled into those of others: with a digest of them in the path, none of those
-    can outlive a change here. The directory lies outside the package, which may be read-only.
+    Numba recompiles a kernel if its own file has changed, but not if a function that it calls in another file has. The
+    path therefore contains a digest of this file and of all `*_kernels.py`. The directory is outside the package, which
+    may be read-only.
     """
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*kernels.py"))]
     digest = hashlib.blake2b(b"".join(sources) + numba.__version__.encode(), digest_size=8).hexdigest()
     roots = []
-    with suppress(FileNotFoundError):  # not even a temporary folder can be written to
+    with suppress(FileNotFoundError):  # no temporary directory is writable
         roots.append(f"{tempfile.gettempdir()}/onebit-{os.getuid()}")
     if os.environ.get("NUMBA_CACHE_DIR"):
         roots = [os.environ["NUMBA_CACHE_DIR"]]
@@ -70,7 +68,7 @@ def _cache_directory() -> str:
         directory = Path(root) / f"kernels-{digest}"
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Machine code is loaded from here: in a shared temporary folder it must not be somebody else's.
+            # Machine code is loaded from here: in a shared temporary directory, another user must not own it.
             if os.access(directory, os.W_OK) and directory.stat().st_uid == os.getuid():
                 return str(directory)
         except OSError:
@@ -78,69 +76,69 @@ def _cache_directory() -> str:
     return ""
 
 
-KEPT_IN = _cache_directory()
-"""Where machine code is kept; empty: nowhere, since nothing can be written to."""
+CACHE_DIRECTORY = _cache_directory()
+"""The directory of compiled machine code; empty if none is writable."""
 
-setattr(numba.config, "CACHE_DIR", KEPT_IN)  # noqa: B010 (numba makes the attribute at run time)
+setattr(numba.config, "CACHE_DIR", CACHE_DIRECTORY)  # noqa: B010 (numba makes the attribute at run time)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel at its first call, and keep the machine code on disk where that can be."""
-    return cast(Callable[P, R], njit(cache=bool(KEPT_IN))(function))
+    """Compile a kernel at its first call and cache the machine code on disk if possible."""
+    return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY))(function))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel into each that calls it: to hand an array over costs 0.01 µs, and more to count its uses."""
-    return cast(Callable[P, R], njit(cache=bool(KEPT_IN), forceinline=True)(function))
+    """Compile a kernel inline into its callers: passing an array costs 0.01 µs, plus reference counting."""
+    return cast(Callable[P, R], njit(cache=bool(CACHE_DIRECTORY), forceinline=True)(function))
 
 
 @compiled
 def observe_nothing(*event_and_model: object) -> None:
-    """Observe nothing: a decision changes no part of the model."""
+    """Do nothing: decisions do not change the model."""
 
 
 @compiled
 def check_event(indices: IndexArray, values: FloatArray, n_features: int) -> None:
-    """Raise ValueError unless the indices are strictly increasing, in [0, d), with one value each."""
+    """Raise ValueError unless the indices are strictly increasing in [0, d) and match the values in number."""
     if indices.size != values.size:
-        raise ValueError("x: as many values as indices are expected")
+        raise ValueError("x: expected as many values as indices")
     last = -1
     for j in range(indices.size):
         if indices[j] <= last:
-            raise ValueError("x: strictly increasing indices from 0 are expected")
+            raise ValueError("x: expected strictly increasing indices from 0")
         last = indices[j]
     if last >= n_features:
-        raise ValueError("x: indices below n_features are expected")
+        raise ValueError("x: expected indices below n_features")
 
 
 @compiled
 def check_decision(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, K: int, d: int) -> None:
-    """Raise ValueError when an event or its decision does not fit a model of K classes and d features at all."""
+    """Raise ValueError if an event or its decision does not match a model of K classes and d features."""
     check_event(indices, values, d)
     if scores.size != K or action < 0 or action >= K:
-        raise ValueError("decision: an action below n_classes and n_classes scores are expected")
+        raise ValueError("decision: expected an action below n_classes and n_classes scores")
 
 
 @compiled
 def usable(
     indices: IndexArray, values: FloatArray, action: int, propensity: float, scores: FloatArray, K: int, d: int
 ) -> bool:
-    """Whether a model may learn from this event: False for values or a propensity that would break float64.
+    """Return whether a model may learn from this event: False if float64 could overflow.
 
-    Raises ValueError as `check_decision`.
+    Raises ValueError as `check_decision` does.
     """
     check_decision(indices, values, action, scores, K, d)
     if not propensity >= PROPENSITY_MIN:
         return False
     fits = True
     for j in range(values.size):
-        fits = fits and abs(values[j]) <= VALUE_MAX  # False for NaN too
+        fits = fits and abs(values[j]) <= VALUE_MAX  # also False for NaN
     return fits
 
 
 @compiled
 def bounded(score: float) -> float:
-    """The score in ±SCORE_MAX; 0 for NaN."""
+    """Limit a score to ±SCORE_MAX; NaN becomes 0."""
     if abs(score) <= SCORE_MAX:
         return score
     if score > 0.0:
@@ -152,7 +150,7 @@ def bounded(score: float) -> float:
 def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores: FloatArray) -> None:
     """scores[k] = ⟨W_k, x⟩, summed in the order of the indices.
 
-    Four classes at a time: their sums do not wait for each other, which halves the time; each has the same bits.
+    Sums four classes at a time, which halves the time; the result is bitwise equal.
     """
     K = W.shape[0]
     k = 0
@@ -180,7 +178,7 @@ def linear_scores(indices: IndexArray, values: FloatArray, W: FloatArray, scores
 
 @compiled
 def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> FloatArray:
-    """The scores of an event that was checked, with W as it is now."""
+    """Return the scores of a checked event under the current W."""
     scores = np.empty(W.shape[0])
     linear_scores(indices, values, W, scores)
     return scores
@@ -188,7 +186,7 @@ def current_scores(indices: IndexArray, values: FloatArray, W: FloatArray) -> Fl
 
 @compiled
 def argmax(scores: FloatArray) -> int:
-    """The class with the highest score; ties go to the lowest class."""
+    """Return the class with the highest score; the lowest class among ties."""
     best = 0
     for k in range(1, scores.size):
         if scores[k] > scores[best]:
@@ -198,7 +196,7 @@ def argmax(scores: FloatArray) -> int:
 
 @compiled
 def argmax_except(scores: FloatArray, excluded: int) -> int:
-    """The class with the highest score among the classes other than `excluded`; ties go to the lowest class."""
+    """Return the class with the highest score except `excluded`; the lowest class among ties."""
     best = 1 if excluded == 0 else 0
     for k in range(best + 1, scores.size):
         if k != excluded and scores[k] > scores[best]:
@@ -208,7 +206,7 @@ def argmax_except(scores: FloatArray, excluded: int) -> int:
 
 @compiled
 def sample_epsilon_greedy(greedy: int, n_classes: int, gamma: float, u: float) -> tuple[int, float]:
-    """Sample from p_i = (1-γ)[i = greedy] + γ/K: the first class i with u < p_0 + ... + p_i; and its propensity."""
+    """Sample p_i = (1-γ)[i = greedy] + γ/K: the first class i with u < p_0 + ... + p_i, and its propensity."""
     uniform = gamma / n_classes
     cumulative = 0.0
     for k in range(n_classes):
@@ -221,7 +219,7 @@ def sample_epsilon_greedy(greedy: int, n_classes: int, gamma: float, u: float) -
 
 @compiled
 def sample_from(probabilities: FloatArray, u: float) -> int:
-    """The first class i with u < p_0 + ... + p_i; the last class if rounding leaves none."""
+    """Return the first class i with u < p_0 + ... + p_i, or the last class if rounding leaves none."""
     cumulative = 0.0
     for k in range(probabilities.size):
         cumulative += probabilities[k]
@@ -239,8 +237,8 @@ def add_scaled(W: FloatArray, row: int, scale: float, indices: IndexArray, value
 
 @compiled
 def norm_of(values: FloatArray) -> float:
-    """‖x‖, of the largest entry times a sum in [1, nnz], so that no square overflows."""
-    m0 = m1 = m2 = m3 = 0.0  # largest entries that do not wait for each other
+    """Return ‖x‖, computed relative to the largest entry so that no square overflows."""
+    m0 = m1 = m2 = m3 = 0.0  # independent maxima, for instruction-level parallelism
     j = 0
     while j + 3 < values.size:
         m0, m1 = max(m0, abs(values[j])), max(m1, abs(values[j + 1]))
@@ -254,14 +252,14 @@ def norm_of(values: FloatArray) -> float:
         return largest
     total = 0.0
     for j in range(values.size):
-        ratio = np.divide(values[j], largest)  # numpy's division has no branch for a divisor of 0
+        ratio = np.divide(values[j], largest)  # numpy's division has no branch for a zero divisor
         total += ratio * ratio
     return largest * sqrt(total)
 
 
 @compiled
 def unit(values: FloatArray) -> FloatArray:
-    """Scale x to unit norm; zeros when x is zero, infinite or not a number."""
+    """Scale x to unit norm; zeros if x is zero, infinite or NaN."""
     norm = norm_of(values)
     if 0.0 < norm < inf:
         return values / norm
@@ -269,7 +267,7 @@ def unit(values: FloatArray) -> FloatArray:
 
 
 SIMILARITIES = ("linear", "rational", "polynomial", "rbf")
-"""The kernels k(x, x') by name; `similarity` takes the place in this tuple."""
+"""Names of the kernel functions k(x, x'); `similarity` takes the index in this tuple."""
 
 
 @compiled
@@ -281,15 +279,15 @@ def similarity(kind: int, dot: float, norm_sq: float, other_norm_sq: float, degr
         return 1.0 / (1.0 - 0.5 * dot)
     if kind == 2:
         return float((1.0 + dot) ** degree)
-    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # below 0 is rounding
+    return exp(-max(norm_sq + other_norm_sq - 2.0 * dot, 0.0) / (2.0 * width * width))  # negative only by rounding
 
 
 @compiled
 def dots(indices: IndexArray, values: FloatArray, S: FloatArray, n: int) -> FloatArray:
-    """⟨x, x_p⟩ for the first n columns x_p of S [d, n_max]; by rows, which lie together."""
+    """Return ⟨x, x_p⟩ for the first n columns x_p of S [d, n_max], computed by contiguous rows."""
     sums = np.zeros(n)
     j = 0
-    while j + 3 < indices.size:  # four rows a pass: the sums are read and written a quarter as often
+    while j + 3 < indices.size:  # four rows per pass: a quarter of the reads and writes of the sums
         r0, r1, r2, r3 = S[indices[j]], S[indices[j + 1]], S[indices[j + 2]], S[indices[j + 3]]
         x0, x1, x2, x3 = values[j], values[j + 1], values[j + 2], values[j + 3]
         for p in range(n):
@@ -311,22 +309,22 @@ def logistic(score: float) -> float:
 
 
 DRIFTS = ("off", "global", "class")
-"""What a fall of the reward resets: nothing; every class; besides, a class whose own reward falls."""
+"""What a fall of the reward resets: nothing; all classes; or additionally a single class whose own reward falls."""
 
 DRIFT_SLACK = 0.2
 DRIFT_GLOBAL = 15.0
 DRIFT_CLASS = 10.0
 DRIFT_MEMORY = 1000.0
-"""A one-sided cumulative sum of what the rewards fall short of their mean, over at most so many: it raises an alarm
-above a threshold. On a stationary stream it hardly ever gets there; a learner that is itself unsteady may bring it to.
-The slack is what the mean may fall unseen."""
+"""Parameters of a one-sided cumulative sum of the rewards' shortfall from their mean, over at most DRIFT_MEMORY bits.
+It raises an alarm above the threshold. The mean may fall by less than the slack without effect. On a stationary stream
+alarms are rare, unless the learner itself is unstable."""
 
 NO_ALARM, ALARM_OF_ALL, ALARM_OF_CLASS = range(3)
 
 
 @compiled
 def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) -> bool:
-    """Take in a settled bit; whether the sum is above the threshold. Rows: bits, their mean, the sum."""
+    """Add a settled bit; return whether the sum exceeds the threshold. Rows: number of bits, their mean, the sum."""
     detectors[0, column] += 1.0
     short = detectors[1, column] - reward
     detectors[2, column] = max(0.0, detectors[2, column] + short - DRIFT_SLACK)
@@ -336,14 +334,14 @@ def _falls(detectors: FloatArray, column: int, reward: int, threshold: float) ->
 
 @compiled
 def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, drift: int) -> int:
-    """Take in a settled bit, and say whether every class or the action's own is to be reset; both are counted.
+    """Add a settled bit; return whether all classes or the action's class must be reset, and count the alarm.
 
     Args:
-        detectors: float64[3, K + 1], one column for each class and the last for all.
-        alarms: float64[K + 1], counted in the same order.
-        action: the class that was played.
-        reward: the bit.
-        drift: the place in DRIFTS.
+        detectors: float64[3, K + 1], one column per class and a last one for all.
+        alarms: float64[K + 1], in the same order.
+        action: The class that was played.
+        reward: The bit.
+        drift: The index in DRIFTS.
     """
     if drift == 0:
         return NO_ALARM
@@ -362,20 +360,22 @@ def watch(detectors: FloatArray, alarms: FloatArray, action: int, reward: int, d
 
 
 TILE = 16
-"""Side of the square tiles in which a symmetric matrix is mirrored: two of them fit the nearest cache."""
+"""Side of the square tiles in which a symmetric matrix is mirrored; two tiles fit the L1 cache."""
 
 
 @compiled
 def subtract_outer(inverse: FloatArray, changes: FloatArray) -> None:
-    """A⁻¹ -= Σ_m z_m z_mᵀ: on and above the diagonal, eight changes and two rows a pass, and mirrored below.
+    """A⁻¹ -= Σ_m z_m z_mᵀ, on and above the diagonal, eight changes and two rows per pass, then mirrored.
 
-    The pass is bound by reading the changes, which two rows share.
+    Reading the changes limits the speed; two rows share each read.
     """
     d = inverse.shape[0]
     for m in range(0, changes.shape[0], 8):
         for i in range(0, d, 2):
             row = inverse[i, i:]
-            next_row = inverse[min(i + 1, d - 1), i:]  # of an odd d, the last row twice: a = 0 the second time
+            next_row = inverse[
+                min(i + 1, d - 1), i:
+            ]  # for odd d the last row appears twice; its second pass subtracts 0
             z0, z1, z2, z3 = changes[m, i:], changes[m + 1, i:], changes[m + 2, i:], changes[m + 3, i:]
             z4, z5, z6, z7 = changes[m + 4, i:], changes[m + 5, i:], changes[m + 6, i:], changes[m + 7, i:]
             a0, a1, a2, a3, a4, a5, a6, a7 = z0[0], z1[0], z2[0], z3[0], z4[0], z5[0], z6[0], z7[0]

@@ -1,4 +1,4 @@
-"""KWIK Banditron: explores where x is unknown as long as the comparator is far; for simulations."""
+"""KWIK Banditron: explores where x is unknown, as long as W is far from a known comparator; for simulations."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def predict(
     epsilon: float,
     radius: float,
 ) -> tuple[int, int, float]:
-    """Lines 7-10; without a comparator (an array of no rows) W counts as far from it."""
+    """Lines 7-10. Without a comparator (an array without rows), W always counts as far from it."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     greedy = argmax(scores)
@@ -78,7 +78,7 @@ def update(
     epsilon: float,
     radius: float,
 ) -> bool:
-    """Lines 12-15, when right."""
+    """Lines 12-15, after a right answer."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if reward == 0 or indices.size == 0:
@@ -119,11 +119,11 @@ def update(
 
 @dataclass(frozen=True, slots=True)
 class MatrixParameter(Parameter):
-    """A matrix: an array, a list of rows, or these as JSON text; held as JSON text, which gives every bit back."""
+    """A matrix: an array, a list of rows, or JSON text; stored as JSON text, which preserves every bit."""
 
     def accepted(self) -> str:
-        """The accepted values, for people."""
-        return "a matrix of n_classes rows and n_features columns (array, rows, or rows in JSON), or nothing"
+        """Describe the accepted values."""
+        return "a matrix of n_classes rows and n_features columns (array, list of rows, or JSON), or an empty string"
 
     def _converted(self, value: object) -> float | int | str | None:
         if isinstance(value, str) and not value:
@@ -146,19 +146,19 @@ class KwikBanditron(KernelLearner):
         M += h² xxᵀ;  W = Π(W - ⅛ ∇h²),  ∇h² = 2h (e_r - e_y) xᵀ,  Π: every row into the ball of radius D
         wrong: nothing
 
-    Symbols: W weights [K, d]; M [d, d], I at the start, kept as its inverse; W* `comparator` [K, d], with h = 0 on
-    every x, which only a simulation knows; ε `epsilon`, and 0 means Lemma 13's 1/(4D √(32 K³ D⁴)); D `radius`, ≥ 2;
-    ỹ the action; r the strongest rival, the lowest class of equals.
+    Symbols: W weights [K, d]; M [d, d], I at the start, stored as its inverse; W* `comparator` [K, d], with h = 0 on
+    every x, known only in simulations; ε `epsilon`, where 0 means Lemma 13's 1/(4D √(32 K³ D⁴)); D `radius`, ≥ 2; ỹ the
+    action; r the strongest rival, the lowest class among ties.
 
     Assumes ‖x‖ ≤ 1, and x is not scaled.
 
-    Without a comparator ‖W - W*‖_F ≥ 1 is taken to hold always, which leaves the rule of line 7 in x alone: it explores
-    longer. That is for trying the learner on data whose comparator is unknown; the paper's lemmas are about W*.
+    Without a comparator ‖W - W*‖_F ≥ 1 is assumed always, so that line 7 depends on x only and the learner explores
+    longer. This allows data whose comparator is unknown; the paper's lemmas require W*.
 
-    Under delay the loss h² and its gradient are those of the current W: the step has to start from the point at which
-    its gradient is taken, or it would be no descent. Of the decision only the action counts.
+    Delay: the loss h² and its gradient are those of the current W, because a gradient step must start from the point of
+    its gradient. Of the decision only the action is used.
 
-    Departures from the paper: only what is said for a missing comparator.
+    Departures from the paper: only the rule for a missing comparator.
 
     >>> from stream.learners import create
     >>> learner = create("kwik-banditron", n_classes=2, n_features=2, comparator=[[0.0, 2.0], [0.0, -2.0]])
@@ -174,10 +174,10 @@ class KwikBanditron(KernelLearner):
 
     name: ClassVar[str] = "kwik-banditron"
     summary: ClassVar[str] = "explores while a known comparator is far; for simulations"
-    best_for: ClassVar[str] = "simulations: it has to be told a comparator"
+    best_for: ClassVar[str] = "simulations with a known comparator"
     paper: ClassVar[str] = "Notes, Alg. 6"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("epsilon", 0.0, "norm of x in M⁻¹ from which on it explores; 0: as in Lemma 13", low=0.0),
+        Parameter("epsilon", 0.0, "exploration threshold for the norm of x in M⁻¹; 0 selects Lemma 13", low=0.0),
         Parameter("radius", 2.0, "D, bound on the norm of each row", low=2.0, high=1e6),
         MatrixParameter("comparator", "", "W*, a matrix that separates the data with margin 1; simulations only"),
     )
@@ -188,7 +188,7 @@ class KwikBanditron(KernelLearner):
         rows = np.array(json.loads(comparator), dtype=np.float64) if comparator else np.zeros((0, n_features))
         if comparator and rows.shape != (n_classes, n_features):
             raise ParameterError(
-                f"{self.name}: parameter comparator is a matrix of {n_classes} rows and {n_features} columns; "
+                f"{self.name}: parameter comparator must be a matrix of {n_classes} rows and {n_features} columns; "
                 f"got {rows.shape[0]} rows and {rows.shape[1]} columns"
             )
         if epsilon == 0.0:
@@ -199,7 +199,7 @@ class KwikBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """The norm of x, the distance to the comparator, and one inverse changed by rank one."""
+        """Return the cost of the norm of x, the distance to the comparator, and a rank-one change of the inverse."""
         K, d = n_classes, n_features
         return Cost(
             flops_per_event=2 * nnz * (K + nnz + d) + 3 * K * d + 3 * d * d,

@@ -1,4 +1,4 @@
-"""late-ucb: a ridge regression of the bit per class, whose bounds move with a decision and not with its bit."""
+"""late-ucb: ridge regression of the bit per class; confidence bounds shrink at the decision, before the bit arrives."""
 
 import zlib
 from collections.abc import Mapping
@@ -52,7 +52,6 @@ from stream.learners.late_ucb_kernels import (
     VARIANCE,
     WAVES,
     WEIGHT,
-    believed_score,
     counts_of,
     epoch,
     fixed_parts,
@@ -62,6 +61,7 @@ from stream.learners.late_ucb_kernels import (
     own_score_place,
     regressions_of,
     reset,
+    score_at_decision,
     score_of,
     scores_of,
     weights_of,
@@ -69,14 +69,14 @@ from stream.learners.late_ucb_kernels import (
 )
 from stream.learners.random_features_kernels import SAMPLE, add_to_sample
 from stream.learners.registry import register
-from stream.learners.symmetric_kernels import block_of, sum_of_rows, take_in, times
+from stream.learners.symmetric_kernels import add_observation, block_of, sum_of_rows, times
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 SIZE_MAX = 512
-"""d' of an expansion: beyond it the pairs cost more than they bring, and memory in the square of them."""
+"""Limit on d' of an expansion: beyond it the cost of the pairs exceeds their benefit; memory is quadratic in d'."""
 
 PROJECTION_SEED, WAVES_SEED = 20_260_101, 20_260_102
-"""The random matrices are the same in every run: they are no part of what is learned."""
+"""Fixed seeds: the random matrices are equal in every run and are not part of the learned state."""
 
 
 @compiled
@@ -105,7 +105,7 @@ def predict(
 
 @compiled
 def log_of(indices: IndexArray, values: FloatArray, action: int, scores: FloatArray, model: FloatArray) -> None:
-    """What an update needs to know of an action: how often its class was reset, and its own score."""
+    """Write the values that an update requires for an action: the number of resets of its class, and its own score."""
     if model[DRIFT_KIND] != 0.0:
         scores[int(model[CLASSES])] = epoch(counts_of(model), action)
     if model[WAVES] > 0.0:
@@ -124,15 +124,15 @@ def observe(
     scores: FloatArray,
     model: FloatArray,
 ) -> None:
-    """Count x for the action's covariance, with the decision's own score as its target until the bit comes."""
+    """Add x to the action's covariance, with the decision's own score as the target until the bit arrives."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)
     places, x, length_sq = with_bias(indices, values, scores, model)
     counts[WEIGHT, action] += length_sq
-    lead = believed_score(action, scores, model) - score_of(places, x, weights, action)
+    lead = score_at_decision(action, scores, model) - score_of(places, x, weights, action)
     pending = counts[PENDING][BELIEVED, action : action + 1]
-    z = take_in(inverse_of_class(model, BELIEVED, action), pending, places, x)
+    z = add_observation(inverse_of_class(model, BELIEVED, action), pending, places, x)
     if lead != 0.0:
         move(weights, action, lead, z)
     if model[WAVES] > 0.0 and model[SAMPLED] < SAMPLE:
@@ -153,22 +153,22 @@ def update(
     label: int,
     model: FloatArray,
 ) -> bool:
-    """Replace the target that was believed by the bit, and teach it to the regression of settled bits."""
+    """Replace the assumed target by the bit, and update the regression of settled bits."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     counts, weights = counts_of(model), weights_of(model)
     P, pending = inverse_of_class(model, BELIEVED, action), counts[PENDING][BELIEVED, action : action + 1]
     places, x, length_sq = with_bias(indices, values, scores, model)
     if model[DRIFT_KIND] != 0.0 and scores[K] != epoch(counts, action):
-        counts[WEIGHT, action] += length_sq  # its class was reset since: P and w do not know it any more
+        counts[WEIGHT, action] += length_sq  # the class has been reset since: P and w no longer contain the decision
         lead = reward - score_of(places, x, weights, action)
-        move(weights, action, lead, take_in(P, pending, places, x))
+        move(weights, action, lead, add_observation(P, pending, places, x))
     else:
-        move(weights, action, reward - believed_score(action, scores, model), times(P, int(pending[0]), places, x))
+        move(weights, action, reward - score_at_decision(action, scores, model), times(P, int(pending[0]), places, x))
     if model[WAVES] > 0.0:
         lead = reward - score_of(places, x, weights, K + action)
         Q = inverse_of_class(model, SETTLED, action)
-        move(weights, K + action, lead, take_in(Q, counts[PENDING][SETTLED, action : action + 1], places, x))
+        move(weights, K + action, lead, add_observation(Q, counts[PENDING][SETTLED, action : action + 1], places, x))
     alarm = watch(counts[DETECTORS], counts[ALARMS], action, reward, int(model[DRIFT_KIND]))
     if alarm == ALARM_OF_ALL:
         for k in range(K):
@@ -188,7 +188,7 @@ def retract(
     change: int,
     model: FloatArray,
 ) -> bool:
-    """w_a += change · P_a x, y_a += change · Q_a x, where change is the real reward less the assumed one."""
+    """w_a += change · P_a x, y_a += change · Q_a x, where change is the real reward minus the assumed one."""
     K = int(model[CLASSES])
     check_decision(indices, values, action, scores[:K], K, int(model[FEATURES]))
     if change == 0:
@@ -203,10 +203,10 @@ def retract(
 
 @register
 class LateUcb(WatchingLearner):
-    """Ridge regression of the bit per class, played by upper confidence bounds that know what is under way.
+    """Ridge regression of the bit per class, played by upper confidence bounds that account for pending decisions.
 
     After Desautels, Krause, Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
-    optimization", JMLR 15, 2014, whose hallucinated observations this takes to one linear model per class (Li, Chu,
+    optimization", JMLR 15, 2014: their hallucinated observations, applied to one linear model per class (Li, Chu,
     Langford, Schapire, WWW 2010); late bits as in Vernade et al., ICML 2020.
 
         x ← x/‖x‖, and a constant entry b behind it: d' = d + 1 features
@@ -215,37 +215,40 @@ class LateUcb(WatchingLearner):
         observe   N_ŷ += ‖x‖²;  P_ŷ −= zzᵀ/(1 + xᵀz), z = P_ŷ x;  w_ŷ += (s_ŷ − w_ŷᵀx) P_ŷ x, P_ŷ the new one
         bit r     w_ŷ += (r − s_ŷ) P_ŷ x, P_ŷ the current one
 
-    `expand`=rff, the default: x⁺ = (x/(√2‖x‖), z/√2, b) replaces x, with `m` random Fourier features z of x as it is
-    (Rahimi, Recht, NIPS 2007; see `random_features_kernels`), which are 0 for decisions made before their bandwidth is
-    known. A second regression is that of the settled bits alone, and the scores are the mean of the two:
+    `expand`=rff (the default): x⁺ = (x/(√2‖x‖), z/√2, b) replaces x, with `m` random Fourier features z of the unscaled
+    x (Rahimi, Recht, NIPS 2007; see `random_features_kernels`). z is 0 for decisions made before the bandwidth is
+    known. A second regression uses the settled bits alone, and the scores are the mean of the two:
 
-        decide    s_k = (w_kᵀx⁺ + y_kᵀx⁺)/2;  logs s_ŷ = w_ŷᵀx⁺ alone, and whether z was known
-        bit r     beside the above  z' = Q_ŷ x⁺,  c = 1 + x⁺ᵀz';  y_ŷ += z'(r − y_ŷᵀx⁺)/c,  Q_ŷ −= z'z'ᵀ/c
+        decide    s_k = (w_kᵀx⁺ + y_kᵀx⁺)/2;  logs s_ŷ = w_ŷᵀx⁺ alone, and whether z was available
+        bit r     in addition  z' = Q_ŷ x⁺,  c = 1 + x⁺ᵀz';  y_ŷ += z'(r − y_ŷᵀx⁺)/c,  Q_ŷ −= z'z'ᵀ/c
 
     Symbols: w_k and y_k weights, W and Y [K, d'], the constant's last; P_k and Q_k inverse covariances [K, d', d'],
-    I/λ at the start, above 191 features P − VᵀV with V [K, 32, d'] the changes not yet taken off P, `pending` of them
-    for each class, and `U` and `pending_settled` for Q; N_k `N`[K]; s_ŷ the decision's own score; η `eta`; λ `lam`,
-    where 0 means .03, or .1 above 200 features and for projections; M `shortlist`; b `bias`; f `floor`, for a log that
-    is to be judged off-policy. `sample` [64, d] has the first contexts, `bandwidth` their number and σ².
+    initially I/λ. Above 191 features P is stored as P − VᵀV, where V [K, 32, d'] contains the changes not yet
+    subtracted, `pending` of them per class (`U` and `pending_settled` for Q). N_k `N`[K]; s_ŷ the decision's own score;
+    η `eta`; λ `lam`, where 0 means .03, or .1 above 200 features and for projections; M `shortlist`; b `bias`; f
+    `floor`, for logs used in off-policy evaluation. `sample` [64, d] contains the first contexts, `bandwidth` their
+    number and σ².
 
-    `expand`=quadratic puts all products x_i x_j, i ≤ j, beside x, before it is scaled: up to 30 features. `project`=p
-    takes x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p: for dense data of many features.
+    `expand`=quadratic appends all products x_i x_j, i ≤ j, to x before scaling: up to 30 features. `project`=p projects
+    x of unit norm to p dimensions by a fixed Gaussian matrix of variance 1/p: for dense data with many features.
 
-    Until its bit comes a decision's own score stands in for it, while its place in the covariance is taken at once: the
-    bounds narrow with every decision, not with every bit, so that a long delay does not repeat one class. The mean of
-    the scores matters only when bits are late: when all are in, both regressions are the same.
+    A decision enters the covariance at once, and its own score is its target until the bit arrives. The bounds thus
+    narrow with every decision, and a long delay does not repeat one class. The mean of the two scores matters only
+    while bits are pending: when all have arrived, both regressions are equal.
 
-    When all bits are in, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over what was played, whatever the order of the
-    bits.
+    When all bits have arrived, w_k = y_k = A_k⁻¹ Σ r x with A_k = λI + Σ xxᵀ over the decisions that played k, in any
+    order of the bits.
 
     Drift: a lasting fall of the reward (`drift`) resets every class, or one: P_k = Q_k = I/λ, w_k = y_k = 0, N_k = 0. A
-    decision logs how often its class had been reset; a bit whose class was reset since is observed anew with it, by the
-    current w_ŷᵀx. `alarms` counts the resets, by class and at last of all.
+    decision logs the number of resets of its class. If the class has been reset since, the bit is added as a new
+    observation, using the current w_ŷᵀx. `alarms` counts the resets, one entry per class and a last one for resets of
+    all.
 
-    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and so y_ŷ, leaves, to rounding and in any order, the model
-    that had the real bit at that place. With drift an alarm cannot be taken back, and the learner is not retractable.
+    Retraction (drift=off): w_ŷ += (r_new − r_old) P_ŷ x, and likewise y_ŷ. The result equals, to rounding and in any
+    order, the model that received the real bit at first. With drift detection an alarm cannot be reversed, and the
+    learner is not retractable.
 
-    Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds take no matrix; one noise
+    Departures from the papers: bounds of constant width √η; the shortlist, whose rough bounds need no matrix; one noise
     and one ridge for all classes; the constant entry.
 
     >>> from stream.learners import create
@@ -253,7 +256,7 @@ class LateUcb(WatchingLearner):
     >>> x = np.array([3.0, 4.0])
     >>> first = learner.predict(x, u=0.5)
     >>> learner.observe(x, first)
-    >>> learner.predict(x, u=0.5).action  # no bit has come, and yet the bounds of the first class are narrower
+    >>> learner.predict(x, u=0.5).action  # no bit has arrived, but the bounds of the first class are narrower
     1
     >>> learner.update(x, first, reward=1)
     True
@@ -262,19 +265,17 @@ class LateUcb(WatchingLearner):
     """
 
     name: ClassVar[str] = "late-ucb"
-    summary: ClassVar[str] = "ridge regression of the bit, bounds that know what is under way; dense data, d to 500"
-    best_for: ClassVar[str] = (
-        "dense data of up to 500 features, or of more with project=256; bits that come late, or are corrected"
-    )
+    summary: ClassVar[str] = "ridge regression, bounds that account for pending decisions; dense data, d ≤ 500"
+    best_for: ClassVar[str] = "dense data of up to 500 features, or more with project=256; late or corrected bits"
     paper: ClassVar[str] = "after Desautels, Krause, Burdick 2014"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("lam", 0.0, "ridge; 0: .03, or .1 above 200 features and for projections", low=0.0, high=1e9),
+        Parameter("lam", 0.0, "ridge; 0 selects .03, or .1 above 200 features and for projections", low=0.0, high=1e9),
         Parameter("eta", 0.1, "squared width of the bounds", low=0.0, high=1e9),
         Parameter("shortlist", 4, "classes whose bounds are computed", low=1, high=1e9),
-        Parameter("bias", 0.3, "the constant entry behind x of unit norm", low=0.0, high=1e9),
-        Parameter("expand", "rff", "features beside x: random ones, or products", choices=("none", "quadratic", "rff")),
+        Parameter("bias", 0.3, "constant entry appended to x of unit norm", low=0.0, high=1e9),
+        Parameter("expand", "rff", "additional features: random or products", choices=("none", "quadratic", "rff")),
         Parameter("m", 64, "random features, for expand=rff", low=1, high=10_000),
-        Parameter("project", 0, "dimensions that x is projected to; 0: none", low=0, high=100_000),
+        Parameter("project", 0, "dimensions of the projection of x; 0: no projection", low=0, high=100_000),
         Parameter("floor", 0.0, "share of decisions played uniformly", low=0.0, high=1.0),
         DRIFT,
     )
@@ -284,12 +285,12 @@ class LateUcb(WatchingLearner):
     observed: Mapping[str, Extent] = dict.fromkeys(("P", "V", "pending", "N", "W"), Extent.ACTION) | {
         "sample": Extent.WHOLE,
         "bandwidth": Extent.WHOLE,
-    }  # W when the model has moved since the decision
+    }  # W if the model has changed since the decision
     log_kernel = staticmethod(log_of)
     instead: ClassVar[str] = "stack-igw for sparse data, or project=256 for dense data"
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Make the class that fits the options: `retractable` belongs to the class."""
+        """Select the class for the options: `retractable` is a class attribute."""
         fitting: Any = LateUcb if parameters["drift"] == "off" else DriftingLateUcb
         learner: Self = super().__new__(fitting, *sizes, **parameters)
         return learner
@@ -327,7 +328,7 @@ class LateUcb(WatchingLearner):
             (m,),
             (SAMPLE if m else 0, d),
         ]
-        # Not np.zeros: it leaves the pages to be made small, one by one, and reading across them costs more.
+        # Not np.zeros: its pages would be mapped one by one at the first access, and reads across them would be slower.
         model = np.full(SETTINGS + sum(int(np.prod(shape)) for shape in shapes), 0.0)
         model[:SAMPLED] = (
             lam, eta, shortlist, bias, kind, floor, DRIFTS.index(drift), K, size, d, m, project,
@@ -368,19 +369,19 @@ class LateUcb(WatchingLearner):
         super().__init__(n_classes, n_features, arrays, (model,), Kernels(predict, update, observe))
 
     def state(self) -> State:
-        """The state, as copies, and a checksum of the fixed random matrices, which follow from the parameters."""
+        """Return a copy of the state and a checksum of the fixed random matrices, which follow from the parameters."""
         return {**super().state(), "fingerprint": self.fingerprint} if self.fingerprint else super().state()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over a state made by `state()` of the same learner, sizes and parameters.
+        """See Learner.
 
         Raises:
-            ValueError: it belongs to other random matrices.
+            ValueError: the state was made with other random matrices.
         """
         if int(state.get("fingerprint", 0)) != self.fingerprint:
             raise ValueError(
-                f"loading {self.name}: the state has other random matrices (checksum {state.get('fingerprint')}, "
-                f"here {self.fingerprint}); use the version of numpy that it was made with"
+                f"cannot load {self.name}: expected random matrices with checksum {self.fingerprint}, got "
+                f"{state.get('fingerprint')}; use the version of numpy that stored the state"
             )
         super().load(state)
 
@@ -392,23 +393,23 @@ class LateUcb(WatchingLearner):
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
         change = int(reward) - int(assumed_reward)
-        action, _, propensity, scores = self._figures(decision)
+        action, _, propensity, scores = self._kernel_arguments(decision)
         return bool(retract(indices, values, action, propensity, scores, change, *self.model))
 
     def weights(self) -> FloatArray:
-        """The weights of x of unit norm, float64[K, d], as a copy; without the constant's.
+        """Return the weights of x of unit norm, float64[K, d], as a copy, without the constant's.
 
         Raises:
             NotImplementedError: x is expanded or projected, as by default.
         """
         if not self.is_linear:
-            raise NotImplementedError(f"{self.name}: the scores are not linear in x; the weights are in state()")
+            raise NotImplementedError(f"{self.name} has no linear weights: x is expanded or projected; see state()")
         weights: FloatArray = self.arrays["W"][:, : self.n_features].copy()
         return weights
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """The shortlist's nnz²/2 entries each, nnz rows twice, and a pass over one class's P; twice that with Q."""
+        """Return the cost: nnz²/2 entries per shortlisted class, nnz rows twice, a pass over P; twice that with Q."""
         project, quadratic = int(parameters["project"]), parameters["expand"] == "quadratic"
         m = int(parameters["m"]) if parameters["expand"] == "rff" else 0
         size = features_of(n_features, str(parameters["expand"]), m, project) + 1
@@ -432,39 +433,39 @@ class LateUcb(WatchingLearner):
 
 
 class DriftingLateUcb(LateUcb):
-    """late-ucb that may be reset, which cannot be taken back."""
+    """late-ucb with drift detection, whose resets cannot be reversed."""
 
     retractable: ClassVar[bool] = False
 
 
 def features_of(n_features: int, expand: str, m: int, project: int) -> int:
-    """How many features the regression has beside the constant.
+    """Return the number of the regression's features without the constant.
 
     Raises:
-        ParameterError: an expansion that is too large, or that is to be projected.
+        ParameterError: the expansion is too large or combined with a projection.
     """
     if expand != "quadratic":
         return (project or n_features) + m
     if project:
-        raise ParameterError("late-ucb: expand=quadratic and project exclude each other; leave one of them out")
+        raise ParameterError("late-ucb: expand=quadratic and project cannot be combined; remove one of them")
     size = n_features + n_features * (n_features + 1) // 2
     if size + 1 > SIZE_MAX:
         raise ParameterError(
-            f"late-ucb: expand=quadratic makes {size:,} features of {n_features}, more than the {SIZE_MAX - 1} "
-            "allowed; use expand=none, or project=256 for dense data, or stack-igw for sparse data"
+            f"late-ucb: expand=quadratic makes {size:,} features of {n_features}; the limit is {SIZE_MAX - 1}; "
+            "use expand=none, or project=256 for dense data, or stack-igw for sparse data"
         )
     return size
 
 
 def projection(n_features: int, dimensions: int, seed: int) -> FloatArray:
-    """Gᵀ: independent N(0, 1/p) entries, float64[d, p]."""
+    """Return Gᵀ: independent N(0, 1/p) entries, float64[d, p]."""
     generator = np.random.Generator(np.random.PCG64(seed))
     G: FloatArray = generator.standard_normal((n_features, dimensions)) / sqrt(dimensions)
     return G
 
 
 def random_waves(n_features: int, m: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Independent N(0, 1) entries σω, float64[d, m], and β ~ U[0, 2π), float64[m]."""
+    """Return independent N(0, 1) entries σω, float64[d, m], and β ~ U[0, 2π), float64[m]."""
     generator = np.random.Generator(np.random.PCG64(seed))
     omega: FloatArray = generator.standard_normal((n_features, m))
     phases: FloatArray = generator.uniform(0.0, 2.0 * pi, m)

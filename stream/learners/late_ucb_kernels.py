@@ -1,4 +1,4 @@
-"""What late-ucb's kernels are made of: its model as one array, and x as its regressions see it."""
+"""Parts of late-ucb's kernels: the model as one array, and the regressions' features of x."""
 
 from math import inf, sqrt
 
@@ -9,33 +9,34 @@ from stream.learners.random_features_kernels import SAMPLE, waves
 from stream.learners.symmetric_kernels import block_of, sum_of_rows, variance
 from stream.wire.events import FloatArray, IndexArray
 
-PLAIN, QUADRATIC, PROJECTED = range(3)  # how x becomes the regression's features, random ones beside them or not
+PLAIN, QUADRATIC, PROJECTED = range(3)  # transformation of x; independent of random features
 
-# Places at the beginning of the model; at the end of them how many contexts of the sample there are, and σ².
+# Indices at the start of the model; the last two are the number of sampled contexts and σ².
 LAM, ETA, SHORTLIST, BIAS, KIND, FLOOR, DRIFT_KIND, CLASSES, SIZE, FEATURES, WAVES, PROJECT, SAMPLED, VARIANCE = range(
     14
 )
 SETTINGS = 14
 
-# Rows of `counts`, whose last column is that of all classes together; changes of P and of Q that are kept apart.
+# Rows of `counts`; the last column is for all classes together. PENDING counts the changes not yet applied to P and Q.
 WEIGHT, DETECTORS, ALARMS, PENDING = 0, slice(1, 4), 4, slice(5, 7)
 COUNTS = 7
 
 BELIEVED, SETTLED = range(2)
-"""The two regressions: of all decisions, and with random features that of settled bits alone."""
+"""The two regressions: of all decisions and, with random features, of settled bits only."""
 
 
 @inlined
 def regressions_of(model: FloatArray) -> int:
-    """One, or two with random features."""
+    """Return the number of regressions: two with random features, else one."""
     return 2 if model[WAVES] > 0.0 else 1
 
 
 @inlined
 def counts_of(model: FloatArray) -> FloatArray:
-    """Counts [7, K + 1]: they are behind the settings, then come the weights, the inverses, and what never changes.
+    """Return the counts [7, K + 1].
 
-    All is one array, because each that a kernel gets costs 0.1 µs; to give a part its shape costs half of that.
+    The counts follow the settings and precede the weights, the inverses and the constant parts. The model is one array,
+    because each array argument costs 0.1 µs and reshaping a part half of that.
     """
     columns = int(model[CLASSES]) + 1
     return model[SETTINGS : SETTINGS + COUNTS * columns].reshape((COUNTS, columns))
@@ -43,7 +44,7 @@ def counts_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def weights_of(model: FloatArray) -> FloatArray:
-    """[d', R·K]: for each feature the weights w of all classes, then their y."""
+    """Return [d', R·K]: for each feature the weights w of all classes, then their y."""
     columns, size = regressions_of(model) * int(model[CLASSES]), int(model[SIZE])
     start = SETTINGS + COUNTS * (int(model[CLASSES]) + 1)
     return model[start : start + columns * size].reshape((size, columns))
@@ -51,7 +52,7 @@ def weights_of(model: FloatArray) -> FloatArray:
 
 @inlined
 def inverses_of(model: FloatArray, which: int) -> FloatArray:
-    """P and V of every class [K, d' + B, d'], or Q and its own V."""
+    """Return P and V of every class [K, d' + B, d'], or Q and its own V."""
     K, size = int(model[CLASSES]), int(model[SIZE])
     rows = size + block_of(size)
     start = SETTINGS + COUNTS * (K + 1) + (regressions_of(model) + which * rows) * K * size
@@ -60,7 +61,7 @@ def inverses_of(model: FloatArray, which: int) -> FloatArray:
 
 @inlined
 def inverse_of_class(model: FloatArray, which: int, k: int) -> FloatArray:
-    """P and V of a class [d' + B, d'], or Q and its own V."""
+    """Return P and V of a class [d' + B, d'], or Q and its own V."""
     K, size = int(model[CLASSES]), int(model[SIZE])
     rows = size + block_of(size)
     start = SETTINGS + COUNTS * (K + 1) + (regressions_of(model) * K + (which * K + k) * rows) * size
@@ -69,7 +70,7 @@ def inverse_of_class(model: FloatArray, which: int, k: int) -> FloatArray:
 
 @inlined
 def fixed_parts(model: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Gᵀ [d, p], σω [d, m], β [m], and the sample [64, d]: the end of the model."""
+    """Return Gᵀ [d, p], σω [d, m], β [m], and the sample [64, d]: the end of the model."""
     d, m, p = int(model[FEATURES]), int(model[WAVES]), int(model[PROJECT])
     sample = model.size - (SAMPLE * d if m else 0)
     phases = sample - m
@@ -84,7 +85,7 @@ def fixed_parts(model: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, 
 
 @compiled
 def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArray, FloatArray]:
-    """The entries of x, and behind them all products x_i x_j with i ≤ j."""
+    """Return the entries of x, followed by all products x_i x_j with i ≤ j."""
     n = indices.size
     size = n + n * (n + 1) // 2
     places, entries = np.empty(size, np.int32), np.empty(size)
@@ -92,7 +93,7 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
     for a in range(n):
         i = np.int64(indices[a])
         places[a], entries[a] = i, values[a]
-        first = d + i * d - i * (i - 1) // 2  # the place of x_i x_i
+        first = d + i * d - i * (i - 1) // 2  # the index of x_i x_i
         for b in range(a, n):
             places[place] = first + indices[b] - i
             entries[place] = values[a] * values[b]
@@ -100,13 +101,13 @@ def expanded(indices: IndexArray, values: FloatArray, d: int) -> tuple[IndexArra
     return places, entries
 
 
-# What a decision logs, behind its scores: with drift, how often its class had been reset; with random features, its own
-# w_aᵀx and whether the features were known; with a projection, the projected x.
+# Values that a decision logs after its scores. With drift: the number of resets of its class. With random features: its
+# own w_aᵀx and whether the features were available. With a projection: the projected x.
 
 
 @inlined
 def own_score_place(model: FloatArray) -> int:
-    """Where the scores [K + L] have w_aᵀx with random features; whether these were known is the next place."""
+    """Return the index of w_aᵀx in the scores [K + L]; the next entry is whether random features were available."""
     return int(model[CLASSES]) + (1 if model[DRIFT_KIND] != 0.0 else 0)
 
 
@@ -114,11 +115,11 @@ def own_score_place(model: FloatArray) -> int:
 def with_bias(
     indices: IndexArray, values: FloatArray, scores: FloatArray, model: FloatArray
 ) -> tuple[IndexArray, FloatArray, float]:
-    """The regression's features: expanded or projected, of unit norm, and a constant entry at the end; and ‖·‖².
+    """Return the regression's features: expanded or projected, of unit norm, then a constant entry; and ‖·‖².
 
-    With random features between them, the others are divided by √2. What is logged in `scores` says whether they were
-    known when the decision was made; projected features are logged themselves. In ‖·‖² an x of unit norm counts without
-    rounding: classes with as many decisions must tie exactly.
+    Random features come before the constant; the others are then divided by √2. `scores` logs whether they were
+    available at the decision, and the projected features. ‖·‖² of a unit-norm x is exact, so that classes with equally
+    many decisions tie exactly.
     """
     kind, size, m, p = model[KIND], int(model[SIZE]), int(model[WAVES]), int(model[PROJECT])
     share = sqrt(0.5) if m > 0 else 1.0
@@ -127,7 +128,7 @@ def with_bias(
         indices, values = expanded(indices, values, int(model[FEATURES]))
     n = indices.size
     norm = norm_of(values)
-    scaled = 0.0 < norm < inf  # else all zeros, as `unit` makes them
+    scaled = 0.0 < norm < inf  # otherwise zeros, as from `unit`
     first = p if kind == PROJECTED else n
     places, entries = np.empty(first + waving + 1, np.int32), np.empty(first + waving + 1)
     length_sq = 0.5 if m > 0 else 1.0
@@ -160,7 +161,7 @@ def with_bias(
 
 @inlined
 def unit_of(values: FloatArray, norm: float, scaled: bool) -> FloatArray:
-    """Scale x to unit norm, or to zeros."""
+    """Scale x to unit norm, or return zeros."""
     direction = np.zeros(values.size)
     if scaled:
         for a in range(values.size):
@@ -170,7 +171,7 @@ def unit_of(values: FloatArray, norm: float, scaled: bool) -> FloatArray:
 
 @inlined
 def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: FloatArray) -> None:
-    """w_kᵀx of every class, or (w_kᵀx + y_kᵀx)/2, in the first K places of the scores."""
+    """Write w_kᵀx of every class, or (w_kᵀx + y_kᵀx)/2, into the first K scores."""
     K, columns = scores.size, weights.shape[1]
     sums = np.empty(columns)
     sum_of_rows(weights, places, x, sums)
@@ -183,7 +184,7 @@ def scores_of(places: IndexArray, x: FloatArray, weights: FloatArray, scores: Fl
 
 @inlined
 def score_of(places: IndexArray, x: FloatArray, weights: FloatArray, column: int) -> float:
-    """One of the sums, with the bits that `scores_of` gives it."""
+    """Return one of these sums, bitwise equal to that of `scores_of`."""
     total = 0.0
     a = 0
     while a + 3 < x.size:
@@ -199,20 +200,20 @@ def score_of(places: IndexArray, x: FloatArray, weights: FloatArray, column: int
 
 @inlined
 def move(weights: FloatArray, column: int, scale: float, z: FloatArray) -> None:
-    """Move the weights of a column by scale · z."""
+    """Add scale · z to the weights of a column."""
     for j in range(z.size):
         weights[j, column] += scale * z[j]
 
 
 @compiled
 def epoch(counts: FloatArray, k: int) -> float:
-    """How often a class was reset."""
+    """Return the number of resets of a class."""
     return float(counts[ALARMS, k] + counts[ALARMS, counts.shape[1] - 1])
 
 
 @inlined
-def believed_score(action: int, scores: FloatArray, model: FloatArray) -> float:
-    """The w_aᵀx of a decision."""
+def score_at_decision(action: int, scores: FloatArray, model: FloatArray) -> float:
+    """Return w_aᵀx at the time of the decision."""
     return float(scores[own_score_place(model)] if model[WAVES] > 0.0 else scores[action])
 
 
@@ -220,12 +221,12 @@ def believed_score(action: int, scores: FloatArray, model: FloatArray) -> float:
 def highest_bound(
     places: IndexArray, x: FloatArray, length_sq: float, scores: FloatArray, counts: FloatArray, model: FloatArray
 ) -> int:
-    """The class of a shortlist with the highest s_k + √(η xᵀP_k x); ties go to the lowest class."""
+    """Return the class of a shortlist with the highest s_k + √(η xᵀP_k x); the lowest class among ties."""
     P = inverses_of(model, BELIEVED)
     K, size = P.shape[0], P.shape[2]
     z = np.empty(size)
     rough = np.empty(K)
-    for k in range(K):  # numpy's division has no branch for a divisor of 0: the loop becomes vector instructions
+    for k in range(K):  # numpy's division has no branch for a zero divisor: the loop is vectorised
         rough[k] = scores[k] + sqrt(np.divide(model[ETA] * length_sq, model[LAM] + np.divide(counts[WEIGHT, k], size)))
     action = -1
     highest = 0.0
@@ -240,7 +241,7 @@ def highest_bound(
 
 @compiled
 def reset(k: int, model: FloatArray) -> None:
-    """Forget what was learned of a class."""
+    """Reset the model of a class."""
     counts, weights = counts_of(model), weights_of(model)
     counts[WEIGHT, k] = 0.0
     for which in range(regressions_of(model)):

@@ -1,4 +1,4 @@
-"""Loops over many events, compiled together with the kernels of a learner."""
+"""Compiled loops over many events, specialised for a learner's kernels."""
 
 import hashlib
 import inspect
@@ -15,17 +15,17 @@ R = TypeVar("R")
 _loops: dict[tuple[CodeType, Kernels], Callable[..., object]] = {}
 
 
-def loop_of(learner: KernelLearner, template: Callable[P, R], others: Mapping[str, Any]) -> Callable[P, R]:
-    """A loop compiled with this learner's kernels.
+def compile_loop(learner: KernelLearner, template: Callable[P, R], others: Mapping[str, Any]) -> Callable[P, R]:
+    """Compile a loop with this learner's kernels.
 
-    The kernels become globals of a copy of the loop: numba caches such a function on disk, but not one that takes
-    compiled functions as arguments or from a closure. The copy's name has a digest of the learner's source, so that the
-    cached code goes stale with it.
+    The kernels become globals of a copy of the loop. Numba caches such a function on disk, but not one that receives
+    compiled functions as arguments or from a closure. The copy's name contains a digest of the learner's source, which
+    invalidates the cached code when the source changes.
 
     Args:
-        learner: whose kernels they are.
-        template: a function at the top of its module that calls `predict`, `observe` and `update` as globals.
-        others: its other globals, by name.
+        learner: The learner whose kernels are used.
+        template: A module-level function that calls `predict`, `observe` and `update` as globals.
+        others: The loop's other globals, by name.
     """
     assert isinstance(template, FunctionType)
     kernels = learner.kernels

@@ -22,13 +22,13 @@ PARAMETERS = (
     Parameter(
         "gamma",
         2**-5,
-        "share of rounds that explore uniformly; a stream of 10⁶ events wants 0.005 to 0.015",
+        "share of uniform exploration; use 0.005 to 0.015 for a stream of 10⁶ events",
         low=0.0,
         high=1.0,
     ),
     Parameter("alpha", 10.0, "sharpness of the softmax", low=0.0, high=1e6, low_open=True),
     Parameter("beta", 0.01, "weight of the second-order term", low=0.0, high=1e6),
-    Parameter("radius", 1.0, "D, the largest norm of the weights", low=0.0, high=1e9, low_open=True),
+    Parameter("radius", 1.0, "D, bound on the norm of the weights", low=0.0, high=1e9, low_open=True),
 )
 
 
@@ -45,20 +45,20 @@ class PNewtron(KernelLearner):
         W'' = -b/A;  W' = W'' if ‖W''‖ ≤ D, else W'' D/‖W''‖
 
     Symbols: W' weights [K, d], projected; W'' [K, d] (array W); A diagonal [K, d]; b [K, d]; ‖W''‖² `norm`[0]; γ
-    `gamma` in [0, 1]; α `alpha` sharpness, > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. It
-    updates on wrong rounds too.
+    `gamma` in [0, 1]; α `alpha` sharpness, > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. The
+    learner also updates on wrong rounds.
 
-    Assumes raw x as in the paper (binary, ‖x‖ of 5 or so): with α = 10 and D = 1 the softmax of unit-norm x stays so
-    flat that the learner is stuck near 52 % error on SynSep. Scale α with 1/‖x‖.
+    Assumes raw x as in the paper (binary, ‖x‖ about 5). With α = 10 and D = 1 the softmax of unit-norm x is so flat
+    that the error remains near 52 % on SynSep. Scale α with 1/‖x‖.
 
-    Under delay p, p' and G·W'_τ are those of prediction time, by the definition of f_τ (G·W'_τ comes from the logged
-    scores); A and b are the current sums, so that the order of updates is free.
+    Delay: p, p' and G·W'_τ are those of prediction time, by the definition of f_τ (G·W'_τ is computed from the logged
+    scores). A and b are the current sums, so the order of updates does not matter.
 
-    Retraction: A and b are sums over the events, so the model is afterwards, to rounding relative to the largest term,
-    the one that had the real bit at that place, for the decisions as they were made.
+    Retraction: A and b are sums over the events. The result equals, to rounding relative to the largest term, the model
+    that received the real bit at first, given the same decisions.
 
-    Departures from the paper: none. What is printed as W_τ in b is read as W'_τ, by the definition of f_t, and A as
-    starting at I/D. An update with a coefficient beyond 1e200 is refused.
+    Departures from the paper: none. The printed W_τ in b is interpreted as W'_τ, by the definition of f_t, and A starts
+    at I/D. An update with a coefficient above 1e200 is rejected.
 
     >>> from stream.learners import create
     >>> learner = create("pnewtron", n_classes=2, n_features=2, gamma=0.5)
@@ -81,11 +81,13 @@ class PNewtron(KernelLearner):
     update_kernel = staticmethod(update_diagonal)
 
     def __init__(self, n_classes: int, n_features: int, gamma: float, alpha: float, beta: float, radius: float) -> None:
-        # By feature: row i has the feature's W'', A and b, K of each, so that an event touches few and whole rows.
+        # Stored by feature: row i contains W'', A and b of feature i, K entries of each, so an event accesses few,
+        # whole rows.
         M = np.zeros((n_features, 3 * n_classes))
         W, A, b = (M[:, k : k + n_classes].T for k in (0, n_classes, 2 * n_classes))
         A[:] = 1.0 / radius
-        # The parameters ride behind ‖W''‖² and the count of updates: four numbers cost 0.3 µs per event, one array 0.2.
+        # ‖W''‖², the number of updates and the parameters share one array: it costs 0.2 µs per event, four scalars 0.3
+        # µs.
         norm = np.array([0.0, 0.0, gamma, alpha, beta, radius])
         super().__init__(n_classes, n_features, {"W": W, "A": A, "b": b, "norm": norm[:2]}, (M, norm))
         self.radius = radius
@@ -99,7 +101,7 @@ class PNewtron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Take the assumed bit's share away from A and b, and add the real bit's."""
+        """Subtract the assumed bit's contribution from A and b, and add the real bit's."""
         if assumed_reward == reward:
             return False
         event = (*sparse(x, self.n_features), decision.action, decision.propensity, decision.scores)
@@ -109,7 +111,7 @@ class PNewtron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; all rows of three arrays updated, a division each."""
+        """Return the cost of K·nnz products for the scores; all rows of three arrays updated, a division each."""
         return Cost(
             flops_per_event=n_classes * (13 * nnz + 20),
             bytes_per_event=8 * nnz * n_classes * 7,
@@ -129,16 +131,16 @@ class Newtron(KernelLearner):
         W'' = -A⁻¹b;  W' = argmin_{‖W‖≤D} (W-W'')ᵀA(W-W'') = (A+λI)⁻¹AW'', λ = 0 or ‖W'‖ = D
 
     Symbols: W' weights [K, d] (array W); A [Kd, Kd]; b [Kd]; λ `shift`[0]; γ `gamma` in [0, 1]; α `alpha` sharpness,
-    > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. It updates on wrong rounds too.
+    > 0; β `beta` second-order weight, ≥ 0; D `radius`, > 0; ŷ the action. The learner also updates on wrong rounds.
 
-    Cubic: the projection factorises A+λI anew 2 to 4 times per update, for the λ that was right a moment ago is only
-    nearly so. Some 10 ms at K·d = 400 and seconds at 3,600; pnewtron is the one for large problems.
+    Cubic: the projection factorises A+λI 2 to 4 times per update, because λ changes with each update. An update takes
+    about 10 ms at K·d = 400 and seconds at 3,600; use pnewtron for large problems.
 
-    Under delay, in what it assumes of x, and for retractions all is as in pnewtron.
+    Delay, assumptions on x, and retraction: as in pnewtron.
 
-    Departures from the paper: none. What is printed as W_τ in b is read as W'_τ, by the definition of f_t, and A as
-    starting at I/D. ‖W'‖ = D is met to 1e-13 D. Scores within 1e-9 D‖x‖ tie for the greedy class, which is only
-    reported. An update after which A is not positive definite in float64 (entries of x of 1e6 and more) is refused.
+    Departures from the paper: none. The printed W_τ in b is interpreted as W'_τ, by the definition of f_t, and A starts
+    at I/D. ‖W'‖ = D is met to 1e-13 D. Scores within 1e-9 D‖x‖ tie for the greedy class, which is only reported. An
+    update is rejected if A would not be positive definite in float64 (entries of x of 1e6 and more).
 
     >>> from stream.learners import create
     >>> learner = create("newtron", n_classes=2, n_features=2, gamma=0.5)
@@ -172,7 +174,7 @@ class Newtron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Take the assumed bit's share away from A and b, and add the real bit's."""
+        """Subtract the assumed bit's contribution from A and b, and add the real bit's."""
         if assumed_reward == reward:
             return False
         indices, values = sparse(x, self.n_features)
@@ -191,7 +193,7 @@ class Newtron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Three Cholesky factorisations per update; A and three copies of it in memory."""
+        """Return the cost of three Cholesky factorisations per update; memory for A and three copies."""
         size = n_classes * n_features
         return Cost(
             flops_per_event=3 * (size**3 // 3 + 4 * size**2) + 2 * (n_classes * nnz) ** 2,

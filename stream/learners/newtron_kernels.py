@@ -1,4 +1,4 @@
-"""Newtron's compiled arithmetic: the softmax and its gradient, and steps with the diagonal of A and with the full A."""
+"""Newtron's kernels: the softmax and its gradient, and steps with the diagonal of A and with the full A."""
 
 from math import exp, sqrt
 
@@ -8,28 +8,31 @@ from stream.learners.kernels import argmax, bounded, check_event, compiled, line
 from stream.wire.events import FloatArray, IndexArray
 
 STEP_MAX = 1e200
-"""An update with a larger coefficient is refused: times an entry of x it would leave the range of float64."""
+"""Updates with a larger coefficient are rejected: the product with an entry of x could overflow float64."""
 
 NORM_REFRESH_UPDATES = 1024
-"""pnewtron keeps ‖W''‖² by the changes of the entries touched, and sums it afresh after so many updates: the rounding
-of a thousand changes is some 1e-13 of it, and the fresh sum's share of the cost stays under 1 % for 4,000 weights. The
-count is in the state, so that a loaded model refreshes at the same update."""
+"""Number of updates after which pnewtron sums ‖W''‖² again; in between it is maintained incrementally. The rounding
+error of 1024 changes is about 1e-13 of the norm. For 4,000 weights the new sum costs less than 1 %. The counter is part
+of the state, so that a restored model behaves identically.
+"""
 
 NORM_TOLERANCE = 1e-13
-"""newtron's projection ends when ‖W'‖ is within this share of D: a hundred times the rounding of the norm."""
+"""Relative tolerance of ‖W'‖ = D in newtron's projection: a hundred times the rounding error of the norm."""
 
 TIE_TOLERANCE = 1e-9
-"""newtron's scores within this share of D‖x‖, the largest there can be, tie: classes with one history (all that were
-not played yet) have equal scores, which a factorisation tells apart by its rounding. Only the greedy class is settled
-by it."""
+"""Scores of newtron within this share of D‖x‖, the largest possible score, tie. Classes with equal history, such as
+those not played yet, have equal scores except for the rounding of the factorisation. Affects only the greedy class.
+"""
 
 PROJECTION_STEPS_MAX = 100
-"""Newton's iteration on the secular equation takes 2 to 8; more means that rounding keeps it from the tolerance."""
+"""Limit on Newton iterations for the secular equation; 2 to 8 are usual. The limit applies if rounding prevents
+convergence.
+"""
 
 
 @compiled
 def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> tuple[int, float]:
-    """Sample from p' = (1-γ) softmax(α s) + γ/K; and the propensity."""
+    """Sample from p' = (1-γ) softmax(α s) + γ/K; return the action and its propensity."""
     K = scores.size
     p = np.empty(K)
     top = scores[argmax(scores)]
@@ -48,9 +51,9 @@ def sample_softmax(scores: FloatArray, alpha: float, gamma: float, u: float) -> 
 def gradient(
     action: int, propensity: float, scores: FloatArray, reward: int, alpha: float, beta: float
 ) -> tuple[float, float, float, float]:
-    """The h of G = h⊗x as (h_action, h_k of every other class), κβ and 1 - κβ G·W_τ: lines 7 to 12.
+    """Lines 7 to 12: return h of G = h⊗x (of the action, of every other class), κβ and 1 - κβ G·W_τ.
 
-    All of it is of prediction time.
+    All values are those of prediction time.
     """
     K = scores.size
     top = scores[argmax(scores)]
@@ -108,7 +111,7 @@ def accumulate_diagonal(
     M: FloatArray,
     norm: FloatArray,
 ) -> bool:
-    """Add a round's share to A and b (sign 1), or take it away (sign -1); W'' and its norm follow."""
+    """Add a round's contribution to A and b (sign 1) or subtract it (sign -1), and update W'' and its norm."""
     alpha, beta, D = norm[3], norm[4], norm[5]
     d, K = M.shape[0], M.shape[1] // 3
     if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
@@ -118,7 +121,7 @@ def accumulate_diagonal(
         return False
     square, step = sign * (curvature * h_other * h_other), sign * (factor * h_other)
     square_action, step_action = sign * (curvature * h_action * h_action), sign * (factor * h_action)
-    floor = 1.0 / D  # A is never below I/D but for the rounding of a sign of -1
+    floor = 1.0 / D  # A is at least I/D, except for the rounding of a subtraction
     change = 0.0
     changes = np.zeros(K)
     for j in range(indices.size):
@@ -127,8 +130,8 @@ def accumulate_diagonal(
         w_action = M[i, action]
         a_action = max(M[i, K + action] + square_action * (x * x), floor)
         b_action = M[i, 2 * K + action] + step_action * x
-        # Every class as one that was not played, and then the action's own entry over it: a loop of one kind becomes
-        # vector instructions, if its division is numpy's, which has no branch for a divisor of 0. 0.1 µs per update.
+        # Treats every class as not played, then overwrites the action's entry: a uniform loop is vectorised, given
+        # numpy's division, which has no branch for a zero divisor. Saves 0.1 µs per update.
         for k in range(K):
             a = max(M[i, K + k] + square * (x * x), floor)
             b = M[i, 2 * K + k] + step * x
@@ -172,12 +175,12 @@ def update_diagonal(
 
 @compiled
 def argmax_within(scores: FloatArray, tolerance: float) -> int:
-    """The lowest class whose score is the highest but for a tolerance."""
+    """Return the lowest class whose score is within the tolerance of the highest."""
     least = scores[argmax(scores)] - tolerance
     for k in range(scores.size):
         if scores[k] >= least:
             return k
-    return 0  # not reached
+    return 0  # unreachable
 
 
 @compiled
@@ -204,10 +207,10 @@ def predict_full(
 
 @compiled
 def factorise(S: FloatArray) -> bool:
-    """Cholesky: write U with S = UᵀU over the upper triangle of S; False when S is not positive definite.
+    """Cholesky factorisation: write U with S = UᵀU over the upper triangle of S; False if not positive definite.
 
-    By rows, so that the innermost loop is a vector operation without fast-math. LAPACK is two to four times as fast,
-    and gives bits that depend on its number of threads, and 6 s of compile time.
+    Computed by rows, so that the inner loop is vectorised without fast-math. LAPACK is two to four times as fast, but
+    its bits depend on the number of threads, and it adds 6 s of compile time.
     """
     size = S.shape[0]
     for k in range(size):
@@ -258,11 +261,11 @@ def square_norm(y: FloatArray) -> float:
 
 @compiled
 def project(A: FloatArray, b: FloatArray, shift: float, D: float, y: FloatArray) -> float:
-    """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and give its λ; -1 when A is beyond float64.
+    """Set y to argmin_{‖W‖≤D} (W-W'')ᵀA(W-W''), W'' = -A⁻¹b, and return its λ; -1 if float64 does not suffice.
 
-    The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration is on
-    1/‖W(λ)‖ - 1/D (Moré and Sorensen 1983, sect. 3), which is concave and nearly linear: from the right of the
-    solution it steps to the left of it, and from there it rises to it, so nothing has to be bracketed.
+    The minimum is W(λ) = (A+λI)⁻¹AW'' = -(A+λI)⁻¹b with λ = 0, or with ‖W(λ)‖ = D. Newton's iteration solves 1/‖W(λ)‖ =
+    1/D (Moré and Sorensen 1983, sect. 3). The function is concave and nearly linear: from the right of the solution the
+    iteration steps to its left, and from there it increases to it, so no bracketing is needed.
     """
     size = b.size
     U = np.empty((size, size))
@@ -307,7 +310,7 @@ def accumulate_full(
     beta: float,
     d: int,
 ) -> bool:
-    """Add a round's share to A and b (sign 1), or take it away (sign -1)."""
+    """Add a round's contribution to A and b (sign 1) or subtract it (sign -1)."""
     K = scores.size
     h_action, h_other, curvature, factor = gradient(action, propensity, scores, reward, alpha, beta)
     if h_action == 0.0 or not abs(factor * h_action) < STEP_MAX:
@@ -329,7 +332,7 @@ def accumulate_full(
 def settle(
     W: FloatArray, A: FloatArray, b: FloatArray, shift: FloatArray, A_new: FloatArray, b_new: FloatArray, D: float
 ) -> bool:
-    """Take over A and b if their W' can be computed."""
+    """Replace A and b if the new W' can be computed."""
     y = np.empty(b.size)
     found = project(A_new, b_new, shift[0], D, y)
     if found < 0.0:
@@ -392,7 +395,7 @@ def retract_full(
     beta: float,
     D: float,
 ) -> bool:
-    """Take the assumed bit's share away from A and b, and add the real bit's."""
+    """Subtract the assumed bit's contribution from A and b, and add the real bit's."""
     K, d = W.shape
     if not usable(indices, values, action, propensity, scores, K, d) or indices.size == 0:
         return False

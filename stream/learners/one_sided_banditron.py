@@ -1,4 +1,4 @@
-"""One-sided banditron: learns from mistakes alone, without exploring, and projects."""
+"""One-sided banditron: learns from mistakes only, without exploration, and projects."""
 
 from collections.abc import Mapping
 from math import sqrt
@@ -12,11 +12,12 @@ from stream.learners.registry import register
 from stream.wire.events import FloatArray, IndexArray
 
 TOLERANCE = 1e-13
-"""Dykstra's algorithm ends when no entry of W moves by more than this times the radius in one cycle: ten times the
-rounding of the entries, so that what is left is far below the 1e-9 to which weights are compared."""
+"""Dykstra's algorithm stops when no entry of W changes by more than this times the radius in a cycle: ten times the
+rounding error, and far below the 1e-9 of weight comparisons.
+"""
 
 CYCLES_MAX = 10_000
-"""And after so many cycles in any case; the usual need is 1 when no ball is touched, and 10 to 100 otherwise."""
+"""Limit on the number of cycles; 1 is usual if no ball constrains W, and 10 to 100 otherwise."""
 
 
 @compiled
@@ -44,8 +45,8 @@ def _norm(row: FloatArray) -> float:
 def project(W: FloatArray, radius: float) -> None:
     """Replace W by the nearest matrix with ‖W_i‖ ≤ radius and Σ_i W_i = 0 (Dykstra's alternating projections).
 
-    Projecting on one set and then on the other would end in both sets, but not at the nearest point. Dykstra adds back,
-    before each projection on the balls, what the last one took away; a subspace needs no such correction.
+    Plain alternating projections converge to a point in both sets, but not to the nearest. Dykstra's algorithm adds the
+    previous correction before each projection on the balls; a subspace needs no correction.
     """
     K, d = W.shape
     _centre(W)
@@ -53,7 +54,7 @@ def project(W: FloatArray, radius: float) -> None:
     for i in range(K):
         inside = inside and _norm(W[i]) <= radius
     if inside:
-        return  # the nearest point of the subspace lies in the balls: it is the nearest of both
+        return  # the nearest point of the subspace is in the balls, so it is the nearest of both
     correction = np.zeros((K, d))
     for _ in range(CYCLES_MAX):
         moved = 0.0
@@ -112,7 +113,7 @@ def update(
 
 @register
 class OneSidedBanditron(KernelLearner):
-    """Demotes the class that was wrong and projects; it never explores and never sees a true class.
+    """Demotes the wrong class and projects; never explores and never receives the true class.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 4, with the set of its sum-to-zero assumption.
 
@@ -124,7 +125,7 @@ class OneSidedBanditron(KernelLearner):
     Assumes, for its bound of ‖W*‖² sup‖x‖²/Δ² mistakes at η = Δ/sup‖x‖², a W* in Ω with (W*x)_i ≤ -Δ for all i ≠ y.
     Without it the learner may never recover.
 
-    Under delay the class demoted is the action of prediction time, and the step starts from the current W.
+    Delay: the demoted class is the action of prediction time, and the step starts from the current W.
 
     Departures from the paper: none. The projection is exact to 1e-10 of the radius (tested).
 
@@ -153,7 +154,7 @@ class OneSidedBanditron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; on a mistake a cycle or more of projections over all of W."""
+        """Return the cost of K·nnz products for the scores; on a mistake one or more projection cycles over W."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1) + 12 * n_classes * n_features,
             bytes_per_event=8 * nnz * (n_classes + 2) + 8 * 5 * n_classes * n_features,

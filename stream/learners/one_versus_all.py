@@ -1,4 +1,4 @@
-"""One-versus-all perceptrons: each class claims x or not; when none does, guess."""
+"""One-versus-all perceptrons: each class claims or rejects x; if none claims it, the action is a guess."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -23,16 +23,16 @@ from stream.learners.kernels import (
 from stream.learners.registry import register
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
-# Places in the columns of `marks`: what is kept of a support example beside x.
+# Row indices of `marks`: the attributes of a support example.
 OWNER, SIGN, NORM_SQ = range(3)
 
-# Places in `fill`.
+# Indices of `fill`.
 USED, NEXT = range(2)
 
 
 @compiled
 def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
-    """Lines 3-5 and 8-9: the highest score if it is not negative, else a uniform class."""
+    """Lines 3-5 and 8-9: return the class with the highest score if that is not negative, else a uniform class."""
     greedy = argmax(scores)
     if scores[greedy] >= 0.0:
         return greedy, greedy, 1.0
@@ -42,7 +42,7 @@ def choose(scores: FloatArray, u: float) -> tuple[int, int, float]:
 
 @compiled
 def direction(scores: FloatArray, reward: int) -> float:
-    """Lines 6 and 10: -1 for a claim that was wrong, +1 for a guess that was right, 0 for neither."""
+    """Lines 6 and 10: -1 for a wrong claim, +1 for a right guess, 0 otherwise."""
     claimed = scores[argmax(scores)] >= 0.0
     if claimed:
         return 0.0 if reward == 1 else -1.0
@@ -53,7 +53,7 @@ def direction(scores: FloatArray, reward: int) -> float:
 def predict_linear(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, W: FloatArray
 ) -> tuple[int, int, float]:
-    """Scores, then `choose`."""
+    """Compute the scores, then `choose`."""
     check_event(indices, values, W.shape[1])
     linear_scores(indices, values, W, scores)
     return choose(scores, u)
@@ -72,7 +72,7 @@ def update_linear(
     label: int,
     W: FloatArray,
 ) -> bool:
-    """W_action += x, -= x or neither."""
+    """W_action += x, -= x, or no change."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     sign = direction(scores, reward)
@@ -84,7 +84,7 @@ def update_linear(
 
 @register
 class OvaPerceptron(KernelLearner):
-    """One perceptron per class; a wrong claim demotes it, a right guess promotes it.
+    """One perceptron per class: a wrong claim demotes the class, a right guess promotes it.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 3.
 
@@ -96,13 +96,12 @@ class OvaPerceptron(KernelLearner):
     Assumes, for its bound of O(K²/γ²) expected mistakes, classes that are separable one against all others through the
     origin: w*_yᵀx ≥ γ/2 and w*_iᵀx ≤ -γ/2 for i ≠ y.
 
-    Under delay, whether the action was a claim or a guess is read from the scores of prediction time: this is what the
-    bit answers.
+    Delay: the scores of prediction time determine whether the action was a claim or a guess.
 
-    Retraction: W is a sum over the events, so it is afterwards, to rounding and in any order, the one that had the real
-    bit at that place, for the decisions as they were made.
+    Retraction: W is a sum over the events. It equals, to rounding and in any order, the model that received the real
+    bit at first, given the same decisions.
 
-    Departures from the paper: none; of several classes that claim x, where the paper takes any, the highest score.
+    Departures from the paper: none. If several classes claim x, the highest score wins; the paper allows any of them.
 
     >>> from stream.learners import create
     >>> learner = create("ova-perceptron", n_classes=2, n_features=2)
@@ -145,7 +144,7 @@ class OvaPerceptron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; one row updated."""
+        """Return the cost of K·nnz products for the scores and one updated row."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 1),
             bytes_per_event=8 * nnz * (n_classes + 2),
@@ -201,7 +200,7 @@ def update_kernelised(
     degree: int,
     width: float,
 ) -> bool:
-    """Keep x for the action's class with its sign, in the place of the oldest example when all are taken."""
+    """Store x with its sign for the action's class; if the support is full, replace the oldest example."""
     if not usable(indices, values, action, propensity, scores, scores.size, S.shape[0]):
         return False
     sign = direction(scores, reward)
@@ -209,7 +208,7 @@ def update_kernelised(
         return False
     x = unit(values) if kind == 1 else values
     place = fill[NEXT]
-    if fill[USED] > place:  # the oldest goes
+    if fill[USED] > place:  # replaces the oldest
         S[:, place] = 0.0
     norm_sq = 0.0
     for j in range(indices.size):
@@ -240,15 +239,15 @@ class OvaKernelPerceptron(KernelLearner):
     Symbols: x_p support examples, the columns of S [d, support_max]; sign_p and their class i, rows of `marks`; ỹ the
     action; s = 0 claims x, so an empty support claims every x.
 
-    Assumes, for its bound, linear separability with a margin (1) of the Notes; the rational kernel's space makes it
-    one-versus-all separability with a smaller margin.
+    Assumes, for its bound, linear separability with margin (1) of the Notes; in the space of the rational kernel this
+    becomes one-versus-all separability with a smaller margin.
 
-    Bounded support: all classes together keep `support_max` examples, and the newest takes the place of the oldest.
-    From then on the mistake bound, which counts on every example, no longer holds.
+    Memory: all classes together store at most `support_max` examples; a new one replaces the oldest. From then on the
+    mistake bound, which assumes unlimited support, no longer applies.
 
-    Under delay, whether the action was a claim or a guess is read from the scores of prediction time.
+    Delay: the scores of prediction time determine whether the action was a claim or a guess.
 
-    Departures from the paper: the bound on the support.
+    Departures from the paper: the limit on the support.
 
     >>> from stream.learners import create
     >>> learner = create("ova-kernel-perceptron", n_classes=2, n_features=2, kernel="rational")
@@ -266,7 +265,9 @@ class OvaKernelPerceptron(KernelLearner):
         Parameter("kernel", "rational", "k(x, x')", choices=("rational", "polynomial", "rbf")),
         Parameter("degree", 2, "degree of the polynomial kernel", low=1, high=32),
         Parameter("width", 1.0, "width of the rbf kernel", low=1e-9, high=1e9),
-        Parameter("support_max", 1_000, "examples kept, of all classes; then the oldest goes", low=1, high=1_000_000),
+        Parameter(
+            "support_max", 1_000, "stored examples of all classes; then the oldest is replaced", low=1, high=1_000_000
+        ),
     )
     predict_kernel = staticmethod(predict_kernelised)
     update_kernel = staticmethod(update_kernelised)
@@ -281,16 +282,16 @@ class OvaKernelPerceptron(KernelLearner):
         super().__init__(n_classes, n_features, {"S": S, "marks": marks, "fill": fill}, model)
 
     def weights(self) -> FloatArray:
-        """Not linear in x.
+        """Raise NotImplementedError: the learner is not linear in x.
 
         Raises:
-            NotImplementedError: always; the support is in `state()`.
+            NotImplementedError: always; see the support in `state()`.
         """
-        raise NotImplementedError(f"{self.name}: the scores are not linear in x; its support is in state()")
+        raise NotImplementedError(f"{self.name} has no linear weights: it uses a kernel; see state()")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """At a full support: nnz products and a kernel for each example kept."""
+        """Return the cost with full support: nnz products and a kernel per stored example."""
         support_max = int(parameters["support_max"])
         return Cost(
             flops_per_event=2 * support_max * (nnz + 4),

@@ -1,9 +1,9 @@
-"""Random Fourier features, whose bandwidth follows from the first contexts; Rahimi, Recht, NIPS 2007.
+"""Random Fourier features with a bandwidth from the first contexts; Rahimi, Recht, NIPS 2007.
 
     σ² = the median of ‖x − x'‖² over all pairs of the first 64 contexts observed (0 → 1)
     z_j = √(2/m) cos(ω_jᵀx + β_j),  ω_j ~ N(0, I/σ²),  β_j ~ U[0, 2π),  j = 1..m
 
-The cosine is a polynomial of this file: 64 of them take 0.1 µs, and have the same bits wherever this is run.
+The cosine is a polynomial in this file: 64 of them take 0.1 µs, with equal bits on every machine.
 """
 
 from math import inf, pi, sqrt
@@ -15,12 +15,12 @@ from stream.learners.symmetric_kernels import sum_of_rows
 from stream.wire.events import FloatArray, IndexArray
 
 SAMPLE = 64
-"""Contexts that σ² follows from."""
+"""Number of contexts that determine σ²."""
 
 RATIO_MAX = 1e12
-"""‖x‖/σ is bounded by it: beyond it the cosine says nothing of x."""
+"""Limit on ‖x‖/σ: above it the cosine contains no information about x."""
 
-# sin(π c) = c Σ_n SINE_n c²ⁿ, by its Taylor series; the first term left out is below 3e-16 for |c| ≤ ½.
+# sin(π c) = c Σ_n SINE_n c²ⁿ, by its Taylor series; the first omitted term is below 3e-16 for |c| ≤ ½.
 S0, S1, S2, S3, S4, S5, S6, S7, S8, S9 = (
     pi,
     -(pi**3) / 6.0,
@@ -53,11 +53,11 @@ def cosines(angles: FloatArray, scale: float) -> None:
 def waves(
     indices: IndexArray, direction: FloatArray, norm: float, variance: float, phases: FloatArray, omega: FloatArray
 ) -> FloatArray:
-    """The features z/√2, so that their squares sum up to ½ or so.
+    """Return the features z/√2, whose squares sum to about ½.
 
     Args:
         indices: int32[nnz], of x.
-        direction: float64[nnz], x/‖x‖; zeros where ‖x‖ is zero or no number.
+        direction: float64[nnz], x/‖x‖; zeros if ‖x‖ is zero or NaN.
         norm: ‖x‖.
         variance: σ².
         phases: β [m].
@@ -75,7 +75,7 @@ def waves(
 
 @compiled
 def median_of_distances(sample: FloatArray) -> float:
-    """The median of ‖x − x'‖² over all pairs of rows; 1 where that is 0 or no number."""
+    """Return the median of ‖x − x'‖² over all pairs of rows; 1 if it is 0 or NaN."""
     n = sample.shape[0]
     distances = np.empty(n * (n - 1) // 2)
     place = 0
@@ -85,7 +85,7 @@ def median_of_distances(sample: FloatArray) -> float:
             for i in range(sample.shape[1]):
                 difference = sample[a, i] - sample[b, i]
                 total += difference * difference
-            distances[place] = total if total >= 0.0 else inf  # inf − inf is no number
+            distances[place] = total if total >= 0.0 else inf  # inf − inf is NaN
             place += 1
     distances.sort()
     lower, upper = distances[(place - 1) // 2], distances[place // 2]
@@ -95,13 +95,13 @@ def median_of_distances(sample: FloatArray) -> float:
 
 @compiled
 def add_to_sample(indices: IndexArray, values: FloatArray, bandwidth: FloatArray, sample: FloatArray) -> None:
-    """Keep one of the first contexts, and with the last of them set σ².
+    """Store one of the first contexts; the last of them sets σ².
 
     Args:
         indices: int32[nnz], of x.
         values: float64[nnz].
-        bandwidth: how many contexts are kept, and σ² (0: not known yet).
-        sample: float64[64, d]; zeros again when σ² is known.
+        bandwidth: Number of stored contexts, and σ² (0: not known yet).
+        sample: float64[64, d]; reset to zeros when σ² is known.
     """
     row = sample[int(bandwidth[0])]
     for a in range(indices.size):

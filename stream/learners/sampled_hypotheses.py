@@ -1,7 +1,7 @@
-"""A finite sample of linear hypotheses, over which learners vote.
+"""A finite sample of linear hypotheses for voting learners.
 
-The Notes take a grid of γ^(-Kd) matrices or the whole space; here a sample of `hypotheses` matrices W stands for it,
-rows uniform in the ball of the given radius, drawn once by numpy's PCG64 from `seed`.
+The Notes use a grid of γ^(-Kd) matrices or the whole space; this module uses a sample of `hypotheses` matrices W. Their
+rows are uniform in the ball of the given radius, drawn once by numpy's PCG64 from `seed`.
 """
 
 import zlib
@@ -15,7 +15,7 @@ from stream.wire.events import FloatArray
 
 
 def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, seed: int) -> FloatArray:
-    """Matrices with rows uniform in the ball of a radius: a Gaussian direction, and a length whose d-th power is so."""
+    """Draw matrices with rows uniform in the ball of a radius: Gaussian direction, length with a uniform d-th power."""
     generator = np.random.Generator(np.random.PCG64(seed))
     directions = generator.standard_normal((size, n_classes, n_features))
     directions /= np.linalg.norm(directions, axis=2, keepdims=True)
@@ -24,7 +24,7 @@ def draw_hypotheses(size: int, n_classes: int, n_features: int, radius: float, s
 
 
 class Sampled(KernelLearner):
-    """What learners over a sample share: their hypotheses, float64[n, K, d]."""
+    """Base of learners that use a sample of hypotheses, float64[n, K, d]."""
 
     common: ClassVar[tuple[Parameter, ...]] = (
         Parameter("hypotheses", 256, "matrices in the sample", low=1, high=10_000_000),
@@ -34,34 +34,34 @@ class Sampled(KernelLearner):
     hypotheses: FloatArray
 
     def state(self) -> State:
-        """The state, as copies, and a checksum of the hypotheses, which follow from the parameters."""
+        """Return a copy of the state and a checksum of the hypotheses, which follow from the parameters."""
         return {**super().state(), "fingerprint": zlib.crc32(self.hypotheses.tobytes())}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over a state made by `state()` of the same learner, sizes and parameters.
+        """See Learner.
 
         Raises:
-            ValueError: it belongs to another sample of hypotheses.
+            ValueError: the state belongs to another sample of hypotheses.
         """
         expected = zlib.crc32(self.hypotheses.tobytes())
         if int(state.get("fingerprint", -1)) != expected:
             raise ValueError(
-                f"loading {self.name}: the state belongs to other hypotheses (checksum {state.get('fingerprint')}, "
-                f"here {expected}); give the seed, radius and number of hypotheses that it was made with"
+                f"cannot load {self.name}: expected hypotheses with checksum {expected}, got "
+                f"{state.get('fingerprint')}; use the seed, radius and number of hypotheses of the stored state"
             )
         super().load(state)
 
     def weights(self) -> FloatArray:
-        """Not linear in x.
+        """Raise NotImplementedError: the learner is not linear in x.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"{self.name}: many hypotheses vote, so there are no linear weights")
+        raise NotImplementedError(f"{self.name} has no linear weights: it is a vote of many hypotheses")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """The scores of every hypothesis, at the prediction and at the update."""
+        """Return the cost of the scores of every hypothesis, at the prediction and at the update."""
         products = int(parameters["hypotheses"]) * n_classes * nnz
         return Cost(
             flops_per_event=4 * products,

@@ -1,4 +1,4 @@
-"""Selectron: explore where x is unknown, else play the greedy class; refit on the right answers."""
+"""Selectron: explores where x is unknown, else plays the greedy class; refits on right answers."""
 
 from collections.abc import Mapping
 from math import exp, sqrt
@@ -21,22 +21,23 @@ from stream.learners.registry import register
 from stream.wire.events import Decision, Features, FloatArray, IndexArray
 
 TOLERANCE = 1e-11
-"""The logistic refit ends when the projected gradient step is shorter than this. The objective is 1/η strongly convex:
-W is then within about η L · 1e-11 of the minimiser, L the smoothness."""
+"""Step length at which the logistic refit stops. The objective is 1/η-strongly convex: W is then within about η L ·
+1e-11 of the minimiser, L the smoothness.
+"""
 
 STEPS_MAX = 20_000
-"""And after so many steps in any case; from the last W, which is near, 20 to 500 are usual."""
+"""Limit on the number of steps; 20 to 500 are usual, starting from the last W."""
 
 ENTRIES_PER_EXAMPLE = 256
-"""Room for the entries of the examples kept, on average; more than the mean of the text data used here."""
+"""Mean number of entries per stored example for which memory is allocated; more than the mean of the text data used."""
 
-# Places in `fill`.
+# Indices in `fill`.
 EXAMPLES, ENTRIES = range(2)
 
 
 @compiled
 def times(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> FloatArray:
-    """Inverse · x, for a symmetric matrix."""
+    """Return inverse · x for a symmetric matrix."""
     z = np.zeros(inverse.shape[0])
     for a in range(indices.size):
         row = inverse[indices[a]]
@@ -48,7 +49,7 @@ def times(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> Float
 
 @compiled
 def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -> float:
-    """‖x‖² in the norm of M⁻¹; 0 for what rounding leaves below it."""
+    """Return ‖x‖² in the norm of M⁻¹, at least 0."""
     total = 0.0
     for a in range(indices.size):
         row = inverse[indices[a]]
@@ -61,9 +62,9 @@ def squared_norm(inverse: FloatArray, indices: IndexArray, values: FloatArray) -
 
 @compiled
 def add_outer(inverse: FloatArray, indices: IndexArray, values: FloatArray, weight: float) -> FloatArray:
-    """Turn M⁻¹ into (M + weight · xxᵀ)⁻¹ (Sherman and Morrison) and return the new M⁻¹x.
+    """Replace M⁻¹ by (M + weight · xxᵀ)⁻¹ (Sherman-Morrison) and return the new M⁻¹x.
 
-    Every entry is made of the same product as its mirror image, so the matrix stays symmetric to the bit.
+    Mirrored entries are computed from the same product, so the matrix remains exactly symmetric.
     """
     z = times(inverse, indices, values)
     inner = 0.0
@@ -121,7 +122,7 @@ def _shift(
     inverses: FloatArray,
     alpha: float,
 ) -> None:
-    """Add (sign +1) or take out (-1) one right answer, in lines 14 and 15."""
+    """Add (sign +1) or remove (-1) one right answer, in lines 14 and 15."""
     current = np.empty(W.shape[0])
     linear_scores(indices, values, W, current)
     add_outer(inverses[0], indices, values, sign)  # line 14
@@ -171,7 +172,7 @@ def retract_quadratic(
     epsilon: float,
     alpha: float,
 ) -> bool:
-    """Add the example to the sums, or take it out of them; change is the real reward less the assumed one."""
+    """Add the example to the sums or remove it; change is the real reward minus the assumed one."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     if change == 0 or indices.size == 0:
@@ -213,7 +214,7 @@ def _objective_gradient(
 
 @compiled
 def _into_balls(W: FloatArray, radius: float) -> None:
-    """Scale every row into the ball: the nearest point of Ω = {‖W_i‖ ≤ radius}."""
+    """Project every row onto its ball: the nearest point of Ω = {‖W_i‖ ≤ radius}."""
     for i in range(W.shape[0]):
         norm_sq = 0.0
         for j in range(W.shape[1]):
@@ -235,10 +236,10 @@ def refit(
     eta: float,
     radius: float,
 ) -> None:
-    """Line 15 for (15), from the present W: projected gradient steps with Nesterov's momentum, restarted.
+    """Line 15 for (15), from the current W: projected gradient steps with Nesterov's momentum and restarts.
 
-    The momentum starts again whenever it points uphill (O'Donoghue, Candès, "Adaptive restart for accelerated gradient
-    schemes", 2015), so that the strong convexity need not be known.
+    The momentum is reset whenever it points uphill (O'Donoghue, Candès, "Adaptive restart for accelerated gradient
+    schemes", 2015), so the strong convexity need not be known.
     """
     smoothness = 1.0 / eta
     for e in range(starts[n]):
@@ -315,7 +316,7 @@ def update_logistic(
     eta: float,
     radius: float,
 ) -> bool:
-    """Lines 13-15 for (15): keep x, and fit to all that are kept; nothing when there is no room left."""
+    """Lines 13-15 for (15): store x and fit all stored examples; no effect if the memory is full."""
     if not usable(indices, values, action, propensity, scores, W.shape[0], W.shape[1]):
         return False
     n = fill[EXAMPLES]
@@ -336,7 +337,7 @@ def update_logistic(
 
 @register
 class Selectron(KernelLearner):
-    """Uniform where x is far from what was answered right, greedy elsewhere; learns from right answers alone.
+    """Uniform where x is far from all right answers, greedy elsewhere; learns from right answers only.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 5, with (13) or (15); after Agarwal, ICML 2013.
 
@@ -347,21 +348,21 @@ class Selectron(KernelLearner):
                         W_i = (I/η + Σ xxᵀ/(α+1))⁻¹ Σ_s ([i = y_s] - α/(α+1)) x_s
         logistic (15)   Φ(u) = ln Σ_i exp u_i,  Ω = {‖W_i‖ ≤ radius for all i}
 
-    Symbols: W weights [K, d]; M [d, d], I at the start, kept as its inverse; ε `epsilon`, the paper's Δ/(2 γ_u C');
+    Symbols: W weights [K, d]; M [d, d], I at the start, stored as its inverse; ε `epsilon`, the paper's Δ/(2 γ_u C');
     η `eta`; α `alpha`, of the label model (12), in (-1, 1]; `radius` D of (14); ỹ the action.
 
-    Under delay, a right answer that comes late joins the same sums: M, and W as their minimiser, do not depend on the
-    order of the answers. Which branch was played does not matter to an update.
+    Delay: a late right answer is added to the same sums. M, and W as their minimiser, do not depend on the order of the
+    answers. An update does not depend on the branch that was played.
 
-    Retraction: for the quadratic loss M and W are functions of two sums over the right answers, so they are afterwards,
-    to rounding and in any order, what they would be with the real bit at that place. With the logistic loss the learner
-    is not retractable.
+    Retraction: with the quadratic loss M and W are functions of two sums over the right answers. They equal, to
+    rounding and in any order, those of the model that received the real bit at first. With the logistic loss the
+    learner is not retractable.
 
-    Bounded support: the logistic fit needs the examples; `support_max` right answers are kept, and at most 256 entries
-    for each on average. When there is no more room, later answers change nothing.
+    Memory: the logistic fit needs the examples. At most `support_max` right answers are stored, with 256 entries each
+    on average. When the memory is full, later answers have no effect.
 
     Departures from the paper: for (13), Ω, which in the paper depends on every x_t, is the whole space, where the fit
-    has its closed form; for (15), the bound on the support, and the fit is iterated to a step of 1e-11.
+    has a closed form; for (15), the limit on the support, and the fit is iterated to a step of 1e-11.
 
     >>> from stream.learners import create
     >>> learner = create("selectron", n_classes=2, n_features=2, epsilon=0.9)
@@ -381,17 +382,17 @@ class Selectron(KernelLearner):
     summary: ClassVar[str] = "explores unknown x, refits on right answers"
     paper: ClassVar[str] = "Notes, Alg. 5"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("epsilon", 1.0, "norm of x in M⁻¹ from which on it explores", low=0.0),
+        Parameter("epsilon", 1.0, "exploration threshold for the norm of x in M⁻¹", low=0.0),
         Parameter("eta", 1.0, "inverse regularisation", low=1e-9, high=1e9),
         Parameter("loss", "quadratic", "the label model: (13) or (15)", choices=("quadratic", "logistic")),
         Parameter("alpha", 1.0, "closeness of the classes, for the quadratic loss", low=-1.0, high=1.0, low_open=True),
         Parameter("radius", 10.0, "bound on the norm of each row, for the logistic loss", low=1e-9, high=1e9),
-        Parameter("support_max", 300, "right answers kept, for the logistic loss", low=1, high=1_000_000),
+        Parameter("support_max", 300, "stored right answers, for the logistic loss", low=1, high=1_000_000),
     )
     retractable: ClassVar[bool] = True
 
     def __new__(cls, *sizes: int, **parameters: Any) -> Self:
-        """Make the class that fits the loss: `retractable` belongs to the class."""
+        """Select the class for the loss: `retractable` is a class attribute."""
         fitting: Any = Selectron if parameters["loss"] == "quadratic" else LogisticSelectron
         learner: Self = super().__new__(fitting, *sizes, **parameters)
         return learner
@@ -431,7 +432,7 @@ class Selectron(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Add the right answer to the sums, or take it out."""
+        """Add the right answer to the sums or remove it."""
         if not self.retractable:
             return super().retract(x, decision, assumed_reward, reward, v)
         indices, values = sparse(x, self.n_features)
@@ -441,7 +442,7 @@ class Selectron(KernelLearner):
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Two inverses changed by rank one; the logistic fit takes some hundred passes over its support."""
+        """Return the cost of two rank-one changes of inverses; the logistic fit makes about 100 passes."""
         K, d = n_classes, n_features
         if parameters["loss"] == "quadratic":
             return Cost(
@@ -460,6 +461,6 @@ class Selectron(KernelLearner):
 
 
 class LogisticSelectron(Selectron):
-    """Selectron with the logistic loss, whose fit cannot be taken back."""
+    """Selectron with the logistic loss, whose fit cannot be reversed."""
 
     retractable: ClassVar[bool] = False

@@ -24,24 +24,24 @@ from stream.wire.events import Decision, Features, FloatArray
 GAMMA = Parameter(
     "gamma",
     2**-3,
-    "share of rounds that explore uniformly; a stream of 10⁶ events wants 0.005 to 0.015",
+    "share of uniform exploration; use 0.005 to 0.015 for a stream of 10⁶ events",
     low=0.0,
     high=1.0,
 )
-A_START = Parameter("a", 1.0, "start of the diagonal of A", low=1e-9, high=1e9)
+A_START = Parameter("a", 1.0, "initial value of the diagonal of A", low=1e-9, high=1e9)
 
 
 def diagonal_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The arrays by name, and the model of the diagonal kernels."""
+    """Return the arrays by name, and the model of the diagonal kernels."""
     M = np.zeros((3, n_classes, n_features))
     M[2] = a
     return {"W": M[0], "theta": M[1], "A": M[2], "sums": sums}, (M, sums, gamma)
 
 
 def diagonal_update(margin: str) -> Kernel:
-    """The update that takes the scores of the time that `margin` says."""
+    """Return the update kernel for the scores that `margin` selects."""
     return update_diagonal if margin == "decision" else update_diagonal_by_current_scores
 
 
@@ -58,19 +58,19 @@ class SobaDiag(KernelLearner):
         A += z² (elementwise);  θ -= g;  W = θ / A (elementwise)
 
     Symbols: W weights [K, d]; θ `theta` [K, d]; A diagonal [K, d], `a` at the start, > 0; Σ m_s `sums`[0] (`sums`[1]
-    serves soba-adaptive); γ `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the runner-up with respect to the true class
-    (ŷ itself when an exploration hit).
+    serves soba-adaptive); γ `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one
+    (ŷ itself if exploration found the true class).
 
-    Under delay p_y is that of prediction time: the gradient is unbiased only over the distribution that the action was
-    drawn from. (Wx), and so ȳ and δ, are those of the current W (margin=feedback), or of prediction time
-    (margin=decision). A, θ and Σ m_s are the current ones, as the sums they are.
+    Delay: p_y is that of prediction time, because the gradient is unbiased only over the distribution of the action.
+    (Wx), and so ȳ and δ, are those of the current W (margin=feedback) or of prediction time (margin=decision). A, θ and
+    Σ m_s are the current sums.
 
-    Retraction: an update with an assumed reward of 0 did nothing, so the retraction makes the update now: the model is
-    the one whose bit came now. With margin=decision A and θ are sums, and as long as the condition on m does not bind,
-    W is afterwards, to rounding, also the one that had the real bit at that place. An assumed 1 cannot be taken back
-    (whether it updated is not known any more).
+    Retraction: an update with an assumed reward of 0 changes nothing, so the retraction makes the update with the
+    current model. With margin=decision, A and θ are sums: unless the condition on m rejects an update, W equals, to
+    rounding, the model that received the real bit at first. An assumed 1 cannot be retracted, because it is not
+    recorded whether it updated the model.
 
-    Departures from the paper: none. An update whose m is not finite is refused.
+    Departures from the paper: none. An update with non-finite m is rejected.
 
     >>> from stream.learners import create
     >>> learner = create("soba-diag", n_classes=3, n_features=2, gamma=0.3)
@@ -97,12 +97,12 @@ class SobaDiag(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that the assumed 0 left out."""
+        """Make the update that the assumed 0 omitted."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products for the scores; two rows of three arrays updated."""
+        """Return the cost of K·nnz products for the scores and two updated rows of three arrays."""
         return Cost(
             flops_per_event=2 * nnz * (n_classes + 10),
             bytes_per_event=8 * nnz * (n_classes + 12),
@@ -111,22 +111,22 @@ class SobaDiag(KernelLearner):
 
 
 BLOCK = 64
-"""Rank-one terms that wait in V before they are taken off P in one product: BLAS does 64 of them in the time that two
-take one by one, because P (100 MB at K·d = 3,600) then crosses memory once."""
+"""Number of pending rank-one terms in V before they are subtracted from P in one product. BLAS applies 64 of them in
+the time of two single ones, because P (100 MB at K·d = 3,600) is read only once."""
 
 BLOCK_ROWS = 128
-"""Rows of P per product, so that the product stays in the cache until it is subtracted."""
+"""Rows of P per product, chosen so that the product stays in the cache."""
 
 
 def full_update(margin: str) -> Kernel:
-    """The update that takes the scores of the time that `margin` says."""
+    """Return the update kernel for the scores that `margin` selects."""
     return update_full if margin == "decision" else update_full_by_current_scores
 
 
 def full_model(
     n_classes: int, n_features: int, gamma: float, a: float, sums: FloatArray, *, condition: bool = True
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The arrays by name, and the model of the full kernels."""
+    """Return the arrays by name, and the model of the full kernels."""
     size = n_classes * n_features
     arrays = {
         "W": np.zeros((n_classes, n_features)),
@@ -140,7 +140,7 @@ def full_model(
 
 
 def full_cost(n_classes: int, n_features: int, nnz: int) -> Cost:
-    """2·nnz rows of A⁻¹ per update, half a block of pending terms on average, and the block's share."""
+    """Return the cost of 2·nnz rows of A⁻¹ per update, half a block of pending terms, and the block's share."""
     size = n_classes * n_features
     per_update = 2 * size * (2 * nnz + BLOCK // 2 + size)
     return Cost(
@@ -162,22 +162,22 @@ class Soba(KernelLearner):
         m = (δ² + 2δ) / (p_y (1 + zᵀA⁻¹z));  only if m + Σ_{earlier updates} m_s ≥ 0:
         A += zzᵀ;  θ -= g;  W = A⁻¹θ
 
-    Symbols: W weights [K, d]; A [Kd, Kd], `a`·I at the start, > 0, kept as its inverse P - VᵀV; V [64, Kd] the rank-one
-    terms not yet taken off P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] serves soba-adaptive); γ `gamma` in [0, 1];
-    ŷ greedy class; ỹ action; ȳ the runner-up with respect to the true class.
+    Symbols: W weights [K, d]; A [Kd, Kd], `a`·I at the start, > 0, stored as its inverse P - VᵀV; V [64, Kd] the
+    rank-one terms not yet subtracted from P, `pending` of them; Σ m_s `sums`[0] (`sums`[1] serves soba-adaptive); γ
+    `gamma` in [0, 1]; ŷ greedy class; ỹ action; ȳ the highest class except the true one.
 
-    Assumes entries of x of ordinary size: the inverse is kept by downdates, so that an x with zᵀA⁻¹z above some 10¹⁴
-    leaves nothing but rounding in its direction. An update whose zᵀA⁻¹z comes out negative or not finite is refused.
+    Assumes entries of x of moderate size: the inverse is maintained by downdates, so an x with zᵀA⁻¹z above about 10¹⁴
+    leaves only rounding errors in its direction. An update with negative or non-finite zᵀA⁻¹z is rejected.
 
-    `condition`=none leaves out the condition on m, which here costs more mistakes than it saves: pendigits 31 % instead
-    of 43 %, letter 69 instead of 80.
+    `condition`=none disables the condition on m, which increases the error in this implementation: pendigits 31 %
+    without and 43 % with it, letter 69 % and 80 %.
 
-    Under delay p_y is that of prediction time, and `margin` says whose (Wx), and so ȳ and δ, are taken; A, W and Σ m_s
-    are the current ones. See soba-diag for the reason, and for what holds of a retraction.
+    Delay: p_y is that of prediction time; `margin` selects (Wx), and so ȳ and δ; A, W and Σ m_s are the current ones.
+    See soba-diag for the reason and for retraction.
 
-    Departures from the paper: none. The product over a block is BLAS's: bits repeat on one machine with one number
-    of BLAS threads, not across machines. One thread (OPENBLAS_NUM_THREADS=1) is also the fastest where other programs
-    run: 0.7 ms per update at K·d = 3,600, against 5 ms for two threads that wait for each other.
+    Departures from the paper: none. BLAS computes the product over a block, so results are bitwise reproducible on one
+    machine with a fixed number of BLAS threads, not across machines. On a busy machine one thread
+    (OPENBLAS_NUM_THREADS=1) is also the fastest: 0.7 ms per update at K·d = 3,600, against 5 ms with two threads.
 
     >>> from stream.learners import create
     >>> learner = create("soba", n_classes=3, n_features=2, gamma=0.3)
@@ -195,7 +195,7 @@ class Soba(KernelLearner):
         GAMMA,
         A_START,
         MARGIN,
-        Parameter("condition", "paper", "whether an update is held to the paper's line 13", choices=("paper", "none")),
+        Parameter("condition", "paper", "condition of line 13 of the paper, or none", choices=("paper", "none")),
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
     retractable: ClassVar[bool] = True
@@ -208,33 +208,33 @@ class Soba(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that the assumed 0 left out."""
+        """Make the update that the assumed 0 omitted."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """Quadratic in K·d."""
+        """Return the cost, which is quadratic in K·d."""
         return full_cost(n_classes, n_features, nnz)
 
 
 @register
 class SobaAdaptive(KernelLearner):
-    """SOBA whose exploration follows the updates made: a **reconstruction**, not the paper's text.
+    """SOBA with exploration that depends on the updates: a **reconstruction**, not the paper's text.
 
     After Beygelzimer, Orabona, Zhang, "Efficient online bandit multiclass learning with Õ(√T) regret", ICML 2017. The
-    paper's Appendix A, which has the adaptive tuning of γ, is not in the published text that this was written from.
+    available text of the paper lacks Appendix A with the adaptive tuning of γ.
 
         γ_t = min(1, √(K (1 + Σ_{s<t, updates} ρ_s/(1+ρ_s)) / t)),  ρ_s = zᵀA⁻¹z of update s
 
-    and soba (covariance=full) or soba-diag (covariance=diag) otherwise. `sums` holds Σ m_s, Σ ρ_s/(1+ρ_s) and t.
+    otherwise soba (covariance=full) or soba-diag (covariance=diag). `sums` contains Σ m_s, Σ ρ_s/(1+ρ_s) and t.
 
-    The sum grows with log det A, by up to 1 for each of the K·d weights while these are new, so that γ_t stays at 1 for
-    some K²d rounds: it explores for very long when K·d is large.
+    The sum grows with log det A, by up to 1 for each of the K·d weights at first, so γ_t remains 1 for about K²d
+    rounds. With large K·d the learner explores for a long time.
 
-    `observe` counts the rounds: t - 1 is the number of decisions made before. Under delay the sum is over the updates
-    made so far; all else is as in soba and soba-diag, retraction too.
+    `observe` counts the rounds: t - 1 is the number of earlier decisions. Delay: the sum includes the updates made so
+    far; otherwise as in soba and soba-diag, also for retraction.
 
-    Departures from the paper: not decidable, see above.
+    Departures from the paper: cannot be determined, see above.
 
     >>> from stream.learners import create
     >>> learner = create("soba-adaptive", n_classes=2, n_features=2, covariance="diag")
@@ -247,11 +247,11 @@ class SobaAdaptive(KernelLearner):
     """
 
     name: ClassVar[str] = "soba-adaptive"
-    summary: ClassVar[str] = "second-order banditron, exploration by the updates made (a reconstruction)"
+    summary: ClassVar[str] = "second-order banditron, adaptive exploration (a reconstruction)"
     paper: ClassVar[str] = "after Beygelzimer, Orabona, Zhang 2017; a reconstruction"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         A_START,
-        Parameter("covariance", "diag", "the whole matrix A or its diagonal", choices=("full", "diag")),
+        Parameter("covariance", "diag", "the full matrix A or its diagonal", choices=("full", "diag")),
         MARGIN,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.PROPENSITY
@@ -273,12 +273,12 @@ class SobaAdaptive(KernelLearner):
     def retract(
         self, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int, v: float = 0.0
     ) -> bool:
-        """Make the update that the assumed 0 left out."""
+        """Make the update that the assumed 0 omitted."""
         return retract_by_updating(self, x, decision, assumed_reward, reward)
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """As soba or soba-diag."""
+        """Return the cost of soba or soba-diag."""
         if parameters["covariance"] == "full":
             return full_cost(n_classes, n_features, nnz)
         return SobaDiag.cost(n_classes, n_features, nnz, parameters)
@@ -287,7 +287,7 @@ class SobaAdaptive(KernelLearner):
 def retract_by_updating(
     learner: KernelLearner, x: Features | FloatArray, decision: Decision, assumed_reward: int, reward: int
 ) -> bool:
-    """Retract for a learner that does not move on wrong rounds: from an assumed 0 only."""
+    """Retract an assumed 0 of a learner that does not change after wrong actions, by making the update."""
     if assumed_reward != 0:
-        raise ValueError(f"{learner.name}: only an assumed reward of 0 can be taken back; got {assumed_reward!r}")
+        raise ValueError(f"{learner.name}: can retract only an assumed reward of 0; got {assumed_reward!r}")
     return learner.update(x, decision, reward)

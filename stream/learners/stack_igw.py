@@ -1,4 +1,4 @@
-"""stack-igw: logistic regressions and centroids, stacked into one probability of being right; for sparse data."""
+"""stack-igw: logistic regressions and centroids stacked into one probability of being right; for sparse data."""
 
 from collections.abc import Iterator, Mapping
 from math import log, sqrt
@@ -80,9 +80,9 @@ from stream.learners.word_vectors_kernels import (
     STAMP,
     USED,
     WORDS,
+    allocate_row,
     by_class,
     embedded,
-    give_row,
     is_refreshed_at,
     learn_words,
     observe_words,
@@ -142,7 +142,7 @@ def observe(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> None:
-    """Add x to the mean of all and to its words, and count the decision, its features, and that it waits."""
+    """Add x to the mean and the word vectors; count the decision, its features and its pending bit."""
     _, counts, words = parts(rest)
     K, m = int(rest[CLASSES]), int(rest[DIMENSIONS])
     check_decision(indices, values, action, scores, K, Z.shape[0] - 1)
@@ -156,7 +156,7 @@ def observe(
             row[FREQUENCY] += 1.0
             row[RARITY_LOG] = log(row[FREQUENCY] + 1.0)
             if m > 0 and row[FREQUENCY] == FREQUENCY_MIN:
-                give_row(indices[j], Z, vectors, words, m)
+                allocate_row(indices[j], Z, vectors, words, m)
     rest[MEAN_COUNT] += 1.0
     rest[DECIDED] += 1.0
     counts[WAITING, action] += 1.0
@@ -179,7 +179,7 @@ def update(
     rest: FloatArray,
     vectors: FloatArray,
 ) -> bool:
-    """The stack, the words, the centroid of the action, and the regressions take in the bit."""
+    """Update the stack, the word vectors, the action's centroid and the regressions with the bit."""
     head, counts, words = parts(rest)
     K, d, m = int(rest[CLASSES]), Z.shape[0] - 1, int(rest[DIMENSIONS])
     check_decision(indices, values, action, scores, K, d)
@@ -219,7 +219,7 @@ def update(
             w, a = row[BY_CLASS + 2 * K : BY_CLASS + 3 * K], row[BY_CLASS + 3 * K : BY_CLASS + 4 * K]
             if reward == 1:
                 descend(w, a, e, value, rest[STEP])
-            else:  # the other classes' errors are 0
+            else:  # the errors of the other classes are 0
                 own = slice(action, action + 1)
                 descend(w[own], a[own], e[own], value, rest[STEP])
     rest[SETTLED] += 1.0
@@ -233,53 +233,56 @@ def update(
 
 @register
 class StackIgw(WatchingLearner):
-    """Logistic regressions and centroids of right and wrong examples, stacked, and played by inverse-gap weighting.
+    """Logistic regressions and centroids of right and wrong examples, stacked, with inverse-gap weighting.
 
-    Ours; inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual bandits with
-    regression oracles", ICML 2020; stacking after Wolpert, "Stacked generalization", Neural Networks 5, 1992.
+    Developed for Onebit. Inverse-gap weighting after Foster, Rakhlin, "Beyond UCB: optimal and efficient contextual
+    bandits with regression oracles", ICML 2020; stacking after Wolpert, "Stacked generalization", Neural Networks 5,
+    1992.
 
-        x ← x/‖x‖;  x_i ← x_i ln(1.2 (n+2)/(df_i+1));  x ← x/‖x‖;  for W a constant entry `bias` behind it
+        x ← x/‖x‖;  x_i ← x_i ln(1.2 (n+2)/(df_i+1));  x ← x/‖x‖;  for W a constant entry `bias` is appended
         decide    μ = Mᵀx/max(m, 1);  c_k = C_kᵀx/√nr_k (0 at the start);  E_k = max(0, N_kᵀx − w_k μ)
                   s_k = W_kᵀx, within ±8;  g_k = 1/√(1 + h_k);  mar(z)_k = z_k − max_{j≠k} z_j
                   φ_k = (1, c_k, mar(c)_k, [h_k = 0], ln(1 + E_k), g_k, g_k c_k, s_k/4, mar(s)_k/4,
                          c'_k, mar(c')_k, t_k, mar(t)_k);  p_k = σ(vᵀφ_k)
                   q_k = p_k (1 + bonus K/(1 + h_k + pend_k/10));  b = argmax q;  γ = scale √(settled + 1)
-                  π_k = 1/(K + γ (q_b − q_k)) for k ≠ b, π_b the rest
+                  π_k = 1/(K + γ (q_b − q_k)) for k ≠ b, π_b the remainder
         observe   M += x;  m += 1;  pend_a += 1;  df_i += 1 where x_i ≠ 0;  n += 1
-        bit r     pend_a −= 1;  φ_a once more, from the current model;  ρ = σ(vᵀφ_a);  H = max(ρ(1−ρ), .01);  z = Pφ_a;
+        bit r     pend_a −= 1;  φ_a recomputed from the current model;  ρ = σ(vᵀφ_a);  H = max(ρ(1−ρ), .01);  z = Pφ_a;
                   c = φ_aᵀz;  v += z (r − ρ)/(1 + Hc);  P −= H zzᵀ/(1 + Hc)
                   right: nr_a += 2C_aᵀx + 1, C_a += x, h_a += 1;  wrong: N_a += x, w_a += 1
-                  p = σ(Wx);  right: e_a = p_a − 1, e_k = others p_k;  wrong: e_a = p_a alone
+                  p = σ(Wx);  right: e_a = p_a − 1, e_k = others p_k;  wrong: e_a = p_a only
                   where |e_k| ≥ 1e-4:  A_k += (e_k x)²;  W_k −= step · e_k x/√A_k;  settled += 1
 
-    `vectors`=32 or 64 dimensions, 0 for none: vectors V of features that are learned from which of them come together
-    (`word_vectors_kernels`), bits or no bits, which is worth most where bits are late. e = Σ x_i V_i, ê = e/‖e‖:
+    `vectors`=32 or 64 dimensions (0 disables them): vectors V of features, learned from the co-occurrence of features
+    (`word_vectors_kernels`). They need no bits and help most with late bits. e = Σ x_i V_i, ê = e/‖e‖:
 
         decide    c'_k = ê·Ĉ_k/‖Ĉ_k‖;  t_k = b_k·(ê, .3);  both 0 before the 500th decision
         bit r     y = (ê, .3), z = R_a y, c = 1 + y·z:  b_a += z(r − b_a·y)/c,  R_a −= z zᵀ/c;  right: Ĉ_a += e
 
-    Symbols: n decisions, df how many x had a feature; M the sum of all x, m of them; C and N [K, d] the sums of the x
-    that were right and wrong as a class, h and w [K] of them, nr = ‖C_k‖² (`norm_sq`, `hits`, `misses`); pend
-    (`waiting`) decisions without their bit; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the
-    stack, shared by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p.
-    Of the words: `row` and `stamp` of each feature; `vectors` [rows, 128] its U and G, grown by need; `words` rows in
-    use, refreshes, whether the vectors count, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap` GᵀV, `sketch`
-    GᵀC; `centroids` Ĉ.
+    Symbols: n decisions; df number of x with a feature; M the sum of all x, m of them; C and N [K, d] the sums of the x
+    that were right and wrong for a class, h and w [K] their numbers, nr = ‖C_k‖² (`norm_sq`, `hits`, `misses`); pend
+    (`waiting`) pending decisions; `df_log` ln(df+1); W and A [K, d+1]; v and P [13] and [13, 13] of the stack, shared
+    by all classes, [9] without vectors; `totals` m, n and settled bits; π_a the propensity; scores p. Word vectors:
+    `row` and `stamp` of each feature; `vectors` [rows, 128] with U and G, allocated by need; `words` rows in use,
+    number of refreshes, whether the vectors are used, rows at the last refresh; `basis` B, `gram` GᵀG, `overlap` GᵀV,
+    `sketch` GᵀC; `centroids` Ĉ.
 
-    The sums are of the x as it was weighted when it came: n and df go on. Of the decision that a bit belongs to, n does
-    not count itself when x is weighted again, df does.
+    The sums contain each x with its weights at the time of the event, while n and df continue to grow. When an update
+    weights x again, n excludes the decision itself and df includes it.
 
-    Assumes sparse x, such as words. With very many classes the discovery of each costs K²: no gain is known there.
+    Assumes sparse x, such as words. With very many classes, discovering each costs K² events; no gain has been measured
+    there.
 
-    Under delay an update uses what is current, and of the decision the action alone. The order of the bits matters, so
-    that an update cannot be taken back.
+    Delay: an update uses the current model and, of the decision, only the action. The order of the bits matters, so an
+    update cannot be retracted.
 
-    Drift: a lasting fall of the reward (`drift`) sets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one, to
-    their start. `alarms` counts the resets, by class and at last of all. A learner that is itself unsteady may raise
-    one on a stationary stream: one in six orders of a review set of 7 classes and 13,000 rows, with bits 1,000 late.
+    Drift: a lasting fall of the reward (`drift`) resets W, A, C, N, nr, h, w, Ĉ, b and R of every class, or of one.
+    `alarms` counts the resets, one entry per class and a last one for resets of all. An unstable learner may raise an
+    alarm on a stationary stream: this happened in one of six orders of a review set with 7 classes and 13,000 rows,
+    with bits 1,000 events late.
 
-    Departures from the papers: the oracle is a stack, what is compared are its probabilities times a bonus, and γ is a
-    schedule that follows from no bound.
+    Departures from the papers: the oracle is a stack; the gaps are those of its probabilities times a bonus; γ is a
+    schedule not derived from a bound.
 
     >>> from stream.learners import create
     >>> learner = create("stack-igw", n_classes=3, n_features=2)
@@ -295,13 +298,13 @@ class StackIgw(WatchingLearner):
     """
 
     name: ClassVar[str] = "stack-igw"
-    summary: ClassVar[str] = "logistic regressions, centroids and word vectors, stacked; sparse data, such as words"
-    best_for: ClassVar[str] = "sparse data, such as words; bits that come late"
+    summary: ClassVar[str] = "stacked logistic regressions, centroids and word vectors; sparse data, such as words"
+    best_for: ClassVar[str] = "sparse data, such as words; late bits"
     paper: ClassVar[str] = "after Foster, Rakhlin 2020"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         *INVERSE_GAP,
-        Parameter("bonus", 2.5, "of classes with few right answers", low=0.0, high=1e6),
-        Parameter("vectors", 64, "dimensions of the features' vectors; 0: none", choices=("0", "32", "64")),
+        Parameter("bonus", 2.5, "bonus of classes with few right answers", low=0.0, high=1e6),
+        Parameter("vectors", 64, "dimensions of the feature vectors; 0: no vectors", choices=("0", "32", "64")),
         DRIFT,
     )
     from_logs: ClassVar[FromLogs] = FromLogs.NOTHING
@@ -314,7 +317,7 @@ class StackIgw(WatchingLearner):
         **dict.fromkeys(("vectors", "basis", "centroids", "b", "R"), Extent.OTHER),
         **dict.fromkeys(("words", "gram", "overlap", "sketch"), Extent.WHOLE),
     }
-    instead: ClassVar[str] = "igw-logistic, whose state is half of it, or fewer features"
+    instead: ClassVar[str] = "igw-logistic, whose state is half as large, or fewer features"
     predict_kernel = staticmethod(predict)
     update_kernel = staticmethod(update)
     observe_kernel = staticmethod(observe)
@@ -333,7 +336,7 @@ class StackIgw(WatchingLearner):
         drift: str,
     ) -> None:
         K, d, m = n_classes, n_features, vectors
-        # By feature, so that an event touches few and whole rows; the constant has a row, too.
+        # Stored by feature, so that an event accesses few, whole rows; the constant also has a row.
         Z = np.zeros((d + 1, BY_CLASS + 4 * K))
         C, N, W, A = (Z[:, BY_CLASS + part * K : BY_CLASS + (part + 1) * K].T for part in range(4))
         A[:] = A_START
@@ -364,7 +367,7 @@ class StackIgw(WatchingLearner):
             "detectors": counts[DETECTORS],
             "alarms": counts[ALARMS],
         }
-        # Memory that is not written to takes no room: this is for all the rows that there can be.
+        # Allocated for the largest number of rows: memory that is never written is not resident.
         rows = np.zeros((min(d, ROWS_MAX) if m else 0, 2 * m))
         if m:
             basis, gram, overlap = squares(words, m)
@@ -379,9 +382,9 @@ class StackIgw(WatchingLearner):
         super().__init__(n_classes, n_features, arrays, (Z, rest, rows))
 
     def observed_parts(self, x: Features, decision: Decision) -> Iterator[tuple[str, Any]]:
-        """See KernelLearner: of the words, the rows of x and the next ones to be used, and all when they are refreshed.
+        """See KernelLearner. Of `vectors` yields the rows of x and the next unused rows.
 
-        The arrays are as large as they can become; the state has the rows in use.
+        The arrays have their maximum size; the state contains the rows in use.
         """
         yield from super().observed_parts(x, decision)
         if "vectors" not in self.arrays:
@@ -395,11 +398,11 @@ class StackIgw(WatchingLearner):
         yield "vectors", np.concatenate((rows[rows > 0] - 1, np.arange(used, end)))
 
     def state(self) -> State:
-        """The state, as copies; of the vectors the rows in use."""
+        """Return a copy of the state; `vectors` contains the rows in use."""
         return {name: array.copy() for name, array in self._arrays_in_use(self.arrays).items()}
 
     def state_into(self, copy: State) -> State:
-        """See Learner; the vectors are made anew when there are more or fewer of them."""
+        """See Learner; `vectors` is allocated again if its number of rows has changed."""
         for name, array in self._arrays_in_use(self.arrays).items():
             if np.shape(copy[name]) == array.shape:
                 np.copyto(np.asarray(copy[name]), array)
@@ -412,22 +415,22 @@ class StackIgw(WatchingLearner):
         load_arrays(self.name, self._arrays_in_use(state), state)
 
     def _arrays_in_use(self, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """The arrays by name, and of the vectors the rows that a state has in use."""
+        """Return the arrays by name, with `vectors` limited to the rows in use by a state."""
         if "vectors" not in self.arrays or np.size(state.get("words", ())) != WORDS:
             return self.arrays
         return {**self.arrays, "vectors": self.arrays["vectors"][: int(np.asarray(state["words"])[USED])]}
 
     def weights(self) -> FloatArray:
-        """Not linear in x.
+        """Raise NotImplementedError: the learner is not linear in x.
 
         Raises:
-            NotImplementedError: always; the parts are in `state()`.
+            NotImplementedError: always.
         """
-        raise NotImplementedError(f"{self.name}: several models are stacked, so there are no linear weights")
+        raise NotImplementedError(f"{self.name} has no linear weights: it stacks several models; see state()")
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """K·nnz products seven times, when right K·nnz steps with a root and a division; m·nnz products five times."""
+        """Return the cost: 7 K·nnz products, K·nnz divisions and roots after a right bit, 5 m·nnz products."""
         K, m = n_classes, int(parameters["vectors"])
         S = signals_with(m)
         words = 2 * m * (5 * nnz + 6 * m + 4 * K)

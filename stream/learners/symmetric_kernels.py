@@ -1,4 +1,4 @@
-"""Products with a symmetric matrix, and changes of it, for regressions that keep the inverse of their covariance."""
+"""Products with a symmetric matrix and rank-one changes of it, for regressions that store an inverse covariance."""
 
 from math import sqrt
 
@@ -8,25 +8,26 @@ from stream.learners.kernels import compiled, inlined, subtract_outer
 from stream.wire.events import FloatArray, IndexArray
 
 DENSE_SHARE = 3
-"""From one non-zero in three entries on, whole rows of P are faster than the entries that count, picked out."""
+"""If more than one in three entries is non-zero, whole rows of P are faster than a selection of entries."""
 
 SMALL = 192
-"""Up to this size a P lies so near that to leave out its lower half costs more than to read it, and to change it at
-every decision less than to keep changes apart."""
+"""Up to this size P fits the cache: reading it whole is faster than reading its upper half, and changing it at every
+decision faster than storing changes.
+"""
 
 BLOCK = 32
-"""Changes of a larger P that are kept apart before they are taken off it in one pass, which is bound by memory."""
+"""Number of changes of a larger P that are applied in one pass, which is limited by memory bandwidth."""
 
 
 @inlined
 def block_of(size: int) -> int:
-    """B, how many changes of a P of this size are kept apart: its last rows, V, of which `pending` count."""
+    """Return B, the number of pending changes for a P of this size: its last rows, V, of which `pending` are in use."""
     return BLOCK if size > SMALL else 0
 
 
 @inlined
 def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
-    """Set z to Mᵀ x, by the rows of M at the places of x, four a pass."""
+    """Set z to Mᵀ x, using the rows of M at the indices of x, four per pass."""
     z[:] = 0.0
     a = 0
     while a + 3 < x.size:
@@ -44,7 +45,7 @@ def sum_of_rows(M: FloatArray, places: IndexArray, x: FloatArray, z: FloatArray)
 
 @compiled
 def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """V x, four rows a pass, so that their sums do not wait for each other."""
+    """Return V x, four rows per pass with independent sums."""
     dots = np.zeros(V.shape[0])
     m = 0
     while m + 3 < dots.size:
@@ -68,7 +69,7 @@ def dots_of(V: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
 
 @inlined
 def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> FloatArray:
-    """(P − VᵀV) x for a symmetric P, by its rows, four a pass; V has the `pending` rows behind P."""
+    """Return (P − VᵀV) x for a symmetric P, by its rows, four per pass; V is the `pending` rows after P."""
     z = np.empty(P.shape[1])
     times_into(P, pending, places, x, z)
     return z
@@ -76,7 +77,7 @@ def times(P: FloatArray, pending: int, places: IndexArray, x: FloatArray) -> Flo
 
 @inlined
 def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> None:
-    """The same, into an array that is there."""
+    """Compute (P − VᵀV) x into an existing array."""
     size = P.shape[1]
     sum_of_rows(P, places, x, z)
     if pending > 0:
@@ -89,9 +90,9 @@ def times_into(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z
 
 @inlined
 def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: FloatArray) -> float:
-    """xᵀ(P − VᵀV)x of a symmetric P, where it pays by what is above its diagonal; 0 for what rounding leaves below.
+    """Return xᵀ(P − VᵀV)x of a symmetric P, at least 0. Uses only the upper triangle if that is faster.
 
-    `z` is room for d' numbers.
+    `z` is scratch space of d' entries.
     """
     n, size = x.size, P.shape[1]
     diagonal = above = 0.0
@@ -102,7 +103,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
         for a in range(n):
             row = P[places[a]]
             diagonal += row[places[a]] * x[a] * x[a]
-            s0 = s1 = s2 = s3 = 0.0  # sums that do not wait for each other
+            s0 = s1 = s2 = s3 = 0.0  # independent sums, for instruction-level parallelism
             b = a + 1
             while b + 3 < n:
                 s0 += row[places[b]] * x[b]
@@ -120,7 +121,7 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
         for a in range(n):
             diagonal += z[places[a]] * x[a]
         return max(diagonal, 0.0)
-    z[:] = 0.0  # z_j = Σ x_a P_aj over the a above j: whole pieces of rows, which become vector instructions
+    z[:] = 0.0  # z_j = Σ x_a P_aj over a above j, by contiguous parts of rows, which are vectorised
     a = 0
     while a < n:
         group = min(4, n - a)
@@ -150,22 +151,22 @@ def variance(P: FloatArray, pending: int, places: IndexArray, x: FloatArray, z: 
 
 @inlined
 def move(w: FloatArray, scale: float, z: FloatArray) -> None:
-    """Move w by scale · z."""
+    """Add scale · z to w."""
     for j in range(z.size):
         w[j] += scale * z[j]
 
 
 @inlined
-def take_in(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
-    """P −= zzᵀ/(1 + xᵀz), z = P x, at once or as a row of V; gives the new P x.
+def add_observation(P: FloatArray, waiting: FloatArray, places: IndexArray, x: FloatArray) -> FloatArray:
+    """P −= zzᵀ/(1 + xᵀz), z = P x, applied at once or as a row of V; returns the new P x.
 
-    An entry is made of the same product as its mirror image, so that P stays symmetric to the bit.
+    Mirrored entries are computed from the same product, so P remains exactly symmetric.
 
     Args:
-        P: a class's P, and V behind it.
-        waiting: float64[1], how many rows of V count.
-        places: where x has entries.
-        x: these.
+        P: A class's P, followed by V.
+        waiting: float64[1], number of rows of V in use.
+        places: The indices of x.
+        x: The entries of x.
     """
     size, pending = P.shape[1], int(waiting[0])
     z = times(P, pending, places, x)

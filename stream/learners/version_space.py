@@ -1,6 +1,6 @@
-"""Learners over a finite sample of linear hypotheses: halving, biased halving, EXP4, one hypothesis after the other.
+"""Learners over a finite sample of linear hypotheses: halving, biased halving, EXP4, hypothesis exhaustion.
 
-They are references for small problems: an event costs hypotheses · K · nnz products.
+These are references for small problems: an event costs hypotheses · K · nnz products.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from stream.wire.events import FloatArray, IndexArray
 
 @compiled
 def vote(hypothesis: FloatArray, indices: IndexArray, values: FloatArray, room: FloatArray) -> int:
-    """The class that a hypothesis gives x; `room` takes its scores."""
+    """Return the class that a hypothesis predicts for x; `room` receives its scores."""
     linear_scores(indices, values, hypothesis, room)
     return argmax(room)
 
@@ -28,7 +28,7 @@ def vote(hypothesis: FloatArray, indices: IndexArray, values: FloatArray, room: 
 def count_votes(
     indices: IndexArray, values: FloatArray, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
 ) -> None:
-    """scores[i] = |S_t(i)|, the hypotheses left that give x the class i."""
+    """scores[i] = |S_t(i)|, the number of remaining hypotheses that predict class i."""
     check_event(indices, values, H.shape[2])
     room = np.empty(scores.size)
     scores[:] = 0.0
@@ -41,7 +41,7 @@ def count_votes(
 def eliminate(
     indices: IndexArray, values: FloatArray, action: int, agreeing: bool, H: FloatArray, alive: NDArray[np.int8]
 ) -> bool:
-    """Remove the hypotheses that give x the class `action` (or those that do not); unless that would leave none."""
+    """Remove the hypotheses that predict `action` (or those that do not), unless none would remain."""
     room = np.empty(H.shape[1])
     goes = np.zeros(H.shape[0], np.int8)
     left = 0
@@ -65,7 +65,7 @@ def eliminate(
 def predict_halving(
     indices: IndexArray, values: FloatArray, u: float, scores: FloatArray, H: FloatArray, alive: NDArray[np.int8]
 ) -> tuple[int, int, float]:
-    """Lines 4-5: the majority."""
+    """Lines 4-5: play the majority."""
     count_votes(indices, values, scores, H, alive)
     majority = argmax(scores)
     return majority, majority, 1.0
@@ -93,24 +93,24 @@ def update_halving(
 
 @register
 class Halving(Sampled):
-    """Plays the majority of the hypotheses left; a wrong answer removes those that gave it.
+    """Plays the majority of the remaining hypotheses; a wrong answer removes those that predicted it.
 
     "Bandit Multiclass Classification" (the Notes), Algorithm 2.
 
-        S_t(y) = {W in S_t that give x_t the class y};  ỹ = argmax_y |S_t(y)|
+        S_t(y) = {W in S_t that predict y for x_t};  ỹ = argmax_y |S_t(y)|
         wrong: S_{t+1} = S_t without S_t(ỹ)
 
-    Symbols: S_t the hypotheses left, a mark for each in `alive`; |S_t(y)| scores; ỹ the action.
+    Symbols: S_t the remaining hypotheses, flagged in `alive`; |S_t(y)| scores; ỹ the action.
 
-    Assumes that some hypothesis of the sample is never wrong. A mistake removes at least a share 1/K of those left:
-    at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
+    Assumes that some hypothesis of the sample is never wrong. A mistake removes at least a share 1/K of the remaining
+    ones: at most ln|S| / -ln(1 - 1/K) ≤ K ln|S| mistakes.
 
-    Under delay a wrong answer removes those hypotheses, of the ones left, that give x the action; each is refuted by
-    its own class for x, whatever the majority was. The bound then no longer holds: one majority may err many times
-    before it is told.
+    Delay: a wrong answer removes the remaining hypotheses that predict the action for x; their own prediction refutes
+    them, whatever the majority was. The bound no longer applies: a majority may be wrong many times before the first
+    bit arrives.
 
-    Departures from the paper: a sample of hypotheses in place of a grid; a hypothesis for which classes tie is counted
-    for the lowest alone; an answer that would remove all that are left is ignored, since then the assumption fails.
+    Departures from the paper: a sample of hypotheses instead of a grid; a hypothesis with tied classes counts for the
+    lowest only; an answer that would remove all remaining hypotheses is ignored, because the assumption fails.
 
     >>> from stream.learners import create
     >>> learner = create("halving", n_classes=3, n_features=2, hypotheses=30)
@@ -139,7 +139,7 @@ class Halving(Sampled):
 
 @compiled
 def clear_majority(scores: FloatArray, alpha: float) -> bool:
-    """Line 7: one class has a share of 1 - α of the hypotheses."""
+    """Line 7: whether one class has a share of 1 - α of the hypotheses."""
     return bool(scores[argmax(scores)] >= (1.0 - alpha) * scores.sum())
 
 
@@ -194,18 +194,18 @@ class BiasedHalving(Sampled):
         some class has |Ω_t(i|x)| ≥ (1-α)|Ω_t|:  ỹ = i;        wrong: Ω_{t+1} = Ω_t without Ω_t(ỹ|x)
         none:                                    ỹ uniform;    right: Ω_{t+1} = Ω_t(ỹ|x)
 
-    Symbols: Ω_t the hypotheses left, a mark for each in `alive`; |Ω_t(i|x)| scores; α `alpha`, in (0, 1), below ½ for
-    the paper's analysis; ỹ the action.
+    Symbols: Ω_t the remaining hypotheses, flagged in `alive`; |Ω_t(i|x)| scores; α `alpha`, in (0, 1), below ½ for the
+    paper's analysis; ỹ the action.
 
-    Assumes that some hypothesis of the sample is never wrong. Then, of N hypotheses, a majority is wrong at most
-    ln N / ln(1/α) times and a guess right at most ln N / ln(1/(1-α)) times, so that at most K-1 times as many guesses
-    are wrong, on average.
+    Assumes that some hypothesis of the sample is never wrong. Then, of N hypotheses, a majority is wrong at most ln N /
+    ln(1/α) times and a guess right at most ln N / ln(1/(1-α)) times; on average at most K-1 times as many guesses are
+    wrong.
 
-    Under delay, whether the action was a majority's or a guess is read from the scores of prediction time; what it
-    removes are hypotheses of those left that the answer refutes.
+    Delay: the scores of prediction time determine whether the action was a majority or a guess. The bit removes the
+    remaining hypotheses that it refutes.
 
-    Departures from the paper: a sample of hypotheses in place of the volume of Ω; a hypothesis for which classes tie is
-    counted for the lowest alone; an answer that would remove all that are left is ignored.
+    Departures from the paper: a sample of hypotheses instead of the volume of Ω; a hypothesis with tied classes counts
+    for the lowest only; an answer that would remove all remaining hypotheses is ignored.
 
     >>> from stream.learners import create
     >>> learner = create("biased-halving", n_classes=3, n_features=2, hypotheses=30)
@@ -223,7 +223,7 @@ class BiasedHalving(Sampled):
     summary: ClassVar[str] = "clear majority of sampled hypotheses, else guesses; small problems"
     paper: ClassVar[str] = "Notes, Alg. 8"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("alpha", 0.25, "share that may dissent from a clear majority", 0.0, 1.0, True, True),
+        Parameter("alpha", 0.25, "share of hypotheses outside a clear majority", 0.0, 1.0, True, True),
         *Sampled.common,
     )
     predict_kernel = staticmethod(predict_biased)
@@ -265,7 +265,7 @@ def predict_exp4(
     below = 0.0
     for i in range(K):
         p = (1.0 - gamma) * scores[i] + gamma / K
-        if p > 0.0:  # the last class that can be played, if rounding leaves none
+        if p > 0.0:  # keeps a playable class if rounding leaves u above the sum
             action, propensity = i, p
         if u < below + p:
             break
@@ -299,7 +299,7 @@ def update_exp4(
     gamma: float,
     alpha: float,
 ) -> bool:
-    """Add the estimated loss of every hypothesis; they are kept as differences to the least."""
+    """Add the estimated loss of every hypothesis; losses are stored relative to the least."""
     K = scores.size
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
@@ -324,18 +324,19 @@ class Exp4(Sampled):
         ℓ_t(W) = [1 - (Wx)_y + max_r (Wx)_r]_+
         right: ℓ̂_t(W) = ℓ_t(W) / ((1-γ)[ŷ = ỹ] + γ/K);  wrong: 0
 
-    Symbols: Σ ℓ̂ losses [n], less their least; Q_i, the weight of the hypotheses that give x the class i, scores; α
+    Symbols: Σ ℓ̂ losses [n], minus their minimum; scores Q_i, the weight of the hypotheses that predict i; α
     `alpha`, the rate; γ `gamma`; ŷ greedy, the class of the sampled W; ỹ the action.
 
-    One uniform u makes both draws with the law of the paper: ỹ by p_i = (1-γ) Q_i + γ/K, whose p_ỹ is the propensity;
-    then ŷ by its probability given ỹ, from what u leaves within the interval of ỹ, which is uniform again.
+    One uniform u makes both draws with the distribution of the paper: ỹ by p_i = (1-γ) Q_i + γ/K, where p_ỹ is the
+    propensity; then ŷ by its probability given ỹ, from the position of u within the interval of ỹ, which is again
+    uniform.
 
     The maximum in ℓ is over all classes, as printed, so that ℓ ≥ 1; with r ≠ y it would be the hinge loss of sect. 3.
-    The Notes sketch a regret bound and prove none.
+    The Notes sketch a regret bound without a proof.
 
-    Under delay ŷ and ỹ are those of prediction time, by which the estimate is unbiased (Lemma 19).
+    Delay: ŷ and ỹ are those of prediction time, for which the estimate is unbiased (Lemma 19).
 
-    Departures from the paper: a sample of hypotheses in place of the integral over Ω; `greedy` is the class of the
+    Departures from the paper: a sample of hypotheses instead of the integral over Ω; `greedy` is the class of the
     sampled hypothesis, not that of the highest score.
 
     >>> from stream.learners import create
@@ -354,7 +355,7 @@ class Exp4(Sampled):
     summary: ClassVar[str] = "exponential weights over sampled hypotheses; small problems"
     paper: ClassVar[str] = "Notes, Alg. 9"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("gamma", 0.1, "share of rounds that explore uniformly", low=0.0, high=1.0),
+        Parameter("gamma", 0.1, "share of uniform exploration", low=0.0, high=1.0),
         Parameter("alpha", 0.1, "rate of the exponential weights", low=0.0, high=1e6),
         *Sampled.common,
     )
@@ -393,7 +394,7 @@ def update_exhaustion(
     H: FloatArray,
     current: NDArray[np.int64],
 ) -> bool:
-    """A wrong answer that the current hypothesis would give too moves on to the next."""
+    """After a wrong answer that the current hypothesis would also give, move on to the next hypothesis."""
     if not usable(indices, values, action, propensity, scores, H.shape[1], H.shape[2]):
         return False
     room = np.empty(H.shape[1])
@@ -415,10 +416,11 @@ class HypothesisExhaustion(Sampled):
 
     Assumes that some hypothesis of the sample is never wrong: at most |H| - 1 mistakes, one for each before it.
 
-    Under delay a wrong answer counts against the current hypothesis only if it, too, gives x the class that was played:
-    a mistake of one that has been left already refutes nobody else.
+    Delay: a wrong answer counts against the current hypothesis only if it also predicts the played class for x. A
+    mistake of an earlier hypothesis does not refute the current one.
 
-    Departures from the paper: a sample of hypotheses in place of a grid; after the last one the first is taken again.
+    Departures from the paper: a sample of hypotheses instead of a grid; after the last hypothesis the first follows
+    again.
 
     >>> from stream.learners import create
     >>> learner = create("hypothesis-exhaustion", n_classes=2, n_features=2)
@@ -443,13 +445,13 @@ class HypothesisExhaustion(Sampled):
         super().__init__(n_classes, n_features, {"current": current}, (self.hypotheses, current))
 
     def weights(self) -> FloatArray:
-        """The current hypothesis, float64[K, d], as a copy."""
+        """Return the current hypothesis, float64[K, d], as a copy."""
         weights: FloatArray = self.hypotheses[self.arrays["current"][0]].copy()
         return weights
 
     @classmethod
     def cost(cls, n_classes: int, n_features: int, nnz: int, parameters: Mapping[str, Any]) -> Cost:
-        """The scores of one hypothesis, at the prediction and at the update."""
+        """Return the cost of the scores of one hypothesis, at the prediction and at the update."""
         return Cost(
             flops_per_event=4 * n_classes * nnz,
             bytes_per_event=16 * n_classes * nnz,

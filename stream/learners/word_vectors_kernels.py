@@ -1,20 +1,20 @@
-"""Word vectors that are learned from the stream: a running factorisation of which features come together.
+"""Word vectors learned from the stream: an incremental factorisation of feature co-occurrence.
 
-    e = Σ x_i V_i over the features that have a row; a feature gets one when its third x comes, while there is room
+    e = Σ x_i V_i over the features with a row; a feature gets a row at its third x, while rows are free
     observe                  G_i += x_i e
     after 125·2^j decisions  V' = G R⁻¹ with RᵀR = GᵀG;  G = 0;  T = [V'ᵀV, 0; 0, 1];  V = V'
     new rows of V            a fixed hash in (−½, ½) before 500 decisions, 0 from then on
 
-What is kept is arranged so that no refresh passes over all rows, which would take 0.1 s at 32,768 of them:
+The stored quantities allow a refresh without a pass over all rows, which would take 0.1 s for 32,768 rows:
 
-    V = U B, B = R⁻¹, and U is the G of before the refresh. So a row is two slots that change their parts with every
-    refresh; a row that was not touched since the refresh before the last is 0, which its stamp says. Rows that are
-    newer than the last refresh have V itself in the place of U.
-    GᵀG  += e hᵀ + h eᵀ,  h = Gᵀx + ‖x‖² e/2        over the rows of x, Gᵀx and C_kᵀx, too
+    V = U B, B = R⁻¹, and U is the G before the refresh. A row consists of two slots that swap roles at each
+    refresh. A row whose stamp is older than the refresh before the last is 0. For rows added since the last
+    refresh, U contains V itself.
+    GᵀG  += e hᵀ + h eᵀ,  h = Gᵀx + ‖x‖² e/2        over the rows of x, as are Gᵀx and C_kᵀx
     GᵀV  += e eᵀ                                     so that V'ᵀV = Bᵀ GᵀV
     GᵀC_k += e C_kᵀx;  where x is added to C_a: GᵀC_a += Gᵀx     so that VᵀC_k = Bᵀ GᵀC_k
 
-A column of G that depends on those before it to 1e-10 of its square gets the V' of 0.
+A column of G that depends linearly on the previous ones, to 1e-10 of its square, gives a zero column of V'.
 """
 
 from math import sqrt
@@ -26,45 +26,45 @@ from stream.learners.symmetric_kernels import sum_of_rows
 from stream.wire.events import FloatArray, IndexArray
 
 ROWS_MAX = 32_768
-"""Features that get a vector; more of them bring nothing on texts, and each takes 1 kB."""
+"""Limit on features with a vector. More did not improve accuracy on texts; each needs 1 kB."""
 
 FREQUENCY_MIN = 3
-"""A feature gets its row with so many x."""
+"""A feature gets its row at its third x."""
 
 FIRST_REFRESH = 125
 ON_FROM = 500
-"""Decisions before the vectors count: the start is noise."""
+"""Number of decisions after which the vectors are used; at first they are noise."""
 
 PIVOT_MIN = 1e-10
 
 RIDGE = 0.3
 CONSTANT = 0.3
-"""Of the regressions on (ê, .3)."""
+"""Constant entry of the regressions on (ê, .3)."""
 
-# Places at the beginning of the words' part of the model.
+# Indices at the start of the word-vector part of the model.
 USED, REFRESHES, IS_ON, OLD = range(4)
 WORDS = 4
-"""Rows in use, refreshes, whether the vectors count, and how many rows there were at the last refresh."""
+"""Rows in use, refreshes, whether the vectors are used, and the number of rows at the last refresh."""
 
 ROW, STAMP = 3, 4
-"""Places in a feature's row of Z: its row of the vectors, from 1 on (0: none), and the refresh that it is up to."""
+"""Indices in a feature's row of Z: its row of the vectors, from 1 (0: none), and its last refresh."""
 
 
 @inlined
 def words_size(K: int, m: int) -> int:
-    """How many numbers there are beside the vectors."""
+    """Return the number of values besides the vectors."""
     return WORDS + 3 * m * m + 2 * K * m + K * (m + 1) * (m + 2) if m > 0 else 0
 
 
 @inlined
 def squares(words: FloatArray, m: int) -> FloatArray:
-    """B, GᵀG and GᵀV [3, m, m]."""
+    """Return B, GᵀG and GᵀV, [3, m, m]."""
     return words[WORDS : WORDS + 3 * m * m].reshape((3, m, m))
 
 
 @inlined
 def by_class(words: FloatArray, K: int, m: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """GᵀC_k and Ĉ_k, both [m, K], b_k [m + 1, K], and R_k [K, m + 1, m + 1]."""
+    """Return GᵀC_k and Ĉ_k, both [m, K], b_k [m + 1, K], and R_k [K, m + 1, m + 1]."""
     sketch = WORDS + 3 * m * m
     centroids = sketch + K * m
     b = centroids + K * m
@@ -79,7 +79,7 @@ def by_class(words: FloatArray, K: int, m: int) -> tuple[FloatArray, FloatArray,
 
 @compiled
 def hashed(feature: int, column: int) -> float:
-    """A fixed number in (−½, ½): the last steps of splitmix64."""
+    """Return a fixed number in (−½, ½), by the finaliser of splitmix64."""
     h = np.uint64(feature) * np.uint64(64) + np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -89,7 +89,7 @@ def hashed(feature: int, column: int) -> float:
 
 @inlined
 def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, total: FloatArray) -> None:
-    """Set the total to Σ x_i of the rows' slots that begin at `first`, four rows a pass."""
+    """Set the total to Σ x_i of the rows' slots that start at `first`, four rows per pass."""
     m = total.size
     total[:] = 0.0
     a = 0
@@ -111,7 +111,7 @@ def add_rows(vectors: FloatArray, rows: IndexArray, x: FloatArray, first: int, t
 def rows_since(
     indices: IndexArray, x: FloatArray, Z: FloatArray, stamp_min: float, first: float, end: float
 ) -> tuple[IndexArray, FloatArray]:
-    """The rows from `first` up to `end` of the features of x that are up to a refresh, and their entries."""
+    """Return the rows in `first`..`end` of the features of x that are current at a refresh, and their entries."""
     rows, entries = np.empty(indices.size, np.int32), np.empty(indices.size)
     n = 0
     for j in range(indices.size):
@@ -124,7 +124,7 @@ def rows_since(
 
 @inlined
 def slots(words: FloatArray, m: int) -> tuple[int, int]:
-    """Where in a row of the vectors its U begins, and its G."""
+    """Return the offsets of U and G in a row of the vectors."""
     odd = int(words[REFRESHES]) % 2
     return m * (1 - odd), m * odd
 
@@ -133,7 +133,7 @@ def slots(words: FloatArray, m: int) -> tuple[int, int]:
 def embedded(
     indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
 ) -> FloatArray:
-    """Σ x_i V_i = Bᵀ Σ x_i U_i, and the rows that are newer than B, which are 0 once the vectors count."""
+    """Return Σ x_i V_i = Bᵀ Σ x_i U_i, plus the rows newer than B, which are 0 once the vectors are used."""
     of_u = slots(words, m)[0]
     rows, entries = rows_since(indices, x, Z, words[REFRESHES] - 1.0, 0.0, words[OLD])
     u = np.empty(m)
@@ -149,7 +149,7 @@ def embedded(
 
 @inlined
 def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
-    """Bᵀu of an upper triangular B."""
+    """Return Bᵀu for an upper triangular B."""
     e = np.zeros(u.size)
     for j in range(u.size):
         row = B[j]
@@ -162,7 +162,7 @@ def from_basis(B: FloatArray, u: FloatArray) -> FloatArray:
 def pulled(
     indices: IndexArray, x: FloatArray, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int
 ) -> FloatArray:
-    """Gᵀx."""
+    """Return Gᵀx."""
     rows, entries = rows_since(indices, x, Z, words[REFRESHES], 0.0, words[USED])
     g = np.empty(m)
     add_rows(vectors, rows, entries, slots(words, m)[1], g)
@@ -180,7 +180,7 @@ def observe_words(
     m: int,
     classes: int,
 ) -> None:
-    """G += x eᵀ over the rows of x, and what is kept of G's products; `classes` is the place of C in Z."""
+    """G += x eᵀ over the rows of x, and update the products of G; `classes` is the offset of C in Z."""
     refreshes = words[REFRESHES]
     of_u, of_g = slots(words, m)
     for j in range(indices.size):
@@ -224,8 +224,8 @@ def observe_words(
 
 
 @compiled
-def give_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
-    """A new row for a feature, if there is room."""
+def allocate_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray, m: int) -> None:
+    """Add a row for a feature if one is free."""
     used = int(words[USED])
     if used == vectors.shape[0]:
         return
@@ -240,7 +240,7 @@ def give_row(feature: int, Z: FloatArray, vectors: FloatArray, words: FloatArray
 
 @compiled
 def is_refreshed_at(decided: float) -> bool:
-    """Whether the decision of this number brings a refresh: 125, 250, 500, ..."""
+    """Return whether this decision triggers a refresh: 125, 250, 500, ..."""
     at = FIRST_REFRESH
     while at < decided:
         at *= 2
@@ -249,9 +249,9 @@ def is_refreshed_at(decided: float) -> bool:
 
 @compiled
 def inverse_factor(gram: FloatArray) -> FloatArray:
-    """R⁻¹ of an upper triangular R with RᵀR = GᵀG; columns that depend on those before them are 0."""
+    """Return R⁻¹ of an upper triangular R with RᵀR = GᵀG; linearly dependent columns are 0."""
     m = gram.shape[0]
-    R, B = np.zeros((m, m)), np.zeros((m, m))  # B by columns in its rows until the end
+    R, B = np.zeros((m, m)), np.zeros((m, m))  # the rows of B contain its columns until the end
     for j in range(m):
         rest = gram[j].copy()
         for i in range(j):
@@ -273,13 +273,13 @@ def inverse_factor(gram: FloatArray) -> FloatArray:
 
 @compiled
 def refresh(words: FloatArray, K: int, m: int, decided: float) -> None:
-    """New vectors, and what was learned of the old ones in their terms."""
+    """Compute new vectors, and transform what was learned from the old ones."""
     parts = squares(words, m)
     sketch, centroids, b, R = by_class(words, K, m)
     trace = 0.0
     for j in range(m):
         trace += parts[1, j, j]
-    if trace == 0.0:  # no x has had a row since
+    if trace == 0.0:  # no x has had a row since the last refresh
         return
     B = inverse_factor(parts[1])
     if words[IS_ON] != 0.0:
@@ -330,7 +330,7 @@ def transform(T: FloatArray, b: FloatArray, R: FloatArray) -> None:
 
 @compiled
 def learn_words(e: FloatArray, action: int, reward: int, words: FloatArray, K: int) -> None:
-    """A step of the action's regression of the bit on (ê, .3)."""
+    """Update the action's regression of the bit on (ê, .3)."""
     m = e.size
     _, _, b, R = by_class(words, K, m)
     y = with_constant(e)
@@ -351,12 +351,12 @@ def learn_words(e: FloatArray, action: int, reward: int, words: FloatArray, K: i
     for i in range(size):
         row, left = P[i], root * z[i]
         for j in range(size):
-            row[j] -= left * (root * z[j])  # the same product for the mirror image
+            row[j] -= left * (root * z[j])  # the product of the mirror entry, for exact symmetry
 
 
 @inlined
 def with_constant(e: FloatArray) -> FloatArray:
-    """(ê, .3), ê of unit norm or 0."""
+    """Return (ê, .3), where ê has unit norm or is 0."""
     m = e.size
     total = 0.0
     for j in range(m):
@@ -372,7 +372,7 @@ def with_constant(e: FloatArray) -> FloatArray:
 
 @compiled
 def word_signals(e: FloatArray, words: FloatArray, near: FloatArray, fit: FloatArray) -> None:
-    """c'_k = ê·Ĉ_k/‖Ĉ_k‖ and t_k = b_k·(ê, .3)."""
+    """Compute c'_k = ê·Ĉ_k/‖Ĉ_k‖ and t_k = b_k·(ê, .3)."""
     m, K = e.size, near.size
     _, centroids, b, _ = by_class(words, K, m)
     y = with_constant(e)

@@ -1,1 +1,1 @@
-"""What the monitor knows of a pipeline, from committed records alone, and what its page says: no Faust, no sockets."""
+"""The state and the page of the monitor, computed from committed records; independent of Faust and sockets."""

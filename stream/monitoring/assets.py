@@ -1,4 +1,4 @@
-"""The files of the monitor's page, as they are shipped."""
+"""The static files of the monitor's page."""
 
 from importlib.resources import files
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class File(NamedTuple):
 
 
 def page_files() -> dict[str, File]:
-    """The files by the path at which a browser asks for them."""
+    """Return the files by URL path."""
     folder = files("stream.monitoring") / "page"
     own = {path: File(kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()}
     return own | {"/uplot.css": File(_CSS, uplot_style().encode()), "/uplot.js": File(_JS, uplot().encode())}

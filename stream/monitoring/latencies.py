@@ -1,8 +1,8 @@
-"""How long decisions took: from a context's append to that of its prediction, both the broker's times.
+"""Decision latency: append time of the prediction minus that of its context, both set by the broker.
 
-A prediction names the offset of its context, and a partition's contexts are answered in their order. So the two topics
-are merged by offset, and neither is ahead of the other. What waits is bounded: beyond WAITING_MAX every other offset is
-left out, and each of the others counts for two, until fewer wait.
+A prediction contains the offset of its context, and the contexts of a partition are processed in order. The two topics
+are merged by offset; either may be read first. Memory is bounded: beyond WAITING_MAX every other offset is skipped, and
+each remaining one counts twice, until fewer are waiting.
 """
 
 from typing import Any, NamedTuple
@@ -15,36 +15,36 @@ WAITING_MAX = 500
 
 class _Waiting(NamedTuple):
     append_ms: int
-    times: int  # it counts for so many
+    times: int  # its weight in the counts
 
 
 class Latencies:
-    """Those of one partition."""
+    """The latencies of one partition."""
 
     def __init__(self) -> None:
         self.all = Sketch()
-        self.recent: dict[int, Sketch] = {}  # by the window in which the prediction was appended
-        self._stride = 1  # offsets that are multiples of it are looked at
-        self._contexts: dict[int, _Waiting] = {}  # by offset, those that are not answered
-        self._answers: dict[int, _Waiting] = {}  # predictions, by the offset of contexts that are still to be read
-        self._read = 0  # offset up to which the contexts are read
+        self.recent: dict[int, Sketch] = {}  # by the window of the prediction's append time
+        self._stride = 1  # only offsets that are multiples of this are counted
+        self._contexts: dict[int, _Waiting] = {}  # contexts without a prediction, by offset
+        self._answers: dict[int, _Waiting] = {}  # predictions whose contexts are not read yet, by the context's offset
+        self._read = 0  # next offset of the contexts
 
     def ask(self, offset: int, append_ms: int) -> None:
-        """Take in a context."""
+        """Add a context."""
         self._read = offset + 1
         if offset % self._stride:
             return
         while self._answers and next(iter(self._answers)) < offset:
-            del self._answers[next(iter(self._answers))]  # its context is gone
+            del self._answers[next(iter(self._answers))]  # its context no longer exists
         if offset in self._answers:
             answered_ms, times = self._answers.pop(offset)
             self._add(append_ms, answered_ms, times)
-        elif not self._answers:  # else a later one is answered: this is a duplicate, which nobody answers
+        elif not self._answers:  # otherwise a later context has a prediction, so this one is a duplicate
             self._contexts[offset] = _Waiting(append_ms, self._stride)
         self._bound()
 
     def answer(self, offset: int, append_ms: int) -> None:
-        """Take in a prediction by the offset of its context."""
+        """Add a prediction with the offset of its context."""
         if offset % self._stride:
             return
         if offset >= self._read:
@@ -57,7 +57,7 @@ class Latencies:
         self._bound()
 
     def since(self, start_ms: int) -> Sketch:
-        """Latencies of the predictions in the windows that begin at a time or later."""
+        """Return the latencies of predictions in windows from `start_ms` on."""
         return total_sketch(sketch for at_ms, sketch in self.recent.items() if at_ms >= start_ms)
 
     def _add(self, asked_ms: int, answered_ms: int, times: int) -> None:
@@ -82,7 +82,7 @@ class Latencies:
         }
 
     def state(self) -> dict[str, Any]:
-        """For JSON; `load` takes it over."""
+        """Return a JSON value for `load`."""
         return {
             "all": self.all.as_lists(),
             "recent": [[start_ms, sketch.as_lists()] for start_ms, sketch in sorted(self.recent.items())],
@@ -93,7 +93,7 @@ class Latencies:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where another stood."""
+        """Restore a state returned by `state`."""
         self.all = Sketch(dict(state["all"]))
         self.recent = {start_ms: Sketch(dict(counts)) for start_ms, counts in state["recent"]}
         self._stride, self._read = state["stride"], state["read"]

@@ -1,11 +1,10 @@
-"""Decisions that wait for their bits: which waits longest, and what other policies would have earned.
+"""Pending decisions of a partition: the oldest one, and off-policy estimates of other policies.
 
-Decisions are taken from the predictions, bits from the examples, and neither topic is ahead of the other: a decision
-meets its bit whichever is read first. A decision counts for the estimates when all that were made before it in its
-partition are settled, see `stream.estimating.live`.
+Decisions come from the predictions topic and bits from the examples topic; either may be read first. The estimates
+count a decision when all earlier ones of its partition are settled, see `stream.estimating.live`.
 
-What waits here is bounded. Beyond PENDING_MAX every other decision is left out, by a hash of its id, and so are those
-that come, until fewer wait: a sample of one in 2**level, which the page tells.
+Memory is bounded. Beyond PENDING_MAX every other decision is discarded, by a hash of its id, and so are new ones, until
+fewer are pending. The page reports the sampling rate, one in 2**level.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,59 +18,59 @@ from stream.monitoring.policies import ALWAYS
 from stream.wire.events import Example, Outcome
 
 PENDING_MAX = 500
-"""In each partition: the value that holds them is written again and again."""
+"""Limit per partition; the stored value is rewritten frequently."""
 
 EARLY_MS = 10_000
-"""For so long a bit waits for its decision, by the times of the records: it was published after it."""
+"""Time for which a bit is kept without its decision, in stream time."""
 
 
 def in_sample(number: int, level: int) -> bool:
-    """Whether an id, by its hash, is in the sample of one in 2**level."""
+    """Return whether an id is in the sample of one in 2**level, by its hash."""
     return not number & ((1 << level) - 1)
 
 
 class Settled(NamedTuple):
-    """A decision and its outcome, together."""
+    """A decision with its outcome."""
 
-    append_ms: int  # of its example
+    append_ms: int  # append time of the example
     greedy_weight: float
     reward: int
 
 
 class _Pending(NamedTuple):
-    append_ms: int  # of the prediction
+    append_ms: int  # append time of the prediction
     weights: tuple[float, ...]
 
 
 class _Bit(NamedTuple):
     append_ms: int
-    reward: int | None  # None: it has none
+    reward: int | None  # None: no outcome
 
 
 class PendingDecisions:
-    """Those of one partition."""
+    """The pending decisions of one partition."""
 
     def __init__(self, policies: Sequence[str] = ALWAYS) -> None:
-        """Begin with none.
+        """Initialise without decisions.
 
         Args:
-            policies: the keys of those that are judged; the first one is greedy.
+            policies: The keys of the evaluated policies; the first is greedy.
         """
-        self.level = 0  # one in 2**level is looked at
+        self.level = 0  # one in 2**level decisions is processed
         self._policies = tuple(policies)
         self._estimates = tuple(RunningEstimate() for _ in policies)
-        self._decided: dict[int, _Pending] = {}  # by the hash of the id, in the order of the decisions
-        self._bits: dict[int, _Bit] = {}  # of those, that wait for earlier ones; and of such as are still to be read
+        self._decided: dict[int, _Pending] = {}  # by hash of the id, in order of the decisions
+        self._bits: dict[int, _Bit] = {}  # bits that wait for earlier decisions, or for their own
         self._newest_ms = 0  # append time of the last prediction
-        self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bit, that are to be counted
+        self._rows: list[tuple[tuple[float, ...], int]] = []  # weights and bits that are not counted yet
 
     def decide(self, number: int, weights: Callable[[], tuple[float, ...]], append_ms: int) -> Settled | None:
-        """Take in a decision; with its bit, if that has been read.
+        """Add a decision; return it with its bit if that has been read.
 
         Args:
-            number: the hash of its id.
-            weights: of each policy π(a|x)/μ(a|x), NaN where it is not known; asked for where the sample has it.
-            append_ms: of its prediction.
+            number: The hash of the id.
+            weights: Returns π(a|x)/μ(a|x) of each policy, NaN if unknown; called for decisions in the sample only.
+            append_ms: The append time of the prediction.
         """
         if append_ms // EARLY_MS > self._newest_ms // EARLY_MS:
             self._bits = {
@@ -89,7 +88,7 @@ class PendingDecisions:
         return found
 
     def settle(self, number: int, example: Example, append_ms: int) -> Settled | None:
-        """Take in what became of a decision; the decision with it, if it is known."""
+        """Add the outcome of a decision; return the decision with it if it is known."""
         if not self._takes(number):
             return None
         self._bits[number] = _Bit(append_ms, example.reward if example.outcome is Outcome.MATCHED else None)
@@ -99,7 +98,7 @@ class PendingDecisions:
         return found
 
     def estimates(self) -> tuple[RunningEstimate, ...]:
-        """Of each policy, over the decisions that count."""
+        """Return the estimate of each policy over the counted decisions."""
         if self._rows:
             weights = np.array([row[0] for row in self._rows])
             rewards = np.array([row[1] for row in self._rows], dtype=np.float64)
@@ -111,7 +110,7 @@ class PendingDecisions:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest decision was made that waits; None: none does."""
+        """Return the time of the oldest pending decision, or None."""
         return next((pending.append_ms for pending in self._decided.values()), None)
 
     def _takes(self, number: int) -> bool:
@@ -124,7 +123,7 @@ class PendingDecisions:
         return Settled(bit.append_ms, pending.weights[0], bit.reward)
 
     def _advance(self) -> None:
-        """Count the decisions up to the first one that waits."""
+        """Count the decisions before the first pending one."""
         while self._decided and (number := next(iter(self._decided))) in self._bits:
             pending, bit = self._decided.pop(number), self._bits.pop(number)
             if bit.reward is not None:
@@ -139,7 +138,7 @@ class PendingDecisions:
             self.level -= 1
 
     def state(self) -> dict[str, Any]:
-        """For JSON; `load` takes it over."""
+        """Return a JSON value for `load`."""
         return {
             "level": self.level,
             "policies": self._policies,
@@ -150,7 +149,7 @@ class PendingDecisions:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where another stood; of policies that it did not judge, nothing is known of what it has taken in."""
+        """Restore a state returned by `state`; policies that it does not contain start empty."""
         self.level, self._newest_ms = state["level"], state["newest_ms"]
         places = {policy: place for place, policy in enumerate(state["policies"])}
         for policy, estimate in zip(self._policies, self._estimates, strict=True):

@@ -1,13 +1,14 @@
-"""The policies that the monitor judges: how each weighs a decision of a live pipeline.
+"""Policies evaluated by the monitor, and their weights for the decisions of a live pipeline.
 
-Three are judged always, from what a prediction says. Others are named; they are those of `onebit estimate`, asked for
-one decision at a time. One that looks at the features needs the context, which a prediction names by its offset.
+Three policies are always evaluated, from the predictions alone. Further ones can be named; they are those of `onebit
+estimate`, applied to one decision at a time. A policy that uses features requires the context, which a prediction
+references by offset.
 
-A decision that was not drawn at random, of propensity 1, tells nothing of what another action would have brought. It
-has no weight, but under the policy that was played.
+A decision with propensity 1 was not drawn at random, and contains no information about other actions. It has a weight
+only for the policy that made it.
 
-A model that has learned from the very decisions that it is judged on would be flattered. So a model that was exported
-from this pipeline is judged on the decisions after its moment alone.
+A model must not be evaluated on decisions that it was trained on. A model exported from this pipeline is therefore
+evaluated on later decisions only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from stream.estimating.policies import Policy
 
 ALWAYS = ("greedy", "uniform", "learner")
-"""The highest score; each class alike; and the learner's own policy, where the decisions of a log are played."""
+"""The highest score, the uniform policy, and, if the decisions of a log are played, the learner's own policy."""
 
 Contexts = Mapping[tuple[int, int], Record]
 """Contexts by partition and offset."""
@@ -36,28 +37,28 @@ NO_FEATURES = Features(np.zeros(0, np.int32), NOTHING_LOGGED)
 
 
 class Known(NamedTuple):
-    """Decisions that a model may have learned from."""
+    """Decisions that a model may have been trained on."""
 
-    partition: int | None  # None: of all partitions, those that were made before a version of their shared model
+    partition: int | None  # None: all partitions, up to a version of the shared model
     until: int  # the last step, or the version
 
     def has(self, record: Record, prediction: Prediction) -> bool:
-        """Whether a prediction, as it stands in a record, is among them."""
+        """Return whether the prediction in this record is one of them."""
         if self.partition is None:
             return prediction.model_version < self.until
         return record.partition == self.partition and (step_of(record) or 0) <= self.until
 
 
 class Named(NamedTuple):
-    """A policy that somebody has named."""
+    """A policy given by the user."""
 
-    key: str  # what its sums are kept under: another model in the same file is another policy
+    key: str  # identifies its stored sums: another model in the same file is another policy
     policy: "Policy"
     known: Known | None = None
 
 
 class Policies:
-    """All that are judged, on decisions for n_classes classes and n_features features."""
+    """All evaluated policies, for n_classes classes and n_features features."""
 
     def __init__(
         self,
@@ -75,14 +76,14 @@ class Policies:
         self.look_at_x = any(one.policy.looks_at_x for one in named)
 
     def weights(self, record: Record, prediction: Prediction, context: Record | None) -> tuple[float, ...]:
-        """Of a decision under each of them, in the order of their names: π(a|x)/μ(a|x).
+        """Return the weight π(a|x)/μ(a|x) of a decision under each policy, in order.
 
-        NaN: it is not known, there is no such policy, nothing was drawn, or the model may know the decision.
+        NaN: unknown, not applicable, not drawn at random, or the model may have been trained on the decision.
 
         Args:
-            record: where the prediction stands.
-            prediction: the decision.
-            context: its context; None: it is not there any more, or nobody looks at it.
+            record: The record of the prediction.
+            prediction: The decision.
+            context: Its context; None if it no longer exists or no policy requires it.
         """
         always = _always(prediction)
         if not self._named or prediction.decision.scores.size != self._n_classes:
@@ -109,7 +110,7 @@ class Policies:
 
 
 def is_drawn(propensity: float) -> bool:
-    """Whether a decision was drawn at random, with a probability that is known."""
+    """Return whether a decision was drawn at random with a known probability."""
     return 0.0 < propensity < 1.0  # False for NaN
 
 
@@ -125,7 +126,7 @@ def _always(prediction: Prediction) -> tuple[float, ...]:
 
 
 def _row(prediction: Prediction, x: Features) -> Chunk:
-    """A decision as the policies take those of a log; its bit is not looked at."""
+    """Return a decision as a row of a log, without its bit."""
     one: dict[str, Any] = {name: np.zeros(1, np.int64) for name in ("labels", "rewards", "delays_ms")}
     return Chunk(
         ids=(prediction.id,),

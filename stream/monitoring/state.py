@@ -1,10 +1,10 @@
-"""What the monitor knows of one partition, and the offsets at which it reads on, as one value.
+"""The monitor's state of one partition and the offsets of the next records, as one value.
 
-Counts and offsets are stored together: a record that is read again, since a monitor was killed, is below its offset and
-counts for nothing. What is counted here, record by record, is what the ledgers in the journals do not have: windows,
-delays, latencies, classes, what other policies would have earned, dead letters by reason.
+Counts and offsets are stored together: records that are read again after a crash are below the offset and are ignored.
+The state contains counts that the ledgers in the journals do not have: windows, delays, latencies, classes, off-policy
+estimates, and dead letters by reason.
 
-As bytes, the value is JSON, see `encode`. A later format is another group, which reads the topics anew.
+The value is JSON, see `encode`. A new format uses a new consumer group, which reads the topics from the start.
 """
 
 from functools import partial
@@ -28,28 +28,28 @@ from stream.wire.topics import Topics
 FORMAT = 1
 
 REASONS_MAX = 10
-"""Reasons of dead letters in each partition; beyond it the one that has been absent longest is evicted."""
+"""Limit on dead-letter reasons per partition; beyond it the least recently seen is evicted."""
 
 CLASSES_MAX = 500
-"""Classes that are counted on their own; more would make the value too large to be written again and again."""
+"""Limit on classes with counts of their own, because the value is rewritten frequently."""
 
 REASON_MAX = 300
-"""Characters of a reason that are kept."""
+"""Characters of a reason that are stored."""
 
 
 class Letters(NamedTuple):
-    """Dead letters with the same reason: their number, and the last one."""
+    """Dead letters with the same reason: their number and the last one."""
 
     n: int
     append_ms: int
-    offset: int  # of the letter
-    source: str  # topic/partition offset n of the record
+    offset: int  # of the dead letter
+    source: str  # topic/partition offset n of the original record
     kind: str
     reason: str
 
 
 class PartitionState:
-    """One partition, as far as it was read."""
+    """The state of one partition after the records read so far."""
 
     def __init__(self, policies: Policies | None = None) -> None:
         self._policies = policies or Policies()
@@ -59,18 +59,18 @@ class PartitionState:
         self.delays = Sketch()
         self.latencies = Latencies()
         self.pending = PendingDecisions(self._policies.keys)
-        self.letters: dict[str, Letters] = {}  # by reason, the one that was seen last at the end
-        self.unreadable = 0  # records that no learner wrote, among its outputs
-        self.passed_over = 0  # decisions and what became of them, that were not in the sample
+        self.letters: dict[str, Letters] = {}  # by reason; the most recent one last
+        self.unreadable = 0  # output records not written by a learner
+        self.passed_over = 0  # decisions and outcomes outside the sample
 
     def take(self, topics: Topics, record: Record, level: int = 0, contexts: Contexts = MappingProxyType({})) -> bool:
-        """Take in a committed record; whether it was new.
+        """Add a committed record; return whether it was new.
 
         Args:
-            topics: the pipeline's.
-            record: the record.
-            level: decisions are taken in, and what became of them, of one id in 2**level.
-            contexts: those of decisions, where a policy looks at them.
+            topics: The topics of the pipeline.
+            record: The record.
+            level: One in 2**level decisions is processed, by id.
+            contexts: The contexts of decisions, for policies that require them.
         """
         if record.offset < self.next_offset.get(record.topic, 0):
             return False
@@ -132,7 +132,7 @@ class PartitionState:
 
 
 def _group(kind: str, reason: str) -> str:
-    """The part of a reason that records have in common: a malformed one ends with the value that was found.
+    """Return the common part of a reason: malformed records append the value that was found.
 
     >>> _group("malformed", "x: expected 64 numbers; got 63"), _group("orphan", "feedback for 'a': none")
     ('malformed x: expected 64 numbers', 'orphan')
@@ -141,12 +141,12 @@ def _group(kind: str, reason: str) -> str:
 
 
 def hash_of(record: Record) -> int:
-    """32 bits of an id, which is the key of what a learner writes."""
+    """Return 32 bits of the hash of the event id, which is the record's key."""
     return xxhash.xxh32_intdigest(record.key or b"")
 
 
 def encode(state: PartitionState) -> bytes:
-    """The value of a partition in the monitor's table."""
+    """Encode the state of a partition for the monitor's table."""
     return orjson.dumps(
         {
             "format": FORMAT,
@@ -160,12 +160,12 @@ def encode(state: PartitionState) -> bytes:
             "unreadable": state.unreadable,
             "passed_over": state.passed_over,
         },
-        default=list,  # of named tuples
+        default=list,  # for named tuples
     )
 
 
 def decode(value: bytes, policies: Policies | None = None) -> PartitionState:
-    """Read a value that this version wrote, to go on judging these policies."""
+    """Decode a state written by this version, to continue with these policies."""
     fields = orjson.loads(value)
     state = PartitionState(policies)
     state.next_offset = fields["next"]

@@ -1,24 +1,24 @@
-"""Whether a pipeline is alive, degraded, idle or stuck, in words, with the reason."""
+"""The condition of a pipeline (alive, degraded, idle, stuck, unknown) and its reason."""
 
 from enum import StrEnum
 from typing import NamedTuple
 
 STUCK_MS = 2_000
-"""Time without a step after which a learner is stuck if records wait: it makes one a second at least."""
+"""Time without a step after which a learner is stuck if records wait; it makes at least one step per second."""
 
 PENDING_MS = 3_000
-"""The same where decisions wait for their feedback alone: then it makes a step a second, to tell the time."""
+"""The same limit if only pending decisions wait; the learner then writes a tick every second."""
 
 ANSWERS_MS = 3_000
-"""Time without an answer of Kafka after which the condition is unknown."""
+"""Time without a response from Kafka after which the condition is unknown."""
 
 
 FAULTY_SHARE = 0.05
-"""From this share of malformed and misplaced records on, a pipeline is degraded."""
+"""Share of malformed and misplaced records from which a pipeline is degraded."""
 
 
 class Condition(StrEnum):
-    """How a pipeline is."""
+    """The condition of a pipeline."""
 
     ALIVE = "alive"
     DEGRADED = "degraded"
@@ -28,14 +28,14 @@ class Condition(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """How a pipeline is, and why this is said."""
+    """The condition of a pipeline and the reason."""
 
     condition: Condition
     why: str
 
 
 class Intake(NamedTuple):
-    """Records that the tasks have read, and those of them that do no good."""
+    """Records read by the tasks, and the faulty ones among them."""
 
     read: int = 0
     malformed: int = 0
@@ -43,18 +43,18 @@ class Intake(NamedTuple):
 
     @property
     def is_faulty(self) -> bool:
-        """Whether too many are malformed or misplaced."""
+        """Return whether too many records are malformed or misplaced."""
         return self.malformed + self.misplaced >= FAULTY_SHARE * self.read > 0
 
 
 class Seen(NamedTuple):
-    """What a verdict is made from."""
+    """The input of a verdict."""
 
-    answered_ms: int  # how long ago Kafka answered
-    stepped_ms: int  # how long ago the last step was seen, or, before the first one, when the monitor began
+    answered_ms: int  # time since Kafka responded
+    stepped_ms: int  # time since the last step, or since the monitor started
     steps: int  # of all tasks
-    contexts: int  # that wait
-    feedback: int  # likewise
+    contexts: int  # waiting contexts
+    feedback: int  # waiting feedback
     pending: int
     decided_per_s: float
     settled_per_s: float
@@ -63,17 +63,17 @@ class Seen(NamedTuple):
 
 
 def judge(seen: Seen) -> Verdict:
-    """How a pipeline is.
+    """Return the condition of a pipeline.
 
     >>> judge(Seen(100, 2_500, 7, 4_100, 0, 12, 0.0, 0.0)).why
     'no step for 2.5 s while 4,100 contexts wait'
     """
     if seen.answered_ms > ANSWERS_MS:
-        return Verdict(Condition.UNKNOWN, f"Kafka has not answered the monitor for {seen.answered_ms / 1_000:.0f} s")
+        return Verdict(Condition.UNKNOWN, f"no response from Kafka for {seen.answered_ms / 1_000:.0f} s")
     waits = _waiting(seen)
     if waits and seen.stepped_ms > (STUCK_MS if seen.contexts or seen.feedback else PENDING_MS):
         return Verdict(Condition.STUCK, f"no step for {seen.stepped_ms / 1_000:.1f} s while {waits}")
-    intake, period = (seen.last_minute, "in the last minute") if seen.last_minute.read else (seen.in_all, "in all")
+    intake, period = (seen.last_minute, "in the last minute") if seen.last_minute.read else (seen.in_all, "in total")
     if intake.is_faulty:
         counts = (
             f"{intake.malformed:,} malformed and {intake.misplaced:,} misplaced of {intake.read:,} records {period}"
@@ -82,10 +82,10 @@ def judge(seen: Seen) -> Verdict:
     if seen.decided_per_s or seen.settled_per_s:
         return Verdict(Condition.ALIVE, f"{seen.decided_per_s:,.1f} decisions/s, {seen.settled_per_s:,.1f} settled/s")
     if waits:
-        return Verdict(Condition.ALIVE, f"{waits}, and the learner makes steps")
+        return Verdict(Condition.ALIVE, f"{waits}; the learner makes steps")
     if not seen.steps:
-        return Verdict(Condition.IDLE, "no learner has made a step yet, and nothing waits for one")
-    return Verdict(Condition.IDLE, "nothing waits, and nothing comes")
+        return Verdict(Condition.IDLE, "no learner has made a step yet; no records wait")
+    return Verdict(Condition.IDLE, "no records wait")
 
 
 def _waiting(seen: Seen) -> str:

@@ -1,4 +1,4 @@
-"""Counts by window of time, and shares with their intervals."""
+"""Counts per time window, and shares with confidence intervals."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
@@ -9,46 +9,46 @@ from stream.estimating.survey import effective_sample_size
 
 WINDOW_MS = 10_000
 SHOWN_MS = 30 * 60_000
-"""The page shows half an hour. For longer there is Prometheus."""
+"""Time span of the page; use Prometheus for longer periods."""
 
 WINDOWS_MAX = SHOWN_MS // WINDOW_MS
 
 RECENT_MS = 60_000
-"""The last minute: what the page shows as of now."""
+"""Time span of current values on the page."""
 
 Z = 1.959964
 """The 97.5th percentile of the normal distribution."""
 
 
 class Counts(NamedTuple):
-    """What happened in a window, or to a class."""
+    """Counts of a window or of a class."""
 
     decided: int = 0
-    explored: int = 0  # of those, whose action was not the greedy one
+    explored: int = 0  # decisions whose action was not greedy
     matched: int = 0
-    rewards: int = 0  # of those, with bit 1
+    rewards: int = 0  # matched decisions with reward 1
     expired: int = 0
-    weighed: int = 0  # of the matched, that were met with their decisions
-    weight: float = 0.0  # Σ w of those, with w = 1[action = greedy]/propensity
+    weighed: int = 0  # matched decisions with a known weight
+    weight: float = 0.0  # Σ w with w = 1[action = greedy]/propensity
     weight_squares: float = 0.0  # Σ w²
     weighted_rewards: float = 0.0  # Σ w reward
 
     def __add__(self, other: object) -> "Counts":
-        """Both together."""
+        """Add two counts."""
         if not isinstance(other, Counts):
             return NotImplemented
         return Counts(*map(add, self, other))
 
     @property
     def error(self) -> "Share | None":
-        """The share of wrong actions among the matched; None without any."""
+        """The share of wrong actions among matched decisions; None if there are none."""
         return share(self.matched - self.rewards, self.matched)
 
     @property
     def greedy_error(self) -> "Share | None":
-        """What the error would be, had the greedy action been played: by snips; None where it never was.
+        """The estimated error of the greedy action (snips); None if it was never played.
 
-        The interval is that of the effective sample size.
+        The interval uses the effective sample size.
         """
         if not self.weight:
             return None
@@ -57,12 +57,12 @@ class Counts(NamedTuple):
 
     @property
     def exploration(self) -> "Share | None":
-        """The share of decisions that were not the greedy ones."""
+        """The share of decisions that were not greedy."""
         return share(self.explored, self.decided)
 
 
 class Share(NamedTuple):
-    """A share, with the interval by Wilson (1927) that holds the probability behind it in 95 % of cases."""
+    """A share with its 95 % interval by Wilson (1927)."""
 
     value: float
     low: float
@@ -71,39 +71,39 @@ class Share(NamedTuple):
 
 
 def share(count: float, n: float) -> Share | None:
-    """The share of some among n; None of none.
+    """Return the share of `count` among n; None if n is 0.
 
     >>> share(10, 100)
     Share(value=0.1, low=0.0552, high=0.1744, n=100)
     """
     if n == 0:
         return None
-    p = min(max(count / n, 0.0), 1.0)  # of weights: rounding
+    p = min(max(count / n, 0.0), 1.0)  # limits rounding errors of weighted counts
     middle, spread = p + Z * Z / (2 * n), Z * sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
     low, high = ((middle + sign * spread) / (1 + Z * Z / n) for sign in (-1, 1))
     return Share(round(p, 4), round(max(low, 0.0), 4), round(min(high, 1.0), 4), round(n))
 
 
 class Windows:
-    """Counts by window: those of the newest ones are kept."""
+    """Counts per window, for the latest windows."""
 
     def __init__(self, counts: Mapping[int, Counts] | None = None) -> None:
-        self.counts: dict[int, Counts] = dict(counts or {})  # by the time in ms at which a window begins
+        self.counts: dict[int, Counts] = dict(counts or {})  # by the start of the window in ms
 
     def add(self, append_ms: int, counts: Counts) -> None:
-        """Take in what a record, appended at a time of the broker, says."""
+        """Add the counts of a record with this append time."""
         start_ms = window_start(append_ms)
         self.counts[start_ms] = self.counts.get(start_ms, Counts()) + counts
         if len(self.counts) > WINDOWS_MAX:
             del self.counts[min(self.counts)]
 
     def since(self, start_ms: int) -> Counts:
-        """Sum of the windows that begin at a time or later."""
+        """Return the sum of the windows that start at `start_ms` or later."""
         return sum((counts for at_ms, counts in self.counts.items() if at_ms >= start_ms), start=Counts())
 
 
 def total_windows(parts: Iterable[Windows]) -> Windows:
-    """The windows of all partitions together."""
+    """Merge the windows of all partitions."""
     together: dict[int, Counts] = {}
     for part in parts:
         for start_ms, counts in part.counts.items():
@@ -112,7 +112,7 @@ def total_windows(parts: Iterable[Windows]) -> Windows:
 
 
 def window_start(append_ms: int) -> int:
-    """The time at which a window begins.
+    """Return the start of the window of an append time.
 
     >>> window_start(12_345)
     10000
@@ -121,10 +121,10 @@ def window_start(append_ms: int) -> int:
 
 
 def as_lists(counts: Mapping[int, Counts]) -> list[Sequence[float]]:
-    """Counts by number as a list of lists, for JSON."""
+    """Return counts by number as a list of lists, for JSON."""
     return [[number, *values] for number, values in sorted(counts.items())]
 
 
 def from_lists(rows: Iterable[Sequence[Any]]) -> dict[int, Counts]:
-    """Their inverse."""
+    """Return the inverse of `as_lists`."""
     return {row[0]: Counts(*row[1:]) for row in rows}

@@ -1,1 +1,1 @@
-"""Draws from a seed and an event id, and the laws of delay that use them."""
+"""Draws from a seed and an event id, and delay distributions."""

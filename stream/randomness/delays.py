@@ -1,17 +1,17 @@
-"""When feedback comes: delay, loss and duplication, drawn per event id.
+"""Timing of feedback: delay, loss and duplication, drawn per event id.
 
-A delay is the inverse distribution function of its law at one uniform, and so a pure function of (seed, event id,
-label). Delays are whole milliseconds, at least 0: continuous laws are rounded to the nearest, and every law is cut at
+A delay is the inverse distribution function at one uniform, and so a pure function of (seed, event id, label). Delays
+are integer milliseconds, at least 0. Continuous distributions are rounded to the nearest; all are limited to
 `DURATION_MS_MAX`.
 
-    none                  0 ms: feedback is sent at once
+    none                  0 ms: feedback is sent immediately
     fixed:10s             always 10 s
-    geometric:10s         mean 10 s: ticks of 1 ms up to and with the first success, so at least 1 ms
+    geometric:10s         mean 10 s: ticks of 1 ms up to and including the first success, so at least 1 ms
     exponential:10s       mean 10 s
     lognormal:10s,1.0     median 10 s; 1.0 is the standard deviation of the logarithm
     weibull:10s,0.7       scale 10 s (63.2 % are shorter), shape 0.7 (below 1: a heavy tail)
-    empirical:FILE        one delay in ms a line; one of them is drawn, each as likely as the others
-    0=fixed:1s;*=none     per class, which is the true label of the event, not the action; * is any other class
+    empirical:FILE        one delay in ms per line; each line is equally likely
+    0=fixed:1s;*=none     per class (the event's true label, not the action); * is any other class
 
 >>> delay = parse_delay("0=fixed:1s;1=lognormal:1m,1.0;*=none")
 >>> delay.draw_ms(0, 0.5), delay.draw_ms(1, 0.5), delay.draw_ms(2, 0.5)
@@ -38,36 +38,36 @@ GRAMMAR = (
 
 
 class DelayError(OnebitError, ValueError):
-    """A delay specification, a probability or a file of delays that cannot be used."""
+    """An invalid delay specification, probability or file of delays."""
 
 
 class Law(Protocol):
-    """The distribution of a delay."""
+    """A delay distribution."""
 
     def quantile_ms(self, u: float) -> int:
-        """The delay that a share u of all delays does not exceed, u in [0, 1)."""
+        """Return the u-quantile of the delay, u in [0, 1)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same delay."""
+    """A constant delay."""
 
     delay_ms: int
 
     def quantile_ms(self, u: float) -> int:
-        """The delay, whatever u."""
+        """Return the delay for any u."""
         return self.delay_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Geometric:
-    """Ticks of 1 ms up to and with the first success, each with probability 1/mean: P(D > n) = (1 - 1/mean)ⁿ."""
+    """Ticks of 1 ms up to and including the first success, of probability 1/mean: P(D > n) = (1 - 1/mean)ⁿ."""
 
     mean_ms: int  # at least 1
 
     def quantile_ms(self, u: float) -> int:
-        """The least n of 1, 2, ... with P(D ≤ n) ≥ u."""
+        """Return the least n of 1, 2, ... with P(D ≤ n) ≥ u."""
         if self.mean_ms == 1:
             return 1
         return min(max(math.ceil(math.log1p(-u) / math.log1p(-1.0 / self.mean_ms)), 1), DURATION_MS_MAX)
@@ -75,36 +75,36 @@ class Geometric:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """P(D > t) = exp(-t/mean)."""
+    """Exponential: P(D > t) = exp(-t/mean)."""
 
     mean_ms: int
 
     def quantile_ms(self, u: float) -> int:
-        """The quantile -mean · log(1 - u)."""
+        """Return the quantile -mean · log(1 - u)."""
         return _rounded_ms(-self.mean_ms * math.log1p(-u))
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """log D is normal, with the logarithm of the median as its mean."""
+    """Log-normal: log D is normal; its mean is the logarithm of the median."""
 
     median_ms: int
     sigma: float
 
     def quantile_ms(self, u: float) -> int:
-        """The quantile median · exp(σ Φ⁻¹(u)); u = 0 counts as half the least step of a draw, where Φ⁻¹ is finite."""
+        """Return the quantile median · exp(σ Φ⁻¹(u)); u = 0 is replaced by half the smallest step of a draw."""
         return _scaled_exp_ms(self.median_ms, self.sigma * _STANDARD_NORMAL.inv_cdf(u or 2.0**-54))
 
 
 @dataclass(frozen=True, slots=True)
 class Weibull:
-    """P(D > t) = exp(-(t/scale)^shape)."""
+    """Weibull: P(D > t) = exp(-(t/scale)^shape)."""
 
     scale_ms: int
     shape: float
 
     def quantile_ms(self, u: float) -> int:
-        """The quantile scale · (-log(1 - u))^(1/shape)."""
+        """Return the quantile scale · (-log(1 - u))^(1/shape)."""
         if u == 0.0:
             return 0
         return _scaled_exp_ms(self.scale_ms, math.log(-math.log1p(-u)) / self.shape)
@@ -112,46 +112,44 @@ class Weibull:
 
 @dataclass(frozen=True, slots=True)
 class Empirical:
-    """Delays that were seen: each is as likely as it is frequent in the list."""
+    """An empirical distribution: every entry of the list is equally likely."""
 
     delays_ms: tuple[int, ...] = field(repr=False)  # sorted, not empty
 
     def quantile_ms(self, u: float) -> int:
-        """The delay at rank floor(u · n) of n."""
+        """Return the delay at rank floor(u · n) of n."""
         return self.delays_ms[int(u * len(self.delays_ms))]
 
 
 @dataclass(frozen=True, slots=True)
 class DelayModel:
-    """A law of the delay for every class."""
+    """The delay distributions of the classes."""
 
-    spec: str  # as it was written
-    otherwise: Law  # of the classes that `by_class` does not name
+    spec: str  # the original specification
+    otherwise: Law  # for classes not in `by_class`
     by_class: Mapping[int, Law] = field(default_factory=dict)  # true label -> law
 
     def draw_ms(self, label: int | None, u: float) -> int:
-        """The delay of an event with this true label, in milliseconds, from a uniform u in [0, 1).
+        """Return the delay in milliseconds of an event with this true label, from a uniform u in [0, 1).
 
-        One whose label is not known is of no class that is named.
+        An event without a label uses `otherwise`.
         """
         law = self.otherwise if label is None else self.by_class.get(label, self.otherwise)
         return law.quantile_ms(u)
 
     def quantile_ms(self, u: float) -> int:
-        """The delay that in every class at least a share 1 - u of all delays reaches."""
+        """Return a delay that at least a share 1 - u of the delays of every class reaches."""
         return min(law.quantile_ms(u) for law in (self.otherwise, *self.by_class.values()))
 
     def check_classes(self, n_classes: int) -> None:
-        """Raise DelayError when a class is named that the data does not have."""
+        """Raise DelayError if the specification names a class that the data do not have."""
         for label in self.by_class:
             if label >= n_classes:
-                raise DelayError(
-                    f"delay {self.spec!r} names class {label}; the data has the classes 0 to {n_classes - 1}"
-                )
+                raise DelayError(f"delay {self.spec!r} names class {label}; expected a class in 0..{n_classes - 1}")
 
     @property
     def always_ms(self) -> int | None:
-        """The delay of every event, where it is one and the same; None: it must be drawn."""
+        """Return the delay if it is the same for all events, else None."""
         return self.otherwise.delay_ms if isinstance(self.otherwise, Fixed) and not self.by_class else None
 
 
@@ -159,13 +157,13 @@ NO_DELAY = DelayModel("none", Fixed(0))
 
 
 class FeedbackPlan:
-    """When the feedback of an event is sent, counted from its prediction: a pure function of (seed, event id, label).
+    """The times at which an event's feedback is sent after its prediction: a function of (seed, event id, label).
 
-    Without a delay model the delays are those that a log has; an event of which it has none gets no feedback.
+    Without a delay model the delays come from the log; an event without a logged delay receives no feedback.
 
-    `plan(event_id, label)` is [] when the feedback is lost, [delay_ms] when it is sent once, and [delay_ms,
-    copy_delay_ms] when it is sent twice. The copy has a delay of its own, and may come first. Loss is a matter of the
-    event, not of the copy: a lost feedback has no copy either.
+    `plan(event_id, label)` is [] if the feedback is lost, [delay_ms] if it is sent once, and [delay_ms, copy_delay_ms]
+    if it is sent twice. The copy has its own delay and may arrive first. Loss applies to the event: lost feedback has
+    no copy.
     """
 
     __slots__ = ("_always_ms", "_copy_delay", "_delay", "_duplicate", "_loss", "delay", "duplicates", "loss", "seed")
@@ -184,16 +182,16 @@ class FeedbackPlan:
         self._copy_delay = Draws(seed, Purpose.DUPLICATE_DELAY)
 
     def __reduce__(self) -> "tuple[type[FeedbackPlan], tuple[int, DelayModel | None, float, float]]":
-        """Pickle what it is made of: the state of a hash cannot be."""
+        """Pickle the constructor's arguments, because a hash state cannot be pickled."""
         return FeedbackPlan, (self.seed, self.delay, self.loss, self.duplicates)
 
     def __call__(self, event_id: str, label: int | None, logged_ms: int | None = None) -> list[int]:
-        """The delays in milliseconds: none, one or two.
+        """Return the delays in milliseconds: none, one or two.
 
         Args:
-            event_id: of the event.
-            label: its true class; None: not known.
-            logged_ms: the delay that a log has for it.
+            event_id: The event id.
+            label: The true class; None if unknown.
+            logged_ms: The delay in the log.
         """
         if self.loss > 0.0 and self._loss(event_id) < self.loss:
             return []
@@ -208,21 +206,21 @@ class FeedbackPlan:
 
 
 def parse_delay(text: str) -> DelayModel:
-    """Read a delay specification; the grammar stands at the top of this file."""
+    """Parse a delay specification; see the grammar in this module's docstring."""
     if _CLASS.match(text) is None:
         return DelayModel(text, _parse_law(text, text))
     laws: dict[int | None, Law] = {}
     for part in text.split(";"):
         match = _CLASS.match(part)
         if match is None:
-            raise DelayError(f"delay {text!r}: each part reads CLASS=DELAY or *=DELAY; got {part!r}")
+            raise DelayError(f"delay {text!r}: expected CLASS=DELAY or *=DELAY; got {part!r}")
         label = None if match[1] == "*" else int(match[1])
         if label in laws:
-            raise DelayError(f"delay {text!r}: class {match[1]} is given twice; leave one of them out")
+            raise DelayError(f"delay {text!r}: duplicate class {match[1]}; remove one of the entries")
         laws[label] = _parse_law(part[match.end() :], text)
     otherwise = laws.pop(None, None)
     if otherwise is None:
-        raise DelayError(f"delay {text!r}: the classes that are not named need a delay too; add ;*=none or another")
+        raise DelayError(f"delay {text!r}: no delay for other classes; add ;*=none or another delay")
     return DelayModel(text, otherwise, {label: law for label, law in laws.items() if label is not None})
 
 
@@ -251,14 +249,14 @@ def _parse_law(law_text: str, spec: str) -> Law:
 
 
 def read_empirical(path: Path) -> Empirical:
-    """Read a file with one delay in milliseconds a line; blank lines are passed over."""
+    """Read a file with one delay in milliseconds per line; blank lines are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DelayError(f"cannot read the delays in {path}: {error}") from error
     delays_ms = [_line_ms(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not delays_ms:
-        raise DelayError(f"{path} holds no delays; write one in milliseconds on each line")
+        raise DelayError(f"{path} contains no delays; write one delay in milliseconds per line")
     return Empirical(tuple(sorted(delays_ms)))
 
 
@@ -266,7 +264,7 @@ def _line_ms(path: Path, number: int, line: str) -> int:
     delay_ms = parse_number(line.strip())
     if delay_ms is None or not 0.0 <= delay_ms <= DURATION_MS_MAX:
         raise DelayError(
-            f"{path}, line {number}: a delay is a number of milliseconds without a unit, from 0 to {DURATION_MS_MAX}; "
+            f"{path}, line {number}: expected a number of milliseconds without a unit, from 0 to {DURATION_MS_MAX}; "
             f"got {line.strip()!r}"
         )
     return _rounded_ms(delay_ms)
@@ -275,20 +273,22 @@ def _line_ms(path: Path, number: int, line: str) -> int:
 def _positive_ms(what: str, text: str) -> int:
     duration_ms = parse_duration(text)
     if duration_ms == 0:
-        raise DelayError(f"{what} is at least 1ms, its tick; got {text!r}; for no delay write none")
+        raise DelayError(f"{what} must be at least 1ms; got {text!r}; use none for no delay")
     return duration_ms
 
 
 def _number(what: str, text: str, *, zero_allowed: bool) -> float:
     number = parse_number(text)
     if number is None or not (number > 0.0 or (zero_allowed and number == 0.0)):
-        raise DelayError(f"{what} is a number {'at least' if zero_allowed else 'above'} 0, such as 1.0; got {text!r}")
+        raise DelayError(
+            f"{what} must be a number {'at least' if zero_allowed else 'above'} 0, such as 1.0; got {text!r}"
+        )
     return number
 
 
 def _probability(what: str, value: float) -> float:
     if not 0.0 <= value <= 1.0:
-        raise DelayError(f"{what} is a probability, a number in [0, 1] such as 0.02 for 2 %; got {value!r}")
+        raise DelayError(f"{what} must be a probability in [0, 1], such as 0.02 for 2 %; got {value!r}")
     return value
 
 
@@ -297,7 +297,7 @@ def _rounded_ms(delay_ms: float) -> int:
 
 
 def _scaled_exp_ms(scale_ms: int, exponent: float) -> int:
-    """The product scale · exp(exponent), cut before exp overflows."""
+    """Return scale · exp(exponent), limited before exp overflows."""
     return _rounded_ms(scale_ms * math.exp(min(exponent, _EXPONENT_MAX)))
 
 

@@ -1,6 +1,6 @@
 """SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 
-The words of the sequence from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴; they all differ.
+The words of the sequence from a state s are `mix(s + GAMMA)`, `mix(s + 2 GAMMA)`, ..., modulo 2⁶⁴; all are distinct.
 """
 
 from typing import TypeVar
@@ -29,14 +29,14 @@ def mix(z: int) -> int:
 
 
 def mix_words(z: Words) -> Words:
-    """The output function of an array of words, or of one in compiled code."""
+    """Apply the output function to an array of words, or to one word in compiled code."""
     z = (z ^ (z >> _S30)) * _MULTIPLIER_1
     z = (z ^ (z >> _S27)) * _MULTIPLIER_2
     return z ^ (z >> _S31)
 
 
 def words(state: int, n: int) -> NDArray[np.uint64]:
-    """The first n words from a state, as uint64[n].
+    """Return the first n words from a state, uint64[n].
 
     >>> int(words(0, 1)[0]) == mix(GAMMA)
     True

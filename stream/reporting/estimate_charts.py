@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stream.estimating.evaluation import WEIGHT_EDGES, PolicyEvaluation
 from stream.estimating.intervals import Interval
-from stream.estimating.judge import WEIGHT_EDGES, Judged
 from stream.estimating.live import LiveEstimates
 from stream.reporting.charts import Axis, Chart, Line
 from stream.reporting.tables import percent
@@ -23,7 +23,7 @@ class _Path(NamedTuple):
     intervals: list[Interval]  # as many, or none
 
 
-def estimate_charts(policies: Sequence[Judged]) -> list[Chart]:
+def estimate_charts(policies: Sequence[PolicyEvaluation]) -> list[Chart]:
     """The charts of policies that were judged on one log."""
     said = "; ".join(
         f"{policy.policy} {percent(one.value)}"
@@ -53,7 +53,7 @@ def estimate_charts(policies: Sequence[Judged]) -> list[Chart]:
     return charts
 
 
-def _intervals(policies: Sequence[Judged], alt: str) -> Chart:
+def _intervals(policies: Sequence[PolicyEvaluation], alt: str) -> Chart:
     names = list(dict.fromkeys(one.estimator for policy in policies for one in policy.estimates))
     lines = []
     for number, policy in enumerate(policies):
@@ -75,7 +75,7 @@ def _intervals(policies: Sequence[Judged], alt: str) -> Chart:
     )
 
 
-def _weights(policies: Sequence[Judged]) -> Chart:
+def _weights(policies: Sequence[PolicyEvaluation]) -> Chart:
     last = max(int(np.flatnonzero(policy.weight_counts).max(initial=7)) for policy in policies)
     lines = [
         Line(number, policy.policy, range(last + 1), (counts[: last + 1] / max(counts.sum(), 1)).tolist())
@@ -135,7 +135,7 @@ def _chart(key: str, title: str, caption: str, alt: str, paths: Sequence[_Path],
     return Chart(key, title, caption, alt, x, y, lines, y_limits=limits)
 
 
-def _far(policies: Sequence[Judged]) -> tuple[float, float]:
+def _far(policies: Sequence[PolicyEvaluation]) -> tuple[float, float]:
     """What is shown of the rates: all values and bootstrap intervals, and some room for the wider ones."""
     ends = [0.0]
     for policy in policies:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from stream.estimating.estimate import Estimates
-from stream.estimating.judge import Judged
+from stream.estimating.evaluation import PolicyEvaluation
 from stream.reporting.charts import chart_json
 from stream.reporting.page import environment
 from stream.reporting.scripts import script
@@ -48,7 +48,7 @@ def estimate_page(found: Estimates, confidence: float, command: str) -> str:
     )
 
 
-def _told(policy: Judged, confidence: float) -> _Policy:
+def _told(policy: PolicyEvaluation, confidence: float) -> _Policy:
     percent = f"{100 * confidence:g}\N{NO-BREAK SPACE}%"
     changing = " It learned on the way: its value is the mean over its changes." if policy.changes else ""
     rows = tuple(

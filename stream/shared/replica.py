@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream.learners.base import KernelLearner
-from stream.learners.loops import loop_of
+from stream.learners.loops import compile_loop
 from stream.wire.records import Foreign, Record, place_of
 from stream.wire.updates import (
     CORRECTED,
@@ -154,7 +154,7 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
 
     Corrections leave the compiled loop: about 10 µs each.
     """
-    loop = loop_of(learner, _loop, {"np": np, "DECIDED": DECIDED, "CORRECTED": CORRECTED, "NO_LABEL": NO_LABEL})
+    loop = compile_loop(learner, _loop, {"np": np, "DECIDED": DECIDED, "CORRECTED": CORRECTED, "NO_LABEL": NO_LABEL})
     ends = np.cumsum(entries.sizes, dtype=np.int64)
     done = updates = 0
     while True:
@@ -170,7 +170,7 @@ def take_in(learner: KernelLearner, entries: Entries) -> int:
 def _loop(
     done: int, entries: Entries, ends: NDArray[np.int64], needs_label: bool, model: tuple[Any, ...]
 ) -> tuple[int, int]:
-    """Apply entries from `done` on; the learner's kernels are globals, see `loop_of`.
+    """Apply entries from `done` on; the learner's kernels are globals, see `compile_loop`.
 
     Returns the number of entries applied, all or those before a correction, which the caller applies, and how many of
     them changed the model.

@@ -1,4 +1,4 @@
-"""Samples in the text format that Prometheus reads; alone imports its library."""
+"""Samples in the Prometheus text format; the only module that imports the Prometheus library."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
@@ -13,15 +13,15 @@ from stream.telemetry.metrics import Counts, Kind, Metric, Sample
 
 
 def exposition(samples: Iterable[Sample], accept: str = "") -> tuple[str, bytes]:
-    """What a scrape is answered: the content type, and the text.
+    """Return the content type and the text of a scrape.
 
     Args:
-        samples: those of one metric stand together.
-        accept: the formats that the asking side reads, as its Accept header says.
+        samples: The samples, in any order.
+        accept: The request's Accept header.
     """
     registry = CollectorRegistry()
     registry.register(_Samples(samples))
-    ProcessCollector(registry=registry)  # memory, processor time, open files; by /proc, and nothing elsewhere
+    ProcessCollector(registry=registry)  # memory, CPU time, open files, from /proc; empty on other systems
     encode, content_type = choose_encoder(accept)
     return content_type, encode(registry)
 
@@ -31,11 +31,11 @@ class _Samples(Collector):
         self._samples = sorted(samples, key=lambda sample: sample.metric.name)
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: what there is differs from scrape to scrape."""
+        """Return nothing: the metrics differ between scrapes."""
         return ()
 
     def collect(self) -> Iterator[Family]:
-        """One family for each metric."""
+        """Yield one family per metric."""
         for metric, samples in groupby(self._samples, key=lambda sample: sample.metric):
             yield _family(metric, samples)
 

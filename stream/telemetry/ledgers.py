@@ -1,4 +1,4 @@
-"""A task's ledger as samples: the learner tells it of its own tasks, the monitor of all."""
+"""Conversion of a task's ledger to samples, for the learner's own tasks and for the monitor."""
 
 from collections.abc import Iterator
 
@@ -20,13 +20,13 @@ _FEEDBACK_RESULTS = {
 
 
 def ledger_samples(partition: int, ledger: Ledger, updates: int, alarms: int) -> Iterator[Sample]:
-    """What a task has counted.
+    """Yield the counts of a task.
 
     Args:
-        partition: the task's.
-        ledger: its counts.
-        updates: that its model has learned from.
-        alarms: drift alarms of its model.
+        partition: The partition of the task.
+        ledger: Its counts.
+        updates: The number of updates of its model.
+        alarms: The number of drift alarms of its model.
     """
     at = str(partition)
     counts = ledger._asdict()

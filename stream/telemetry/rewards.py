@@ -1,4 +1,4 @@
-"""What bits have come, and how late: of the decisions matched since a program started."""
+"""Counts of rewards and feedback delays of the decisions matched since a program started."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ RECENT = 1_000
 
 
 class RewardCounts:
-    """The bits and the delays of matched decisions."""
+    """Rewards and delays of matched decisions."""
 
     def __init__(self) -> None:
         self._judged = 0
@@ -21,7 +21,7 @@ class RewardCounts:
         self._delays = Sketch()
 
     def add(self, examples: Iterable[Example]) -> None:
-        """Take in settled decisions."""
+        """Add settled decisions."""
         matched = [example for example in examples if example.outcome is Outcome.MATCHED]
         bits = [example.reward or 0 for example in matched]
         self._judged += len(bits)
@@ -32,7 +32,7 @@ class RewardCounts:
                 self._delays.add(example.delay_ms)
 
     def samples(self) -> Iterator[Sample]:
-        """What there is to tell."""
+        """Yield the samples."""
         yield metrics.JUDGED.at(self._judged)
         yield metrics.REWARDS.at(self._rewards)
         if self._recent:

@@ -1,4 +1,4 @@
-"""The HTTP server of a program: `/metrics`, `/healthz`, `/readyz`, and its pages."""
+"""The HTTP server of a program: `/metrics`, `/healthz`, `/readyz`, and static pages."""
 
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -19,21 +19,21 @@ PATHS = ("/metrics", "/healthz", "/readyz")
 _PLAIN = "text/plain; charset=utf-8"
 
 REQUEST_S = 10.0
-"""Time to read a request, from the end of the one before, and time to write its answer."""
+"""Time limit for reading a request, from the end of the previous one, and for writing a response."""
 
 CONNECTIONS_MAX = 64
-"""Open connections, each with a thread; further ones are closed at once. Browsers and health checks need fewer."""
+"""Limit on open connections, each with a thread; further ones are closed immediately."""
 
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
 EVENT_S = 0.3
-"""From one server-sent event to the next."""
+"""Interval between server-sent events."""
 
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
 
 
 class Page(NamedTuple):
-    """A file as browsers get it."""
+    """A file that is served."""
 
     content_type: str
     content: bytes
@@ -43,12 +43,12 @@ class Site(NamedTuple):
     """The pages of a program."""
 
     pages: Mapping[str, Page] = {}  # by path
-    event: Callable[[], bytes] | None = None  # makes the data of the next server-sent event of /events
-    allow_hosts: Collection[str] = ()  # names in a browser's address, beyond localhost and the address of the server
+    event: Callable[[], bytes] | None = None  # returns the data of the next server-sent event of /events
+    allow_hosts: Collection[str] = ()  # accepted Host names in addition to localhost and the server's address
 
 
 class SharedEvent:
-    """A server-sent event that all clients share: it is made once per EVENT_S, however many listen."""
+    """A server-sent event shared by all clients; it is created at most once per EVENT_S."""
 
     def __init__(self, make: Callable[[], bytes], now_s: Callable[[], float] = monotonic) -> None:
         self._make = make
@@ -58,7 +58,7 @@ class SharedEvent:
         self._event = b""
 
     def current(self) -> bytes:
-        """Return the event, made anew if it is old."""
+        """Return the event, created again if it is outdated."""
         with self._lock:
             if (now_s := self._now_s()) - self._made_s >= EVENT_S:
                 self._event, self._made_s = self._make(), now_s
@@ -66,15 +66,15 @@ class SharedEvent:
 
 
 class VitalServer:
-    """Answers requests in threads of its own until it is closed."""
+    """Serves requests in its own threads until it is closed."""
 
     def __init__(
         self, vital: Vital, host: str, port: int, site: Site | None = None, request_s: float = REQUEST_S
     ) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            OSError: the address is taken, or not one of this machine.
+            OSError: the address is in use or not assigned to this machine.
         """
         self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
         self._server.vital, self._server.site, self._server.closed = vital, site or Site(), Event()
@@ -82,12 +82,12 @@ class VitalServer:
         self._server.event = None if event is None else SharedEvent(event)
         self._server.request_s, self._server.open = request_s, set()
         self._server.hosts = {name.lower() for name in (*LOCAL_HOSTS, host, *self._server.site.allow_hosts)}
-        self.port = self._server.server_port  # another one than was asked for, if that was 0
+        self.port = self._server.server_port  # the assigned port if port 0 was requested
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="telemetry", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; whoever still listens to events hears no more."""
+        """Stop listening and end all event streams."""
         self._server.closed.set()
         self._server.shutdown()
         self._thread.join()
@@ -96,9 +96,9 @@ class VitalServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a connection that is kept open does not keep the program
+    block_on_close = False  # open connections do not block the exit of the program
     address_family = AF_INET
-    request_queue_size = CONNECTIONS_MAX  # with fewer, connections that arrive at once are delayed by a second
+    request_queue_size = CONNECTIONS_MAX  # a shorter queue delays simultaneous connections by a second
     vital: Vital
     site: Site
     event: SharedEvent | None
@@ -108,7 +108,7 @@ class _Server(ThreadingHTTPServer):
     open: set[Any]  # connections
 
     def server_bind(self) -> None:
-        """Bind, and look up no name: that may take long, and the base class wants it for CGI alone."""
+        """Bind without a name lookup, which may be slow and is needed only for CGI."""
         TCPServer.server_bind(self)
         self.server_port = self.server_address[1]
 
@@ -123,7 +123,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing when whoever asked has gone away."""
+        """Ignore clients that disconnected."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -133,7 +133,7 @@ class _Server6(_Server):
 
 
 class _RequestBytes(RawIOBase):
-    """Reads a connection until a deadline, however often bytes arrive."""
+    """Reads a connection until a deadline, regardless of how the bytes arrive."""
 
     def __init__(self, connection: socket) -> None:
         self._connection = connection
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Handle a GET request."""
         self.connection.settimeout(self.server.request_s)
         path = self.path.partition("?")[0]
         vital, site = self.server.vital, self.server.site
@@ -185,19 +185,19 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/readyz":
             self._judge(vital.ready())
         else:
-            self._send(HTTPStatus.NOT_FOUND, _PLAIN, f"there are {', '.join(PATHS)}\n".encode())
+            self._send(HTTPStatus.NOT_FOUND, _PLAIN, f"unknown path; available: {', '.join(PATHS)}\n".encode())
 
-    do_HEAD = do_GET  # noqa: N815 - the name is that of the base class
+    do_HEAD = do_GET  # noqa: N815 - name required by the base class
 
     def _is_host_known(self) -> bool:
-        """Whether the browser's address names this server; by DNS rebinding a page of another site would read it."""
+        """Return whether the Host header names this server, which prevents DNS rebinding."""
         try:
             return urlsplit(f"//{self.headers.get('Host', '')}").hostname in self.server.hosts
         except ValueError:
             return False
 
     def _send_events(self, event: SharedEvent) -> None:
-        """Send events until the client or the server closes."""
+        """Send events until the client or the server closes the connection."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -222,5 +222,5 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(text)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is that of the base class
-        """Say nothing: a scrape is no news."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - name required by the base class
+        """Log nothing: scrapes are frequent."""

@@ -1,7 +1,7 @@
-"""A sketch of time spans: counts in logarithmic buckets, the same for every program, so that sketches can be added.
+"""A mergeable sketch of durations: counts in logarithmic buckets that are the same in every program.
 
-Masson, Rim, Lee, "DDSketch", PVLDB 12, 2019: with buckets that grow by a fixed ratio a quantile has a bounded relative
-error, however the spans are distributed. Fifty buckets of a decade make the bars of charts whole numbers of buckets.
+Masson, Rim, Lee, "DDSketch", PVLDB 12, 2019: with buckets that grow by a fixed ratio, a quantile has a bounded relative
+error for any distribution. With fifty buckets per decade, the bars of charts consist of whole buckets.
 """
 
 from bisect import bisect_left
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from stream.telemetry.metrics import Counts, Metric, Sample
 
 BUCKETS_PER_DECADE = 50
-"""A span is within 2.4 % of its bucket's middle."""
+"""A duration is within 2.4 % of the middle of its bucket."""
 
 SHORTEST = -3 * BUCKETS_PER_DECADE
-"""The bucket of all spans up to a microsecond, negative ones included."""
+"""The bucket of all durations up to a microsecond, including negative ones."""
 
 
 class Bin(NamedTuple):
@@ -28,41 +28,41 @@ class Bin(NamedTuple):
 
 
 class Sketch:
-    """Counts of time spans by bucket: bucket b ends at 10**(b / BUCKETS_PER_DECADE) ms."""
+    """Counts of durations per bucket; bucket b ends at 10**(b / BUCKETS_PER_DECADE) ms."""
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
         self.counts: Counter[int] = Counter(counts or {})
 
     @classmethod
     def of(cls, spans_ms: Iterable[float]) -> "Sketch":
-        """Count spans."""
+        """Create a sketch of durations."""
         sketch = cls()
         for span_ms in spans_ms:
             sketch.add(span_ms)
         return sketch
 
     def add(self, span_ms: float, times: int = 1) -> None:
-        """Count a span this many times."""
+        """Add a duration `times` times."""
         bucket = SHORTEST if span_ms <= 0.001 else ceil(log10(span_ms) * BUCKETS_PER_DECADE - 1e-9)
         self.counts[bucket] += times
 
     def __eq__(self, other: object) -> bool:
-        """Whether the counts are the same."""
+        """Return whether the counts are equal."""
         return isinstance(other, Sketch) and self.counts == other.counts
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __add__(self, other: "Sketch") -> "Sketch":
-        """Both together."""
+        """Merge two sketches."""
         return Sketch(self.counts + other.counts)
 
     @property
     def size(self) -> int:
-        """The number of spans."""
+        """The number of durations."""
         return self.counts.total()
 
     def quantile_s(self, share: float) -> float | None:
-        """The span that this share does not exceed; None of none.
+        """Return the quantile of this share; None if empty.
 
         >>> sketch = Sketch.of((100, 200, 300, 400, 10_000))
         >>> abs(sketch.quantile_s(0.5) - 0.3) < 0.024 * 0.3
@@ -76,11 +76,11 @@ class Sketch:
         return None
 
     def quantiles_s(self) -> list[float | None]:
-        """The spans that a half, 90 % and 99 % do not exceed."""
+        """Return the median, the 90th and the 99th percentile."""
         return [self.quantile_s(share) for share in (0.5, 0.9, 0.99)]
 
     def sample_of(self, metric: Metric) -> Sample:
-        """As a histogram of this metric."""
+        """Return the sketch as a histogram of this metric."""
         buckets, total = [0] * (len(metric.bounds) + 1), 0.0
         for bucket, count in self.counts.items():
             buckets[bisect_left(metric.bounds, _middle_s(bucket))] += count
@@ -88,11 +88,11 @@ class Sketch:
         return metric.at(Counts(tuple(buckets), total))
 
     def as_lists(self) -> list[tuple[int, int]]:
-        """The counts by bucket, for JSON."""
+        """Return the counts by bucket, for JSON."""
         return sorted(self.counts.items())
 
     def bins(self) -> list[Bin]:
-        """The bars of a histogram, three for each power of ten, without the empty ones at both ends."""
+        """Return the bars of a histogram, three per decade, without empty bars at both ends."""
         bounds = [0.0, *(round(mantissa * 10.0**power, 6) for power in range(-3, 6) for mantissa in (1, 2, 5)), inf]
         bars = [0] * (len(bounds) - 1)
         for bucket, count in self.counts.items():
@@ -103,7 +103,7 @@ class Sketch:
         return [Bin(bounds[at], bounds[at + 1], bars[at]) for at in range(filled[0], filled[-1] + 1)]
 
     def shares(self, per_decade: int) -> dict[int, float]:
-        """The share of the spans in wider bins: bin i ends at 10**(i / per_decade) ms."""
+        """Return the share of durations in wider bins: bin i ends at 10**(i / per_decade) ms."""
         wide: Counter[int] = Counter()
         for bucket, count in self.counts.items():
             wide[-(-bucket * per_decade // BUCKETS_PER_DECADE)] += count
@@ -115,7 +115,7 @@ def _middle_s(bucket: int) -> float:
 
 
 def total_sketch(sketches: Iterable[Sketch]) -> Sketch:
-    """All together."""
+    """Merge sketches."""
     total: Counter[int] = Counter()
     for sketch in sketches:
         total.update(sketch.counts)

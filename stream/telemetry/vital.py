@@ -1,4 +1,4 @@
-"""How a program's loop is judged from outside: whether it lives, and whether it is ready."""
+"""Liveness and readiness of a program's main loop."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -7,56 +7,56 @@ from stream.telemetry import metrics
 from stream.telemetry.metrics import Sample
 
 HANGS_MS = 60_000
-"""A loop that has not come round for so long hangs; Kafka's own time-outs are shorter."""
+"""Time without an iteration after which the loop counts as hanging; Kafka's timeouts are shorter."""
 
 SLOW_MS = 10_000
-"""After so long nobody should wait for this program's answers."""
+"""Time without an iteration after which the program is not ready."""
 
 RENEWAL_MS = 1_000
-"""How old the numbers are that a scrape is given, at most: making them costs as much as some events."""
+"""Maximum age of the samples in a scrape: creating them costs as much as several events."""
 
 
 class Verdict(NamedTuple):
-    """Yes or no, and why."""
+    """A yes/no result with its reason."""
 
     ok: bool
     why: str
 
 
 class _State(NamedTuple):
-    unready: str  # why the program is not ready; empty: it is
-    loops: bool  # whether its loop has begun
+    unready: str  # the reason why the program is not ready; empty if it is
+    loops: bool  # whether the main loop has started
     samples: tuple[Sample, ...] = ()
 
 
 class Vital:
-    """What is known of a program from outside.
+    """The state of a program that health checks and scrapes read.
 
-    The program's own thread tells, others ask. What is told is one immutable value that is replaced as a whole: so
-    whoever asks sees numbers of one moment, between two steps, and takes no lock.
+    The program's thread writes one immutable value and replaces it as a whole. Readers therefore see consistent numbers
+    of one time without a lock.
     """
 
     def __init__(self, program: str, version: str, now_ms: Callable[[], int]) -> None:
         self._info = metrics.BUILD_INFO.at(1.0, version, program)
         self._now_ms = now_ms
-        self._state = _State("it starts", loops=False)
+        self._state = _State("starting", loops=False)
         self._seen_ms = self._made_ms = now_ms()
 
     def beat(self) -> None:
-        """The program is alive: it is about to go on, or waits and says so."""
+        """Record that the program is alive."""
         self._seen_ms = self._now_ms()
 
     def waits(self, why: str) -> None:
-        """The program is outside of its loop, and not ready."""
+        """Record that the program is outside its loop and not ready, with the reason."""
         self.beat()
         self._state = _State(why, loops=False)
 
     def show(self, unready: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """The loop has come round; cheap enough for every round.
+        """Record an iteration of the loop; cheap enough for every iteration.
 
         Args:
-            unready: why the program is not ready; empty: it is.
-            samples: makes its numbers; called no more often than they are renewed.
+            unready: The reason why the program is not ready; empty if it is.
+            samples: Returns the program's samples; called only when they are outdated.
         """
         self.beat()
         if unready == self._state.unready and self._state.loops and self._seen_ms - self._made_ms < RENEWAL_MS:
@@ -65,23 +65,23 @@ class Vital:
         self._made_ms = self._seen_ms
 
     def alive(self) -> Verdict:
-        """Whether the program goes on. One that waits for Kafka, or recovers, does."""
+        """Return whether the program is alive. Waiting for Kafka and recovery count as alive."""
         silent_ms = self._now_ms() - self._seen_ms
         if self._state.loops and silent_ms > HANGS_MS:
-            return Verdict(ok=False, why=f"its loop has not come round for {silent_ms // 1_000} s")
-        return Verdict(ok=True, why=self._state.unready or "it runs")
+            return Verdict(ok=False, why=f"no iteration of the main loop for {silent_ms // 1_000} s")
+        return Verdict(ok=True, why=self._state.unready or "running")
 
     def ready(self) -> Verdict:
-        """Whether the program does its work now."""
+        """Return whether the program is ready."""
         state, silent_ms = self._state, self._now_ms() - self._seen_ms
         if state.unready:
             return Verdict(ok=False, why=state.unready)
         if silent_ms > SLOW_MS:
-            return Verdict(ok=False, why=f"its loop has not come round for {silent_ms // 1_000} s")
-        return Verdict(ok=True, why="it runs")
+            return Verdict(ok=False, why=f"no iteration of the main loop for {silent_ms // 1_000} s")
+        return Verdict(ok=True, why="running")
 
     def samples(self) -> Iterator[Sample]:
-        """Its numbers, of a second ago at most."""
+        """Return the samples, at most a second old."""
         yield self._info
         yield metrics.READY.at(float(self.ready().ok))
         yield metrics.LOOP_AGE.at((self._now_ms() - self._seen_ms) / 1_000)

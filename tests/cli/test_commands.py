@@ -70,7 +70,7 @@ def test_a_program_of_one_learner_refuses_several(onebit: Onebit) -> None:
         (("--window", "5"), "--window: a duration is a number and a unit"),
         (("--rate", "0"), "--rate: Input should be greater than 0"),
         (("--delay", "soon"), "--delay"),
-        (("--learner", "nobody"), "no learner is called 'nobody'"),
+        (("--learner", "nobody"), "unknown learner 'nobody'"),
         (("--data", "optdigit"), "did you mean optdigits"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_flag_that_cannot_be_used_is_refused_before_anything_runs(
 def test_a_parameter_that_only_python_reads_as_a_number_is_refused(onebit: Onebit) -> None:
     ended = onebit("run", "--learner", "banditron", "--param", "gamma=0_1")
     assert ended.code == ExitCode.USAGE
-    assert "parameter gamma is a number in [0, 1]; got '0_1'" in ended.err
+    assert "parameter gamma; expected a number in [0, 1], got '0_1'" in ended.err
 
 
 @pytest.mark.parametrize("flags", [("--kafka", "--no-report"), ("--no-report", "--kafka"), ("--kafka",)])
@@ -105,7 +105,7 @@ def test_a_run_without_any_flag_begins(onebit: Onebit, monkeypatch: pytest.Monke
     monkeypatch.setenv("ONEBIT_LEARNER", "nobody")
     ended = onebit("run")
     assert ended.code == ExitCode.USAGE
-    assert "no learner is called 'nobody'" in ended.err
+    assert "unknown learner 'nobody'" in ended.err
 
 
 def test_an_address_that_is_given_wins_over_that_of_the_settings(

@@ -181,7 +181,7 @@ def test_people_get_a_table_and_the_flags(log: list[str], capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--policy", "perceptron"], "perceptron: cannot be judged"),
+        (["--policy", "perceptron"], "perceptron cannot be evaluated"),
         (["--policy", "constant:z"], "got 'z'"),
         (["--policy", "uniform", "--propensity-min", "0"], "--propensity-min: expected a number in (0, 1]; got 0.0"),
         (["--policy", "uniform", "--confidence", "1"], "--confidence: expected a number between 0 and 1"),
@@ -204,7 +204,7 @@ def test_rows_that_are_skipped_are_counted(log: list[str], capsys: pytest.Captur
         main([*log, "--policy", "uniform", "--on-bad-row", "skip", "--json"])
     said = capsys.readouterr()
     assert ended.value.code == 0
-    expected = "1 row of shop left out: id: expected an id that no row before it has (at line 9; got 'event-6')"
+    expected = "1 row of shop skipped: id: expected a unique id (at line 9; got 'event-6')"
     assert expected in " ".join(said.err.split())
     assert orjson.loads(said.out)["events"] == 1_199
 

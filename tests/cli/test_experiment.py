@@ -52,7 +52,7 @@ def test_a_definition_of_ones_own_makes_figures_tables_and_a_page(onebit: Onebit
     page = (folder / "README.md").read_text()
     assert "![Errors](errors.svg)" in page
     assert "*one*, my rows: 4 runs of up to 60 events" in page
-    assert "Left out, since its file was not there: Reuters4" in page
+    assert "Omitted because its file is missing: Reuters4" in page
     html = (folder / "index.html").read_text()
     assert '<figure data-chart="figure-0-0">' in html
     assert "<b>one</b>, my rows: 4 runs of up to 60 events" in html

@@ -95,8 +95,8 @@ def test_a_large_state_is_not_made_to_be_measured(onebit: Onebit, tmp_path: Path
     [
         (("--data", "optdigits", "--nnz", "3"), "--data optdigits tells the classes and the non-zeros"),
         (("--data", "optdigits", "--n-classes", "3"), "leave --n-classes and --nnz out"),
-        (("late-ubc",), "no learner is called 'late-ubc'; did you mean late-ucb? there are: arow, "),
-        (("zzz",), "no learner is called 'zzz'; there are: "),
+        (("late-ubc",), "unknown learner 'late-ubc'; did you mean late-ucb? available: arow, "),
+        (("zzz",), "unknown learner 'zzz'; available: "),
         (("--data", "optdigit"), "did you mean optdigits"),
     ],
 )

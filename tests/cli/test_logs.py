@@ -128,7 +128,7 @@ def test_run_says_so_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ([], "standard input is CSV: a mapping must say which column is what"),
+        ([], "standard input is CSV, which requires a mapping"),
         (["--kafka"], "--data -: each program of a run on Kafka reads the log, and standard input only one can"),
     ],
 )
@@ -165,7 +165,7 @@ def test_part_of_a_log_is_asked_for_by_time_and_number(monkeypatch: pytest.Monke
 
 
 def test_part_is_one_of_a_log_only() -> None:
-    with pytest.raises(DatasetError, match="optdigits is no log of decisions"):
+    with pytest.raises(DatasetError, match="optdigits is not a log of decisions"):
         dataset_of(settings_with(limit=3).source)
 
 

@@ -5,7 +5,7 @@ from threading import Event
 import orjson
 
 from stream.app.monitor import _look
-from stream.monitoring.picture import DOUBT_MS, Picture
+from stream.monitoring.dashboard import DOUBT_MS, Dashboard
 from stream.monitoring.verdict import Condition
 from tests.pipeline import TOPICS, Pipeline, small_task
 
@@ -29,10 +29,10 @@ def test_the_page_names_the_learner_its_window_and_its_instances() -> None:
     pipeline.context("a", 1)
     while learner.step(0):
         pass
-    picture = Picture(TOPICS, 1, lambda: 0)
-    _look(pipeline.broker, picture, TOPICS, 1, Looks(1))
+    dashboard = Dashboard(TOPICS, 1, lambda: 0)
+    _look(pipeline.broker, dashboard, TOPICS, 1, Looks(1))
     task = small_task()
-    assert orjson.loads(picture.as_json())["pipeline"] == {
+    assert orjson.loads(dashboard.as_json())["pipeline"] == {
         "learner": task.learner,
         "window_ms": task.join.window_ms,
         "instances": {"learner-1": [0]},
@@ -48,8 +48,8 @@ def test_a_pipeline_is_idle_although_a_tick_is_not_applied() -> None:
         pass
     assert learner.tasks[0].join.ledger().pending == 0
     host_ms = [0]
-    picture = Picture(TOPICS, 1, lambda: host_ms[0])
-    _look(pipeline.broker, picture, TOPICS, 1, Looks(1))
+    dashboard = Dashboard(TOPICS, 1, lambda: host_ms[0])
+    _look(pipeline.broker, dashboard, TOPICS, 1, Looks(1))
     host_ms[0] += 10 * DOUBT_MS
-    _look(pipeline.broker, picture, TOPICS, 1, Looks(1))
-    assert picture.verdict().condition is Condition.IDLE
+    _look(pipeline.broker, dashboard, TOPICS, 1, Looks(1))
+    assert dashboard.verdict().condition is Condition.IDLE

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.datasets.logs import lookalike
+from producers.datasets.logs import offers
 from stream.app.pipeline_settings import wanted_settings
 from stream.app.sources import load_settings
 from stream.errors import ExitCode
@@ -14,8 +14,8 @@ from tests.cli.conftest import Onebit
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    lookalike.write(tmp_path)
-    return tmp_path / lookalike.LOG_NAME
+    offers.write(tmp_path)
+    return tmp_path / offers.LOG_NAME
 
 
 def test_a_log_is_shown_with_a_mapping_that_can_be_saved(log: Path, tmp_path: Path, onebit: Onebit) -> None:
@@ -52,21 +52,21 @@ def test_what_a_guess_leaves_open_is_told(tmp_path: Path, onebit: Onebit) -> Non
     (tmp_path / "log.csv").write_text("which,click,price\nx,1,2.5\ny,0,1.5\n")
     shown = onebit("data", "show", "log.csv")
     assert shown.code == ExitCode.OK
-    assert "# no column looks like the action that was played or the right label" in shown.out
-    assert "\n# the rows are shown as soon as that is said: a log says which action was played" in shown.out
+    assert "# no column looks like the played action or the right label" in shown.out
+    assert "\n# the rows are shown as soon as that is said: map action or label" in shown.out
 
 
 def test_rows_that_are_left_out_are_counted(tmp_path: Path, onebit: Onebit) -> None:
     (tmp_path / "log.csv").write_text("action,click,price\nx,1,2.5\ny,0,1.5\nx,7,1.5\n")
     shown = onebit("data", "show", "log.csv").out
-    assert "1 row left out: reward: expected 0 or 1" in shown
+    assert "1 row skipped: reward: expected 0 or 1" in shown
     assert "reward_above) (at line 4; got 7.0)\n" in shown
-    assert "# rewards are not all 0 or 1" in shown
+    assert "# not all rewards are 0 or 1" in shown
     (tmp_path / "more.csv").write_text("action,p,click,price\nx,1,1,2.5\n" + "y,0.5,0,3\n" * 98 + "x,abc,1,3\n" * 2)
     more = onebit("data", "show", "more.csv").out
-    assert "2 rows left out: p: expected a probability above 0 and at most 1 (first at line 101; got 'abc')\n" in more
+    assert "2 rows skipped: p: expected a probability in (0, 1] (first at line 101; got 'abc')\n" in more
     counted = json.loads(onebit("data", "show", "more.csv", "--json").out)
-    reason = "p: expected a probability above 0 and at most 1"
+    reason = "p: expected a probability in (0, 1]"
     assert (counted["skipped"], counted["first_skipped"]) == ({reason: 2}, {reason: "line 101; got 'abc'"})
     assert "3 rows that can be used" in onebit("data", "show", "log.csv", "--reward-above", "0.5").out
 
@@ -75,7 +75,7 @@ def test_what_is_no_log_is_told_what_it_looks_like(tmp_path: Path, onebit: Onebi
     (tmp_path / "notes.md").write_text("# notes\n")
     refused = onebit("data", "show", "notes.md")
     assert (refused.code, refused.out) == (ExitCode.USAGE, "")
-    assert "notes.md looks like text in one column; it begins with '# notes'" in refused.err
+    assert "notes.md looks like text with one column that starts with '# notes'" in refused.err
 
 
 def test_svmlight_is_shown_as_before(tmp_path: Path, onebit: Onebit) -> None:
@@ -83,9 +83,9 @@ def test_svmlight_is_shown_as_before(tmp_path: Path, onebit: Onebit) -> None:
     assert "letters: 2 rows, 2 features" in onebit("data", "show", "letters").out
     for name in ("letters.svm", "letters.txt"):
         (tmp_path / name).write_text("0 1:1\n1,2 2:0.5\n")
-        assert "line 2: a row has one label" in onebit("data", "show", name).err
+        assert "line 2: expected one label" in onebit("data", "show", name).err
     (tmp_path / "letters.svm").write_text("only words\n")
-    assert "line 1: an entry is INDEX:VALUE" in onebit("data", "show", "letters.svm").err
+    assert "line 1: expected INDEX:VALUE" in onebit("data", "show", "letters.svm").err
 
 
 def test_named_features_are_saved_for_a_learner(log: Path, tmp_path: Path, onebit: Onebit) -> None:

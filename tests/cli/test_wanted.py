@@ -125,7 +125,7 @@ def test_parameter_is_one_of_the_pipelines_learner() -> None:
     assert wanted(BEGUN, param=["banditron.gamma=0.25"]) == BEGUN
     with pytest.raises(SettingsDifferError, match=r"parameters.gamma = 0.25; got 0.5"):
         wanted(BEGUN, param=["gamma=0.5"])
-    with pytest.raises(ParameterError, match="banditron has no parameter 'eta'"):
+    with pytest.raises(ParameterError, match="banditron: unknown parameter 'eta'"):
         wanted(BEGUN, param=["eta=0.5"])
 
 

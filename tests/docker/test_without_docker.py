@@ -34,4 +34,4 @@ def test_an_engine_that_does_not_answer_is_told_with_what_docker_says(script: st
     done = ended(script, tmp_path)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"permission denied\n{script}: no Docker engine answers; start one\n"
+    assert done.stderr == f"permission denied\n{script}: the Docker engine is not running\n"

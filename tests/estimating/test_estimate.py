@@ -6,7 +6,7 @@ from estimators.bandits import gaussian, ips, snips
 
 from producers.datasets.log import MISSING, LogBatch
 from stream.estimating.estimate import Estimates, estimate
-from stream.estimating.judge import ESTIMATORS, Estimate, Judged, Options
+from stream.estimating.evaluation import ESTIMATORS, Estimate, Options, PolicyEvaluation
 from stream.estimating.policies import EstimateError, Model, Policy, Training, parse_policy
 from stream.learners import create
 from tests.estimating.logs import N_CLASSES, N_FEATURES, MemoryLog, a_log, a_world
@@ -19,11 +19,11 @@ def judged(rows: LogBatch, *policies: str | Policy, options: Options | None = No
     return estimate(MemoryLog(rows, batch_rows=batch_rows), made, options)
 
 
-def by_name(policy: Judged) -> dict[str, Estimate]:
+def by_name(policy: PolicyEvaluation) -> dict[str, Estimate]:
     return {one.estimator: one for one in policy.estimates}
 
 
-def value(policy: Judged, estimator: str) -> float:
+def value(policy: PolicyEvaluation, estimator: str) -> float:
     found = by_name(policy)[estimator].value
     assert found is not None
     return found

@@ -84,7 +84,7 @@ def test_sequence_of_terms_below_zero_holds() -> None:
 
 
 def test_term_below_what_was_promised_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"terms of at least -2 are expected; got .*-2\.5"):
+    with pytest.raises(ValueError, match=r"expected terms of at least -2; got .*-2\.5"):
         LowerSequence(2.0, 0.05).extend(np.array([1.0, -2.5]))
 
 

@@ -77,7 +77,7 @@ def test_decisions_without_an_outcome_let_the_prefix_go_on_and_are_flagged() -> 
     live.take(0, 1, agreeing("a", "b", "c"), [expired("a"), expired("b", assumed=0), matched("c", 1)])
     found = live.now()
     assert (found.n, found.without_outcome, found.waiting, value(found)) == (1, 2, 0, 2.0)
-    assert found.flags[0].text == "2 of 3 settled decisions have no outcome; the estimate is over the others"
+    assert found.flags[0].text == "2 of 3 settled decisions have no outcome; the estimate covers the others"
 
 
 def test_what_has_no_weight_is_left_out_and_flagged() -> None:

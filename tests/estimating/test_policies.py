@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from producers.datasets.log import MISSING, LogBatch
-from stream.estimating.policies import EstimateError, Model, Policy, Trained, Training, judgeable, parse_policy
+from stream.estimating.policies import EstimateError, Model, Policy, Trained, Training, evaluable_learners, parse_policy
 from stream.estimating.rows import Chunk, chunks
 from stream.learners import ParameterError, create, registered
 from stream.randomness.delays import parse_delay
@@ -122,7 +122,7 @@ def test_learner_without_delays_needs_no_times() -> None:
     np.testing.assert_array_equal(probabilities(parsed("late-ucb"), timeless), probabilities(parsed("late-ucb"), rows))
 
 
-@pytest.mark.parametrize("name", judgeable())
+@pytest.mark.parametrize("name", evaluable_learners())
 def test_every_judgeable_learner_learns_from_a_log(name: str) -> None:
     rows = a_log(60)
     p = probabilities(parsed(name), with_delays(rows, [1_500] * 60))
@@ -130,10 +130,10 @@ def test_every_judgeable_learner_learns_from_a_log(name: str) -> None:
     assert parsed(name).changes
 
 
-@pytest.mark.parametrize("name", sorted(set(registered()) - set(judgeable())))
+@pytest.mark.parametrize("name", sorted(set(registered()) - set(evaluable_learners())))
 def test_learner_that_cannot_learn_from_a_log_is_refused_by_name(name: str) -> None:
-    told = "it is told the true class" if registered()[name].needs_label else "its updates take for granted"
-    with pytest.raises(EstimateError, match=f"^{name}: cannot be judged: {told}"):
+    told = "it requires the true class" if registered()[name].needs_label else "its updates assume"
+    with pytest.raises(EstimateError, match=f"^{name} cannot be evaluated on a log: {told}"):
         parsed(name)
 
 
@@ -177,9 +177,9 @@ def test_parameters_reach_the_learner() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ("constant:e", r"policy constant:e: constant:ACTION takes a class of the log, one of a, b, c, d; got 'e'"),
+        ("constant:e", r"policy constant:e: expected a class of the log after constant:, one of a, b, c, d; got 'e'"),
         ("greedy", r"policy greedy: expected logged, uniform, constant:ACTION, model:FILE, or a learner of banditron"),
-        ("late-ucb:eta", r"parameters are written NAME=VALUE, with commas between; got 'eta'"),
+        ("late-ucb:eta", r"expected parameters NAME=VALUE separated by commas; got 'eta'"),
     ],
 )
 def test_policy_that_is_not_one_is_named(spec: str, text: str) -> None:

@@ -59,7 +59,8 @@ def test_rows_that_cannot_be_used_are_counted(column: str, value: float, flag: s
 
 
 @pytest.mark.parametrize(
-    ("propensity", "text"), [(0.25, "played uniformly"), (0.249, "played uniformly"), (0.5, "hardly right")]
+    ("propensity", "text"),
+    [(0.25, "plausible only for uniform play"), (0.249, "plausible only for uniform play"), (0.5, "implausible")],
 )
 def test_constant_propensities_are_flagged(propensity: float, text: str) -> None:
     rows = a_log(500)

@@ -49,5 +49,5 @@ def test_river_learns_from_the_class_and_from_the_bit() -> None:
 
 
 def test_a_model_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ParameterError, match="river: parameter model is one of linucb, logistic; got 'tree'"):
+    with pytest.raises(ParameterError, match="river: parameter model must be linucb or logistic; got 'tree'"):
         oppose("river", {"model": "tree"}, linear_models(1), few(5))

@@ -86,7 +86,7 @@ def test_a_table_has_ours_the_papers_and_the_difference_and_says_why_where_they_
     table = comparison(paper=PAPER, paper_events=1_000)
     (line,) = compare(table, [row(error=0.3, seed=1), row(error=0.32, seed=2)])
     assert (line.ours, line.se, line.difference) == pytest.approx((31.0, 1.0, 11.0))
-    why = "the moon was full; the paper ran 1,000 events, this is 100"
+    why = "the moon was full; the paper used 1,000 events, this run 100"
     assert table_of(table, [line], lambda name: "").rows == (
         ("digits", "soba", "100", "2", "31.00 ± 1.00", "20", "+11.00", why),
     )
@@ -101,7 +101,7 @@ def test_a_difference_within_the_tolerance_or_within_chance_needs_no_reason() ->
 
 def test_a_difference_that_nobody_can_explain_is_called_so() -> None:
     table = comparison(paper=[{"data": "digits", "learner": "soba", "value": 20.0}])
-    assert sentence(compare(table, [row(error=0.5)])[0], table, "") == "no reason is known"
+    assert sentence(compare(table, [row(error=0.5)])[0], table, "") == "reason unknown"
 
 
 def test_a_learner_that_differs_from_the_marked_one_in_every_fold_is_marked() -> None:

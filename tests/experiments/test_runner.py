@@ -73,8 +73,8 @@ def test_what_is_missing_is_named_with_where_to_get_it_and_the_rest_runs(tmp_pat
     one = experiment(sweep(data=["reuters4", "linear-models"]))
     told = Sets({}, tmp_path).missing(one)
     assert list(told) == ["reuters4"]
-    assert "reuters4.svm.gz is not there. Get it: RCV1-v2" in told["reuters4"]
-    assert "Convert it: keep the documents" in told["reuters4"]
+    assert "reuters4.svm.gz does not exist. Source: RCV1-v2" in told["reuters4"]
+    assert "Conversion: keep the documents" in told["reuters4"]
     run(one, tmp_path)
     assert {row.data for row in read_rows(tmp_path / ROWS_FILE)} == {"linear-models"}
 
@@ -154,9 +154,9 @@ def test_a_row_is_known_again_although_conditions_were_added_since() -> None:
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        ({"lag": 2}, "only the log of a shared model"),
-        ({"outage": 2}, "only the log of a shared model"),
-        ({"model": "shared", "forget_every": 9}, "leave out forget_every"),
+        ({"lag": 2}, "lag and outage require a shared model"),
+        ({"outage": 2}, "lag and outage require a shared model"),
+        ({"model": "shared", "forget_every": 9}, "forget_every requires own models"),
     ],
 )
 def test_conditions_that_exclude_each_other_are_refused(conditions: dict[str, Any], message: str) -> None:
@@ -189,7 +189,7 @@ def test_what_ships_names_learners_parameters_and_sets_that_are_there(name: str)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("title = ", "expected a TOML file"),
+        ("title = ", "not a valid TOML file"),
         ('title = "x"\nabout = ""\nsweep = []', "Field required|not permitted"),
         ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], conditions = {dely = 1}}]', "dely"),
         ('title = "x"\nabout = ""\nsweeps = [{name = "a", data = [], learners = [], best_of = "b"}]', "earlier sweep"),
@@ -203,8 +203,8 @@ def test_a_definition_that_cannot_be_used_is_refused_by_its_file(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("learner", "message"),
-    [({"learner": "sobba"}, "no learner is called 'sobba'"),
-     ({"learner": "soba", "parameters": {"gama": 1}}, "soba has no parameter gama")],
+    [({"learner": "sobba"}, "unknown learner 'sobba'"),
+     ({"learner": "soba", "parameters": {"gama": 1}}, "soba: unknown parameter gama")],
 )  # fmt: skip
 def test_learners_and_parameters_that_are_not_there_are_refused_before_anything_runs(
     learner: dict[str, Any], message: str
@@ -214,5 +214,5 @@ def test_learners_and_parameters_that_are_not_there_are_refused_before_anything_
 
 
 def test_a_set_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="no data set is called 'reuters5'"):
+    with pytest.raises(ExperimentError, match="unknown data set 'reuters5'"):
         Sets({}, None).missing(experiment(sweep(data=["reuters5"])))

@@ -27,9 +27,9 @@ from stream.learners.auto import choose, defaults_for
         (10, 512, 300.0, "late-ucb", {"project": 256}, "many and dense"),
         (10, 784, 150.0, "late-ucb", {"project": 256}, "many and dense"),
         (20, 165_470, 153.0, "stack-igw", {}, "sparse"),
-        (100, 400, 400.0, "stack-igw", {}, "more than 64 MB"),
-        (100, 400, None, "stack-igw", {}, "more than 64 MB"),
-        (200, 1_000, 900.0, "stack-igw", {}, "more than 64 MB"),
+        (100, 400, 400.0, "stack-igw", {}, "exceed 64 MB"),
+        (100, 400, None, "stack-igw", {}, "exceed 64 MB"),
+        (200, 1_000, 900.0, "stack-igw", {}, "exceed 64 MB"),
     ],
 )
 def test_the_learner_of_a_size(

@@ -38,8 +38,8 @@ def test_cache_is_another_one_when_any_file_of_kernels_has_changed(
 
 def test_kernels_are_compiled_where_no_folder_can_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/dev/null/nowhere")
-    monkeypatch.setattr(kernels, "KEPT_IN", kernels._cache_directory())
-    assert kernels.KEPT_IN == ""
+    monkeypatch.setattr(kernels, "CACHE_DIRECTORY", kernels._cache_directory())
+    assert kernels.CACHE_DIRECTORY == ""
     twice = kernels.compiled(_twice)
     assert twice(21) == 42
     assert isinstance(twice, CPUDispatcher)

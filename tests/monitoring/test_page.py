@@ -17,7 +17,7 @@ from stream.estimating.policies import Constant, Logged
 from stream.journal.format import JournalStep
 from stream.kafka.port import Ends
 from stream.monitoring.assets import page_files
-from stream.monitoring.picture import Picture, Pipeline
+from stream.monitoring.dashboard import Dashboard, Pipeline
 from stream.monitoring.policies import Named, Policies
 from stream.telemetry.serving import Page, Site, VitalServer
 from stream.telemetry.vital import Vital
@@ -32,14 +32,14 @@ BROWSER = Path(__file__).parent / "browser"
 WINDOWS = 40
 
 
-def a_picture() -> Picture:
+def a_picture() -> Dashboard:
     """Of a pipeline of two partitions that has done a lot, and goes on."""
     now_ms = count(0, 40)
-    picture = Picture(TOPICS, 2, lambda: next(now_ms))
+    dashboard = Dashboard(TOPICS, 2, lambda: next(now_ms))
     named = [
         Named(policy.name, policy) for policy in (Constant(3, 1, "a page with a long name, of many words"), Logged(3))
     ]
-    picture.judge(Policies(named, 3, 4), lambda wanted: {})
+    dashboard.judge(Policies(named, 3, 4), lambda wanted: {})
     luck = np.random.Generator(np.random.PCG64(1))
     for partition in range(2):
         for number in range(30 * WINDOWS):
@@ -51,15 +51,15 @@ def a_picture() -> Picture:
             bit = example(number, reward=int(is_right), delay_ms=int(luck.lognormal(7.0, 1.0)))
             records = (asked, decided, bit._replace(append_ms=append_ms + 500))
             is_settled = number < 30 * WINDOWS - 9
-            picture.take([record._replace(partition=partition) for record in records[: 3 if is_settled else 2]])
+            dashboard.take([record._replace(partition=partition) for record in records[: 3 if is_settled else 2]])
     for number in range(4):
-        picture.take([letter(number, f"x: expected 64 numbers, as the learner has features; got {60 + number}")])
-    picture.take([letter(4, "value: expected JSON; unexpected character: line 1 column 1 (char 0)")])
-    picture.name(Pipeline("igw-logistic", 600_000, {"learner-a": [0], "learner-b": [1]}))
-    return picture
+        dashboard.take([letter(number, f"x: expected 64 numbers, as the learner has features; got {60 + number}")])
+    dashboard.take([letter(4, "value: expected JSON; unexpected character: line 1 column 1 (char 0)")])
+    dashboard.name(Pipeline("igw-logistic", 600_000, {"learner-a": [0], "learner-b": [1]}))
+    return dashboard
 
 
-def tell(picture: Picture, numbers: Iterator[int]) -> bytes:
+def tell(dashboard: Dashboard, numbers: Iterator[int]) -> bytes:
     """What the page is told next: in each partition there is a step more."""
     number = next(numbers)
     decided = 1_234_000 + 100 * number
@@ -70,19 +70,19 @@ def tell(picture: Picture, numbers: Iterator[int]) -> bytes:
     ends = decided + 2_000
     step = JournalStep(number, (0, decided + 4), (0, decided - 5_221), 9_000, ledger)
     topics = (TOPICS.contexts, TOPICS.feedback)
-    picture.hears(
+    dashboard.update_ends(
         {TopicPartition(topic, partition): Ends(ends, ends) for topic in topics for partition in range(2)},
         {0: step, 1: step},
     )
-    return picture.as_json()
+    return dashboard.as_json()
 
 
 @contextmanager
-def served(picture: Picture, numbers: Iterator[int], port: int = 0) -> Iterator[VitalServer]:
+def served(dashboard: Dashboard, numbers: Iterator[int], port: int = 0) -> Iterator[VitalServer]:
     """The page, as the monitor serves it."""
     pages = {path: Page(*file) for path, file in page_files().items()}
     vital = Vital("monitor", "0", lambda: 0)
-    server = VitalServer(vital, "127.0.0.1", port, Site(pages, lambda: tell(picture, numbers)))
+    server = VitalServer(vital, "127.0.0.1", port, Site(pages, lambda: tell(dashboard, numbers)))
     try:
         yield server
     finally:
@@ -93,8 +93,8 @@ def test_the_page_loads_moves_and_goes_on_after_a_restart_and_everybody_can_read
     assert (BROWSER / "node_modules").is_dir(), f"npm ci in {BROWSER}, or make .venv/.dev, installs the browser"
     folder = Path(os.environ.get("ONEBIT_TEST_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
-    picture, numbers = a_picture(), count(1)
-    with served(picture, numbers) as server:
+    dashboard, numbers = a_picture(), count(1)
+    with served(dashboard, numbers) as server:
         port = server.port
         browser = subprocess.Popen(
             [executable.ROOT_DIR + "/bin/node", BROWSER / "look.mjs", f"http://127.0.0.1:{port}/", folder],
@@ -110,7 +110,7 @@ def test_the_page_loads_moves_and_goes_on_after_a_restart_and_everybody_can_read
                 break
     if told and told[-1] == "moves":
         assert json.loads(browser.stdout.readline()) == "lost"
-    with served(picture, numbers, port):
+    with served(dashboard, numbers, port):
         rest, errors = browser.communicate(timeout=120)
     assert (browser.returncode, errors) == (0, "")
     assert told == [

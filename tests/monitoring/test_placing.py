@@ -12,7 +12,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
 from faust.types import TP
 
 from consumers.monitor import MonitorProgram, _batch, _CommittedThread, _PlacedConsumer
-from stream.monitoring.picture import Picture
+from stream.monitoring.dashboard import Dashboard
 from stream.wire.records import Record
 from tests.monitoring.test_state import prediction
 from tests.pipeline import TOPICS
@@ -37,26 +37,26 @@ def fetched(record: Record, offset: int) -> Any:
     )
 
 
-def consumer_of(picture: Picture) -> Any:
+def consumer_of(dashboard: Dashboard) -> Any:
     """A consumer of predictions, which has asked for nothing yet."""
     consumer: Any = object.__new__(_PlacedConsumer)
     consumer.transport = SimpleNamespace(
-        in_batches=frozenset({TOPICS.predictions}), reads_on_at=lambda tp: picture.reads_on_at(*tp)
+        in_batches=frozenset({TOPICS.predictions}), next_offset_of=lambda tp: dashboard.next_offset_of(*tp)
     )
     return consumer
 
 
 def test_it_goes_on_where_the_states_stand_and_leaves_the_changelog_alone() -> None:
-    picture = Picture(TOPICS, 1, lambda: 0)
+    dashboard = Dashboard(TOPICS, 1, lambda: 0)
     placed: list[Any] = []
 
     async def place(offsets: Any) -> None:
         placed.append(offsets)
 
-    consumer = consumer_of(picture)
+    consumer = consumer_of(dashboard)
     consumer._thread = SimpleNamespace(place=place, assignment=lambda: {READ, CHANGELOG})
     assert asyncio.run(consumer.seek_to_committed()) == {READ: 0, CHANGELOG: None}
-    picture.take([prediction(6)])
+    dashboard.take([prediction(6)])
     assert asyncio.run(consumer.seek_to_committed()) == {READ: 7, CHANGELOG: None}
     assert placed == [{READ: 0}, {READ: 7}]
 
@@ -70,7 +70,7 @@ def test_what_is_fetched_before_it_stands_there_is_not_handed_over(monkeypatch: 
 
     monkeypatch.setattr(AIOKafkaConsumerThread, "_fetch_records", fetch)
     thread: Any = object.__new__(_CommittedThread)
-    thread.consumer = consumer_of(Picture(TOPICS, 1, lambda: 0))
+    thread.consumer = consumer_of(Dashboard(TOPICS, 1, lambda: 0))
     found = asyncio.run(thread._fetch_records(None, {READ, CHANGELOG}))
     assert asked == [{CHANGELOG}]
     assert [one.offset for one in found[CHANGELOG]] == [3, 4]  # one by one
@@ -83,7 +83,7 @@ def test_what_is_fetched_before_it_stands_there_is_not_handed_over(monkeypatch: 
 
 
 def test_it_is_placed_by_a_seek_and_not_while_partitions_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer = consumer_of(Picture(TOPICS, 1, lambda: 0))
+    consumer = consumer_of(Dashboard(TOPICS, 1, lambda: 0))
     seen: list[bool] = []
 
     async def look(self: Any, *revoked: Any) -> None:
@@ -98,10 +98,10 @@ def test_it_is_placed_by_a_seek_and_not_while_partitions_are_given_anew(monkeypa
 
 
 def test_what_was_on_its_way_before_a_seek_is_not_taken() -> None:
-    picture = Picture(TOPICS, 1, lambda: 0)
+    dashboard = Dashboard(TOPICS, 1, lambda: 0)
     program: Any = object.__new__(MonitorProgram)
     kept: list[int] = []
-    program._picture = picture
+    program._dashboard = dashboard
     program._app = SimpleNamespace(consumer=SimpleNamespace(seeks=2))
     program._table = SimpleNamespace(send_changelog=lambda partition, key, state: kept.append(partition))
 
@@ -114,7 +114,7 @@ def test_what_was_on_its_way_before_a_seek_is_not_taken() -> None:
         yield [message(0, seeks=2), message(30, seeks=1)]
 
     asyncio.run(program._take(SimpleNamespace(take_events=take_events)))
-    assert picture.reads_on_at(*READ) == 10
+    assert dashboard.next_offset_of(*READ) == 10
     assert kept == [0]
 
 
@@ -136,7 +136,7 @@ def test_the_application_goes_on_while_contexts_are_read() -> None:
         taken.extend(records)
         return {}
 
-    program._picture = SimpleNamespace(take=take, contexts_of=contexts_of)
+    program._dashboard = SimpleNamespace(take=take, contexts_of=contexts_of)
     program._app = SimpleNamespace(consumer=SimpleNamespace(seeks=1))
     asyncio.run(program._take(SimpleNamespace(take_events=take_events)))
     assert [record.offset for record in taken] == [0]
@@ -155,7 +155,7 @@ def test_a_batch_that_cannot_be_taken_in_ends_the_application_instead_of_being_p
     async def take_events(most: int, within: float) -> AsyncIterator[list[Any]]:
         yield [SimpleNamespace(message=_batch([fetched(prediction(0), 0)], seeks=1))]
 
-    program._picture = SimpleNamespace(take=take, contexts_of=lambda records: {})
+    program._dashboard = SimpleNamespace(take=take, contexts_of=lambda records: {})
     program._app = SimpleNamespace(consumer=SimpleNamespace(seeks=1), crash=crash)
     with pytest.raises(ValueError, match=r"^1$") as raised:
         asyncio.run(program._take(SimpleNamespace(take_events=take_events)))

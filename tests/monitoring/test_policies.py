@@ -13,7 +13,7 @@ from stream.estimating.policies import EstimateError
 from stream.journal.reading import settings_in_force
 from stream.kafka.reading import RecordsAt
 from stream.learners import create
-from stream.monitoring.picture import Picture
+from stream.monitoring.dashboard import Dashboard
 from stream.monitoring.policies import ALWAYS, Known, Policies
 from stream.verifying.model_files import write_model
 from stream.verifying.models import export_model
@@ -77,8 +77,8 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
 def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> dict[str, Mapping[str, Any]]:
     """What a monitor tells of policies, by their names, that reads examples first, and some records at a time."""
     at = RecordsAt(pipeline.broker, TopicPartition(TOPICS.contexts, 0))
-    picture = Picture(TOPICS, 1, lambda: 0)
-    picture.judge(
+    dashboard = Dashboard(TOPICS, 1, lambda: 0)
+    dashboard.judge(
         live_policies(specs, settings_of(pipeline), TOPICS),
         lambda wanted: {(0, offset): one for offset, one in at.read(wanted[0]).items() if offset >= kept_from},
     )
@@ -86,8 +86,8 @@ def judged(pipeline: Pipeline, specs: Sequence[str], *, kept_from: int = 0) -> d
         records = pipeline.records(topic)
         for start in range(0, len(records), 70):
             part = records[start : start + 70]
-            picture.take(part, picture.contexts_of(part))
-    return {one["policy"]: one for one in orjson.loads(picture.as_json())["estimates"]}
+            dashboard.take(part, dashboard.contexts_of(part))
+    return {one["policy"]: one for one in orjson.loads(dashboard.as_json())["estimates"]}
 
 
 def test_the_policies_that_are_named_are_judged_as_equations_say_and_a_model_on_what_it_cannot_know(
@@ -129,14 +129,14 @@ def test_decisions_whose_contexts_are_gone_are_left_out_of_a_models_estimate_alo
 
 
 def test_no_context_is_asked_for_where_no_policy_looks_at_it(pipeline: Pipeline) -> None:
-    picture = Picture(TOPICS, 1, lambda: 0)
+    dashboard = Dashboard(TOPICS, 1, lambda: 0)
 
     def asked(wanted: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Record]:
         raise AssertionError(wanted)
 
-    picture.judge(live_policies(["constant:1"], settings_of(pipeline), TOPICS), asked)
+    dashboard.judge(live_policies(["constant:1"], settings_of(pipeline), TOPICS), asked)
     records = pipeline.records(TOPICS.predictions)
-    picture.take(records, picture.contexts_of(records))
+    dashboard.take(records, dashboard.contexts_of(records))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_no_live_pipeline_can_tell_of_is_refused_by_its_name(spec: str, say
 @pytest.mark.parametrize(
     ("spec", "changed", "says"),
     [
-        ("constant:a", {}, "constant:ACTION takes a class of the log, one of 0, 1, 2"),
+        ("constant:a", {}, "expected a class of the log after constant:, one of 0, 1, 2"),
         ("constant:1", {"n_classes": 2, "class_names": ["yes", "no"]}, "one of yes, no; got '1'"),
         ("model", {"n_features": 7}, "test.predictions has 9 and 7"),
         ("model", {"class_names": [*"abcdefghi"]}, None),

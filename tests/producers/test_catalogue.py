@@ -62,8 +62,8 @@ def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
     [
         ("opdigits", "the names are optdigits, synnonsep, synsep; did you mean optdigits?"),
         ("synonsep", "did you mean synnonsep or synsep?"),
-        ("no/such/file.svm", "no data set and no file is called 'no/such/file.svm'; the names are"),
-        ("", "is a folder; give an svmlight file, or one of optdigits"),
+        ("no/such/file.svm", "no data set or file named 'no/such/file.svm'; available:"),
+        ("", "is a directory; expected an svmlight file or one of optdigits"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_names_there_are(name: str, message: str) -> None:

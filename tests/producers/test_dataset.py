@@ -64,12 +64,12 @@ def test_an_id_that_the_data_set_does_not_write_is_refused(event_id: str) -> Non
 
 def test_a_row_out_of_range_is_refused() -> None:
     for row in (-1, 7):
-        with pytest.raises(IndexError, match=re.escape(f"synsep has the rows 0 to 6; row {row} was asked for")):
+        with pytest.raises(IndexError, match=re.escape(f"synsep: expected a row in 0..6; got {row}")):
             dataset().row(row)
         with pytest.raises(IndexError):
             dataset().label(row)
     for start, stop in ((-1, 2), (3, 2), (0, 8)):
-        with pytest.raises(IndexError, match=re.escape(f"rows [{start}, {stop}) were asked for")):
+        with pytest.raises(IndexError, match=re.escape(f"got [{start}, {stop})")):
             dataset().block(start, stop)
 
 

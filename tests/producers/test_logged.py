@@ -244,8 +244,8 @@ def test_outcome_of_a_log_without_its_time_is_told_once() -> None:
         ("visit-0", 1, 3_000)
     ]
     assert said == [
-        "the log has the outcome of visit-1 and not its time: such decisions get no feedback and expire; "
-        "give a model of the delay"
+        "the log contains the outcome of visit-1 but not its time; such decisions receive no feedback and expire. "
+        "Set a delay, for example fixed:10s"
     ]
     answered(log_of(untimed), [1, 1, 1], FeedbackPlan(1), said.append)
     assert len(said) == 1, "a model gives them one"

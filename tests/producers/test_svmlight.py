@@ -100,7 +100,7 @@ def test_labels_become_classes(path: Path, labels: list[str], classes: list[int]
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1 1:x", "an entry is INDEX:VALUE, such as 7:0.5; got '1:x'"),
+        ("1 1:x", "expected INDEX:VALUE, such as 7:0.5; got '1:x'"),
         ("1 1:", "got '1:'"),
         ("1 :1", "got ':1'"),
         ("1 1", "got '1'"),
@@ -110,18 +110,18 @@ def test_labels_become_classes(path: Path, labels: list[str], classes: list[int]
         ("1 1_0:1", "got '1_0:1'"),
         ("1 x:1", "got 'x:1'"),
         ("1 1:0x1", "got '1:0x1'"),
-        ("1 1:nan", "values are finite; got 1:nan"),
-        ("1 1:1 2:-inf", "values are finite; got 2:-inf"),
-        ("1 1:1e400", "values are finite; got 1:inf"),
-        ("1 2:1 1:1", "the indices of a row strictly increase; got 1 after 2"),
-        ("1 2:1 2:1", "the indices of a row strictly increase; got 2 after 2"),
-        ("1 -1:1", "indices count from 1; got -1: indices are never negative"),
-        ("1 4294967296:1", "there are at most 2147483647 features; got index 4294967296 (counted from 1)"),
-        ("1 99999999999999999999:1", "an index is at most 2147483647"),
-        ("1 qid:3 1:1", "a ranking file (qid:) has no classes"),
-        ("1:1 2:1", "a row begins with its label; got '1:1'"),
-        ("1,2 1:1", "a row has one label; got '1,2'"),
-        ("\udcff 1:1", "the label is UTF-8 text; got '\\\\xff'"),
+        ("1 1:nan", "expected finite values; got 1:nan"),
+        ("1 1:1 2:-inf", "expected finite values; got 2:-inf"),
+        ("1 1:1e400", "expected finite values; got 1:inf"),
+        ("1 2:1 1:1", "expected strictly increasing indices; got 1 after 2"),
+        ("1 2:1 2:1", "expected strictly increasing indices; got 2 after 2"),
+        ("1 -1:1", "expected indices from 1; got -1; indices must not be negative"),
+        ("1 4294967296:1", "expected at most 2147483647 features; got index 4294967296 (counted from 1)"),
+        ("1 99999999999999999999:1", "expected indices of at most 2147483647"),
+        ("1 qid:3 1:1", "ranking files (qid:) are not supported"),
+        ("1:1 2:1", "expected a label at the start of the row; got '1:1'"),
+        ("1,2 1:1", "expected one label; got '1,2'"),
+        ("\udcff 1:1", "expected a label in UTF-8; got '\\\\xff'"),
     ],
 )
 def test_a_wrong_line_is_named_with_what_was_expected(path: Path, line: str, message: str) -> None:
@@ -147,12 +147,12 @@ def test_an_index_0_is_refused_where_indices_are_said_to_count_from_1(path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no rows"),
-        (b"# nothing\n", "holds no rows"),
-        (b"0\n1\n", "no row has any feature"),
-        (b"7 1:1\n7 2:1\n", "all rows are labelled '7'; two classes at least are needed"),
-        (gzip.compress(b"0 1:1\n" * 1_000, mtime=0)[:-9], "is damaged or cut off"),
-        (b"\x1f\x8bno gzip at all", "is damaged or cut off"),
+        (b"", "contains no rows"),
+        (b"# nothing\n", "contains no rows"),
+        (b"0\n1\n", "no features"),
+        (b"7 1:1\n7 2:1\n", "all rows have the label '7'; at least two classes are required"),
+        (gzip.compress(b"0 1:1\n" * 1_000, mtime=0)[:-9], "is damaged or truncated"),
+        (b"\x1f\x8bno gzip at all", "is damaged or truncated"),
     ],
 )
 def test_a_file_without_a_data_set_is_refused(path: Path, content: bytes, message: str) -> None:

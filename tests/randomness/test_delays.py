@@ -88,17 +88,17 @@ def test_an_empirical_delay_is_read_from_a_file(tmp_path: Path) -> None:
         ("fixed:1s,2s", "got 'fixed:1s,2s'"),
         ("geometric:0s", "at least 1ms"),
         ("lognormal:10s", "got 'lognormal:10s'"),
-        ("lognormal:10s,-1", "sigma is a number at least 0, such as 1.0; got '-1'"),
-        ("lognormal:10s,inf", "sigma is a number"),
-        ("lognormal:10s,1_0", "sigma is a number"),
-        ("weibull:10s,0", "the shape is a number above 0"),
+        ("lognormal:10s,-1", "sigma must be a number at least 0, such as 1.0; got '-1'"),
+        ("lognormal:10s,inf", "sigma must be a number"),
+        ("lognormal:10s,1_0", "sigma must be a number"),
+        ("weibull:10s,0", "the shape must be a number above 0"),
         ("weibull:10s,x", "got 'x'"),
         ("empirical:", "expected none"),
         ("empirical:/no/such/file", "cannot read the delays in /no/such/file"),
         ("0=fixed:1s", "add ;*=none"),
-        ("0=fixed:1s;0=none;*=none", "class 0 is given twice"),
-        ("*=none;*=none", "class * is given twice"),
-        ("0=fixed:1s;;*=none", "each part reads CLASS=DELAY or *=DELAY; got ''"),
+        ("0=fixed:1s;0=none;*=none", "duplicate class 0"),
+        ("*=none;*=none", "duplicate class *"),
+        ("0=fixed:1s;;*=none", "expected CLASS=DELAY or *=DELAY; got ''"),
         ("0=fixed:1s;-1=none;*=none", "got '-1=none'"),
         ("0=1s;*=none", "delay '0=1s;*=none': expected none"),
     ],
@@ -112,7 +112,7 @@ def test_a_wrong_specification_is_refused_with_what_was_expected(spec: str, mess
 def test_a_wrong_line_in_a_file_of_delays_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "delays.txt"
     path.write_text(f"10\n{line}\n")
-    with pytest.raises(DelayError, match=re.escape(f"{path}, line 2: a delay is a number of milliseconds")):
+    with pytest.raises(DelayError, match=re.escape(f"{path}, line 2: expected a number of milliseconds")):
         parse_delay(f"empirical:{path}")
 
 

@@ -22,7 +22,7 @@ from stream.wire.topics import TopicSpec
 def test_a_second_start_finds_the_broker_that_runs(kafka: LocalKafka) -> None:
     said: list[str] = []
     assert local_kafka.start(0, kafka.home, progress=said.append) == kafka._replace(already=True)
-    assert said == [f"Kafka runs already: {kafka.bootstrap}, pid {kafka.pid}, {kafka.home}"]
+    assert said == [f"Kafka is already running: {kafka.bootstrap}, pid {kafka.pid}, {kafka.home}"]
     assert local_kafka.status(kafka.home) == kafka._replace(already=True)
 
 
@@ -88,9 +88,7 @@ def test_a_pid_that_now_belongs_to_another_program_is_not_taken_for_kafka(tmp_pa
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server((local_kafka.HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            LocalKafkaPortError, match=rf"127\.0\.0\.1:{port}: another program has the port.*choose another port"
-        ):
+        with pytest.raises(LocalKafkaPortError, match=rf"127\.0\.0\.1:{port}: the port is in use.*choose another port"):
             local_kafka.start(port, tmp_path)
 
 

@@ -36,7 +36,7 @@ def test_service_in_javascript_gets_its_predictions_and_all_its_records_meet(
     pipeline = onebit_pipeline(n_classes=3, n_features=4, learner="banditron", partitions=3, client=CLIENTS[0])
     done = own_service(pipeline)
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was the right one .*\n", done.stdout)
+    assert re.fullmatch(r"own_service on .*: 300 visitors got a page; it was right for .*\n", done.stdout)
     pipeline.wait_until(lambda ledger: ledger.matched == 300, "all feedback met its decision")
     ledger = pipeline.ledger()
     assert (ledger.contexts_misplaced, ledger.feedback_misplaced, ledger.contexts) == (0, 0, 300)

@@ -183,7 +183,7 @@ def test_home_of_a_secured_broker_is_secured_for_good(users: Secured, tmp_path: 
     storage = tmp_path / "storage"
     storage.mkdir()
     (storage / "meta.properties").write_text("version=1\n")
-    with pytest.raises(LocalKafkaError, match="began without security, and go on so"):
+    with pytest.raises(LocalKafkaError, match="were created without security"):
         start(0, tmp_path, secure=True)
     LocalSecurity(tmp_path).make()  # and needs not be asked for again
     assert local_kafka._security(tmp_path, secure=False, is_formatted=True) is not None

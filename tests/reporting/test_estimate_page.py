@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stream.estimating.estimate import Estimates, estimate
-from stream.estimating.judge import Options
+from stream.estimating.evaluation import Options
 from stream.estimating.policies import Training, parse_policy
 from stream.reporting.estimate_charts import estimate_charts
 from stream.reporting.estimate_page import estimate_page

@@ -280,8 +280,8 @@ def test_learner_of_labels_takes_feedback_without_one_for_malformed() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"learner": "unheard-of"}, "no learner is called 'unheard-of'"),
-        ({"parameters": {"delta": 1}}, "banditron has no parameter 'delta'"),
+        ({"learner": "unheard-of"}, "unknown learner 'unheard-of'"),
+        ({"parameters": {"delta": 1}}, "banditron: unknown parameter 'delta'"),
         ({"parameters": {"gamma": 2.0}}, "parameter gamma"),
         ({"n_classes": 1}, "n_classes"),
         ({"n_features": 0}, "n_features"),

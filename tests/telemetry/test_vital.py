@@ -37,11 +37,11 @@ def test_a_program_is_ready_while_its_loop_comes_round_and_says_so() -> None:
     host.ms += 1
     told.append(host.vital.ready())
     assert told == [
-        Verdict(ok=False, why="it starts"),
+        Verdict(ok=False, why="starting"),
         Verdict(ok=False, why="it waits for Kafka"),
         Verdict(ok=False, why="partitions that are not recovered yet: 0"),
-        Verdict(ok=True, why="it runs"),
-        Verdict(ok=False, why="its loop has not come round for 10 s"),
+        Verdict(ok=True, why="running"),
+        Verdict(ok=False, why="no iteration of the main loop for 10 s"),
     ]
 
 
@@ -106,11 +106,11 @@ def test_health_is_a_status_and_a_reason(served: tuple[Host, HTTPConnection]) ->
     host.ms += HANGS_MS + 1
     answers += [asked(connection, "/healthz?verbose"), asked(connection, "/")]
     assert answers == [
-        (503, "it starts\n"),
-        (200, "it starts\n"),
-        (200, "it runs\n"),
-        (503, "its loop has not come round for 60 s\n"),
-        (404, "there are /metrics, /healthz, /readyz\n"),
+        (503, "starting\n"),
+        (200, "starting\n"),
+        (200, "running\n"),
+        (503, "no iteration of the main loop for 60 s\n"),
+        (404, "unknown path; available: /metrics, /healthz, /readyz\n"),
     ]
 
 

@@ -1,1 +1,1 @@
-"""Logs of decisions and outcomes, read as streams: CSV, JSONL, Parquet, and the formats of Vowpal Wabbit."""
+"""Readers of decision logs: CSV, JSON lines, Parquet, and the formats of Vowpal Wabbit."""

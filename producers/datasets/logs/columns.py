@@ -1,4 +1,4 @@
-"""Columns of a table as numbers, texts and times. Each distinct text is converted once."""
+"""Conversion of table columns to numbers, texts and times; each distinct text is converted once."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -27,22 +27,22 @@ TIME_MS_MAX = 253_402_300_800_000
 """The end of the year 9999, in milliseconds since 1970."""
 
 SECONDS_MAX = 100_000_000_000
-"""Numbers below it are seconds since 1970 (until the year 5138), and from it on milliseconds (since 1973)."""
+"""Smaller numbers are seconds since 1970 (until the year 5138); larger ones are milliseconds (since 1973)."""
 
 MILLISECONDS_MAX = 100_000_000_000_000
-"""Numbers from it on are microseconds."""
+"""Numbers from this value on are microseconds."""
 
 _TEXT = {str, type(None)}
 _WHOLE = {int, type(None)}
 _NUMBER = {int, float, type(None)}
 _DECIMAL = re.compile("[-+.0-9eE]*")
-"""The characters of decimal numbers; `float` reads others, too."""
+"""The characters of decimal numbers; `float` accepts others as well."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def numbers(column: Column, field: str, expected: str, problems: list[Problem]) -> FloatArray:
-    """Return the values as numbers, NaN if missing; each value that is not a finite number is a problem."""
+    """Return the values as numbers, NaN if missing; reports each value that is not a finite number."""
     found = _finite(column)
     return _converted(column, field, expected, problems, _number, np.nan) if found is None else found
 
@@ -71,12 +71,12 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
     """Return the values as milliseconds since 1970, MISSING if missing.
 
     Args:
-        column: ISO 8601, numbers, or times of numpy.
-        field: the column's name, for messages.
-        unit: the unit of numbers; None: it follows from their size.
-        problems: receives a problem for each value that is not a time.
+        column: ISO 8601, numbers, or numpy times.
+        field: The column name, for messages.
+        unit: The unit of numbers; None derives it from their size.
+        problems: Receives a problem for each value that is not a time.
     """
-    expected = "a time, as ISO 8601 or as a number since 1970"
+    expected = "a time in ISO 8601, or a number since 1970"
     if isinstance(column, np.ndarray) and column.dtype.kind == "M":
         found = np.where(np.isnat(column), np.nan, column.astype("M8[ms]").astype(np.int64))
     elif (sizes := _finite(column)) is not None:
@@ -90,7 +90,7 @@ def times_ms(column: Column, field: str, unit: Unit | None, problems: list[Probl
 
 def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -> Int64Array:
     """Return numbers of a unit, or durations such as 5s, as milliseconds, MISSING if missing."""
-    expected = "a duration that is not negative"
+    expected = "a non-negative duration"
     found = _finite(column)
     if found is None:
         found = _converted(column, field, expected, problems, lambda value: _in_units(value, unit), np.nan)
@@ -101,13 +101,13 @@ def delays_ms(column: Column, field: str, unit: Unit, problems: list[Problem]) -
 
 
 def unit_by_size(number: float) -> Unit:
-    """Return the unit in which a number is most likely a time since 1970."""
+    """Return the most likely unit of a number that is a time since 1970."""
     size = abs(number)
     return "s" if size < SECONDS_MAX else "ms" if size < MILLISECONDS_MAX else "us"
 
 
 def _finite(column: Column) -> FloatArray | None:
-    """Return a column that has only finite numbers, NaN if missing; None if it has anything else."""
+    """Return a column of finite numbers, NaN if missing; None if it contains other values."""
     if isinstance(column, np.ndarray):
         found = column.astype(np.float64) if column.dtype.kind in "iuf" else None
         return found if found is not None and np.isfinite(found).all() else None
@@ -140,7 +140,7 @@ def _converted(
     read: Callable[[Any], float | None],
     missing: float,
 ) -> NDArray[Any]:
-    """Return what `read` makes of each value; each value of which it makes None is a problem."""
+    """Return the converted values; reports each value for which `read` returns None."""
     if isinstance(column, Texts):
         values: Sequence[Any] = column.distinct
         codes = column.codes
@@ -162,7 +162,7 @@ def _values(column: Column) -> list[Any]:
 
 
 def _not_too_long(column: Texts, field: str, problems: list[Problem]) -> Texts:
-    """Limit texts to the length of a line; Parquet has no lines."""
+    """Limit texts to the maximum line length, which Parquet does not enforce."""
     sizes = {text: size for text in column.distinct if (size := _size(text)) > LINE_BYTES_MAX}
     if not sizes:
         return column
@@ -180,8 +180,8 @@ def _size(text: str) -> int:
 
 
 def _no_single(row: int, field: str, expected: str, value: Any) -> Problem:
-    """A value of another type; for a list or an object, the message says where its parts belong."""
-    hint = " (the parts of a list or an object have columns of their own)" if isinstance(value, list | dict) else ""
+    """Return a problem for a value of another type, with a hint for lists and objects."""
+    hint = " (map the elements of lists and objects as separate columns)" if isinstance(value, list | dict) else ""
     return problem(row, field, expected + hint, value)
 
 
@@ -206,7 +206,7 @@ def _time_ms(value: Any, unit: Unit | None) -> int | None:
     if number is None:
         try:
             moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-            # Not `timestamp()`, a float that may be a millisecond too small.
+            # `timestamp()` is a float and may be a millisecond too small
             since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
             number_ms = (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
         except (ValueError, AttributeError, OverflowError, TypeError):

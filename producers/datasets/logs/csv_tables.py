@@ -9,12 +9,12 @@ from functools import partial
 from itertools import chain
 
 from producers.datasets.logs.columns import Column
-from producers.datasets.logs.looks import delimiter_of
+from producers.datasets.logs.formats import delimiter_of
 from producers.datasets.logs.parsed import Problem
 from producers.datasets.logs.streams import LINE_BYTES_MAX, Fault, LineBlock, Source, line_blocks
 from producers.datasets.logs.tables import Table
 
-# A limit of the whole process, and 131,072 by default. A field is within a block and the open row before it.
+# Process-wide limit, 131,072 by default. A field is at most a block and the incomplete row before it.
 csv.field_size_limit(4 * LINE_BYTES_MAX)
 
 _BOM = b"\xef\xbb\xbf"
@@ -22,13 +22,13 @@ _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 
 
 def column_names(source: Source) -> list[str]:
-    """Return the columns that the header names."""
+    """Return the columns in the header."""
     head = source.head().removeprefix(_BOM).decode("utf-8", "replace")
     return next(filter(None, csv.reader(io.StringIO(head, newline=""), delimiter=delimiter_of(source.head()))))
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Return the rows, with the given columns; None: all.
+    """Yield the rows with the given columns (None: all).
 
     Raises:
         DatasetError: the file cannot be read.
@@ -46,7 +46,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Whole rows. The cells of a row with a problem are empty."""
+    """Complete rows. The cells of a row with a problem are empty."""
 
     n: int
     cells: list[str]  # row by row
@@ -55,18 +55,18 @@ class _Rows:
 
 
 class _Reader:
-    """Cuts lines into rows: a line end between quotation marks does not end a row."""
+    """Splits lines into rows: a line end within quotation marks does not end a row."""
 
     def __init__(self, delimiter: str, n_columns: int) -> None:
         self._delimiter = delimiter
         self._n_columns = n_columns
-        self._is_whole = True  # the last row that was read
+        self._is_whole = True  # whether the last row is complete
 
     def rows(self, blocks: Iterable[LineBlock]) -> Iterator[_Rows]:
-        """Return the rows behind the header.
+        """Yield the rows after the header.
 
-        A line with a quotation mark that is not closed within the limit of a line is a problem of its own. The lines
-        behind it are read.
+        A line whose quotation mark is not closed within the maximum line length is a problem; reading continues at the
+        next line.
         """
         open_row: list[str] = []
         number = 1
@@ -99,17 +99,17 @@ class _Reader:
         return reader.line_num
 
     def _whole(self, lines: list[str], first_line: int) -> tuple[_Rows, int]:
-        """Return the whole rows at the beginning of some lines, and how many lines they have."""
+        """Return the complete rows of some lines, and the number of lines they use."""
         n = self._n_columns
-        sizes: dict[int, int] = {}  # of rows with another number of columns
-        # This line becomes a row, or the end of one that is not whole. Either is then removed.
+        sizes: dict[int, int] = {}  # of rows with a wrong number of columns
+        # Sentinel: becomes a row, or part of an incomplete one. It is removed afterwards.
         end = self._delimiter * n
         cells = list(chain.from_iterable(self._sized(chain(lines, (end,)), sizes)))
         del cells[-n:]
         n_rows = len(cells) // n
         sizes.pop(n_rows, None)
         n_lines = len(lines) if self._is_whole else self._begin_of_last(lines)
-        problems = [Problem(row, f"row: expected {n} columns, as the header has", str(k)) for row, k in sizes.items()]
+        problems = [Problem(row, f"row: expected {n} columns, as in the header", str(k)) for row, k in sizes.items()]
         if not _is_utf_8(lines[:n_lines]):
             for row in range(n_rows):
                 one = cells[row * n : row * n + n]
@@ -119,7 +119,7 @@ class _Reader:
         return _Rows(n_rows, cells, problems, partial(self._where, lines, first_line)), n_lines
 
     def _sized(self, lines: Iterable[str], sizes: dict[int, int]) -> Iterator[list[str]]:
-        """Return rows of as many columns as the header; one with another number is noted, and empty."""
+        """Yield rows with as many columns as the header; other rows are recorded and replaced by empty ones."""
         nothing = [""] * self._n_columns
         for place, row in enumerate(filter(None, csv.reader(lines, delimiter=self._delimiter))):
             if len(row) == self._n_columns:
@@ -155,7 +155,7 @@ def _lines_of(block: LineBlock | None) -> list[str]:
 
 
 def _line_ends(lines: list[str]) -> int:
-    """Return how many lines end; `csv` also takes a carriage return for a line end."""
+    """Return the number of line ends; `csv` also accepts a carriage return."""
     return sum(line.endswith("\n") for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""Batches of named features as compressed rows: what `FeatureEncoder.encode` does to one row, for many at once."""
+"""Encoding of batches of named features as compressed rows: a vectorised `FeatureEncoder.encode`."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -19,11 +19,11 @@ class EncodedRows(NamedTuple):
     offsets: OffsetArray  # int64[n + 1]
     indices: IndexArray  # int32[nnz], strictly increasing in a row
     values: FloatArray  # float64[nnz]
-    unknown: dict[str, int]  # by name, the entries that are in no vocabulary and were left out
+    unknown: dict[str, int]  # number of skipped entries outside the vocabularies, by name
 
 
 def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iterable[FeatureEntries]) -> EncodedRows:
-    """Encode the rows of a batch that are to be kept."""
+    """Encode the kept rows of a batch."""
     n = int(np.count_nonzero(keep))
     place = np.cumsum(keep) - 1
     keys: list[NDArray[np.int64]] = []  # row * d + index
@@ -38,10 +38,10 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
         values.append(entries[used])
     key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
     value = np.concatenate(values) if values else np.zeros(0)
-    order = np.argsort(key, kind="stable")  # each name's entries come sorted, and merging them is cheap
+    order = np.argsort(key, kind="stable")  # entries are sorted per name, so a merge is fast
     key, value = key[order], value[order]
     if key.size and not np.all(first := np.concatenate([[True], key[1:] != key[:-1]])):
-        with np.errstate(over="ignore", invalid="ignore"):  # `endless_rows` says which rows are bad
+        with np.errstate(over="ignore", invalid="ignore"):  # `overflowing_rows` reports these rows
             value = np.add.reduceat(value, np.flatnonzero(first))
         key = key[first]
     offsets = np.searchsorted(key, np.arange(n + 1, dtype=np.int64) * encoder.n_features).astype(np.int64)
@@ -49,11 +49,11 @@ def encode_rows(encoder: FeatureEncoder, keep: NDArray[np.bool_], features: Iter
 
 
 HARMLESS = 1e290
-"""Numbers up to it have a finite sum, however many a row of a log has."""
+"""Numbers up to this have a finite sum in any row."""
 
 
-def endless_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
-    """The rows, of n in a batch, with an entry beyond 64 bits: as it stands there, or summed up under one index."""
+def overflowing_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntries]) -> list[int]:
+    """Return those of n rows with an entry, or a sum of entries with the same index, beyond the range of float64."""
     numbers = [feature.numbers for feature in features if feature.numbers is not None]
     if all(one.size == 0 or (one.max() <= HARMLESS and one.min() >= -HARMLESS) for one in numbers):
         return []
@@ -66,7 +66,7 @@ def endless_rows(encoder: FeatureEncoder, n: int, features: Sequence[FeatureEntr
 def _entries(
     encoder: FeatureEncoder, feature: FeatureEntries
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]:
-    """Rows, indices and values."""
+    """Return rows, indices and values."""
     known = encoder.names.get(feature.name)
     texts = feature.texts
     if encoder.names and (known is None or (known.kind is Kind.NUMERIC and texts is not None)):
@@ -75,7 +75,9 @@ def _entries(
         assert feature.numbers is not None
         if known is None or known.kind is Kind.NUMERIC:
             return feature.rows, np.full(feature.rows.size, encoder.index_of_number(feature.name)), feature.numbers
-        texts = Texts.of([text_of(number) for number in feature.numbers.tolist()])  # elsewhere this name has texts
+        texts = Texts.of(
+            [text_of(number) for number in feature.numbers.tolist()]
+        )  # this name has texts in other batches
         feature = feature._replace(numbers=None)
     distinct, codes = texts.distinct, texts.codes
     if feature.kind is not Kind.TEXT:

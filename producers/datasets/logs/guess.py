@@ -1,4 +1,4 @@
-"""A mapping guessed from the names and first values of a table's columns, as the TOML that people correct and save."""
+"""Guesses a mapping from the column names and first values of a table, as TOML for the user to correct."""
 
 import json
 import re
@@ -39,22 +39,22 @@ ROLE_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "id": ("id", "event_id", "eventid", "impression_id", "request_id", "uuid"),
 }  # fmt: skip
-"""Names by which columns are commonly called, the likeliest first."""
+"""Common names of columns by role, most likely first."""
 
 KNOWN_LATER = ("reward", "feedback_time", "delay")
-"""What is known only after the decision: a feature made of it would tell a learner the outcome beforehand."""
+"""Roles known only after the decision; a feature from such a column would leak the outcome."""
 
 DELAY_WORDS = frozenset(("delay", "latency", "wait", "lag", "to", "until"))
-"""A name that has one of these words and a unit is a delay's: minutes_to_buy, click_latency_ms."""
+"""A name with one of these words and a unit is a delay: minutes_to_buy, click_latency_ms."""
 
 ODD_SHARE_MAX = 0.02
-"""A column of which no more is odd is one of numbers, or times, with some bad rows; a whole format is not guessed."""
+"""Maximum share of invalid values in a column of numbers or times."""
 
 CATEGORIES_MAX = 20
-"""A column of whole numbers with at most so many values, each many times, is rather one of categories."""
+"""Maximum number of distinct, frequent integers of a categorical column."""
 
 WORDS_MIN = 4.0
-"""A column with at least so many words on average is a text."""
+"""Minimum mean number of words of a text column."""
 
 _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
 
@@ -62,12 +62,12 @@ _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?")
 class Guess(NamedTuple):
     """A guessed mapping."""
 
-    fields: dict[str, Any]  # as in its file
-    remarks: tuple[str, ...]  # what was left out, and what should be looked at
+    fields: dict[str, Any]  # with the keys of a mapping file
+    remarks: tuple[str, ...]  # omitted columns, and points to check
 
 
 def guess(table: Table) -> Guess:
-    """Guess from the first rows of a table."""
+    """Guess a mapping from the first rows of a table."""
     columns = dict(table.columns)
     fields: dict[str, Any] = {}
     remarks = _on_how_it_is_written(table.columns)
@@ -89,23 +89,25 @@ def guess(table: Table) -> Guess:
     remarks += _on_roles(fields, table.columns)
     for name in [name for name in columns if _is_known_later(name)]:
         del columns[name]
-        remarks.append(f"{name!r} is left out: by its name it is known only after the decision; list it if it is not")
+        remarks.append(
+            f"{name!r} is omitted: its name suggests that it is known only after the decision; list it otherwise"
+        )
     features: dict[str, list[str]] = {str(kind): [] for kind in (Kind.NUMERIC, Kind.CATEGORICAL, Kind.TEXT)}
     for name, column in columns.items():
         kind = _kind_of(name, column)
         if isinstance(kind, Kind):
             features[str(kind)].append(name)
         else:
-            remarks.append(f"{name!r} is left out: {kind}")
+            remarks.append(f"{name!r} is omitted: {kind}")
     fields["features"] = {kind: names for kind, names in features.items() if names}
     return Guess(fields, tuple(remarks))
 
 
 def to_toml(guessed: Guess) -> str:
-    """A guess as the file of a mapping; remarks are comments."""
+    """Return a guess as a mapping file, with remarks as comments."""
     lines = [f"# {remark}" for remark in guessed.remarks]
     lines += [f"{key} = {_text(value)}" for key, value in guessed.fields.items() if key != "features"]
-    lines += ["", "# what is known only after the decision must not stand here", "[features]"]
+    lines += ["", "# do not list values that are known only after the decision", "[features]"]
     for kind, names in guessed.fields["features"].items():
         listed = ", ".join(map(_text, names))
         lines += (
@@ -117,7 +119,7 @@ def to_toml(guessed: Guess) -> str:
 
 
 def _can_be(role: str, column: Column) -> bool:
-    """Whether the values of a column are as its role has them."""
+    """Return whether the values of a column are valid for a role."""
     if role in ("timestamp", "feedback_time"):
         problems: list[Problem] = []
         found = times_ms(column, "", None, problems)
@@ -133,7 +135,7 @@ def _can_be(role: str, column: Column) -> bool:
 
 
 def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column]) -> str | None:
-    """A column that nothing but its values says the role of: written times, or texts that are all different."""
+    """Return a column whose values alone identify its role: formatted times, or unique texts."""
     if role == "feedback_time" and ("timestamp" not in fields or "delay" in fields):
         return None
     for name, column in columns.items():
@@ -148,7 +150,7 @@ def _by_values(role: str, fields: dict[str, Any], columns: Mapping[str, Column])
 
 
 def _are_ids(column: Column) -> bool:
-    """Whether all values are short texts, each different from all others, and no times."""
+    """Return whether all values are short, distinct texts and not times."""
     problems: list[Problem] = []
     found = texts(column, "", problems)
     distinct = found.distinct
@@ -160,16 +162,16 @@ def _are_ids(column: Column) -> bool:
 def _on_how_it_is_written(columns: Mapping[str, Column]) -> list[str]:
     remarks = []
     if columns and all(_NUMBER.fullmatch(name) for name in columns):
-        remarks.append("the columns' names are numbers: if the first line is a row, write one with names before it")
+        remarks.append("the column names are numbers: if the first line is data, insert a header line")
     commas = [name for name, column in columns.items() if _have_decimal_commas(column)]
     if commas:
         named = ", ".join(map(repr, commas))
-        remarks.append(f"{named}: numbers with a decimal comma are read as texts: write them with a point, as in 3.5")
+        remarks.append(f"{named}: numbers with a decimal comma are read as texts; use a decimal point, as in 3.5")
     return remarks
 
 
 def _have_decimal_commas(column: Column) -> bool:
-    """Whether all values of a column are numbers, some of them with a comma for the point."""
+    """Return whether all values of a column are numbers, some with a decimal comma."""
     listed = texts(column, "", []).distinct
     return all(map(_NUMBER.fullmatch, listed)) and any("," in text for text in listed)
 
@@ -178,45 +180,47 @@ def _on_roles(fields: dict[str, Any], columns: Mapping[str, Column]) -> list[str
     remarks = []
     if "delay" in fields and _plain(fields["delay"]) not in ROLE_NAMES["delay"]:
         named = repr(fields["delay"])
-        remarks.append(f"{named} is taken for the outcome's delay; if it was known before, it is a feature")
+        remarks.append(
+            f"{named} is mapped as the delay of the outcome; if it is known at the decision, list it as a feature"
+        )
     if "action" not in fields and "label" not in fields:
-        remarks.append("no column looks like the action that was played or the right label: add action = or label =")
+        remarks.append("no column looks like the played action or the right label: add action = or label =")
     if "action" not in fields:
         taken = [(role, fields.pop(role)) for role in ("reward", "propensity") if role in fields]
         remarks += [f"{name!r} looks like the {role} of an action" for role, name in taken]
     if "reward" in fields:
         rewards = _numbers(columns[fields["reward"]])
         if rewards is not None and not np.isin(rewards[~np.isnan(rewards)], (0.0, 1.0)).all():
-            remarks.append("rewards are not all 0 or 1: say above which reward the bit is 1")
+            remarks.append("not all rewards are 0 or 1: set the threshold above which the bit is 1")
     if "propensity" in fields:
         values = _numbers(columns[fields["propensity"]])
         if values is not None and not ((values > 0.0) & (values <= 1.0)).all():
-            remarks.append("propensities are not all above 0 and at most 1: such rows are bad")
+            remarks.append("not all propensities are in (0, 1]: such rows are invalid")
     elif "action" in fields:
-        remarks.append("no column looks like the propensity of the action: without it most estimates are not possible")
+        remarks.append("no column looks like the propensity of the action: most estimates require it")
     return remarks
 
 
 def _kind_of(name: str, column: Column) -> Kind | str:
-    """What the features of a column are; or why they are none."""
+    """Return the feature kind of a column, or the reason why it is not a feature."""
     values = _numbers(column)
     if values is not None:
         there = values[~np.isnan(values)]
         distinct = np.unique(there)
         if _plain(name) in ("", "unnamed_0", "index") and np.all(np.diff(there) > 0):
-            return "it numbers the rows"
+            return "it contains row numbers"
         whole = bool(np.all(there == np.floor(there)) and np.all(there >= 0))
         few = 2 < distinct.size <= min(CATEGORIES_MAX, there.size / 5) and np.mean(there == 0) < 0.5  # rather a count
         return Kind.CATEGORICAL if whole and few else Kind.NUMERIC
     problems: list[Problem] = []
     found = texts(column, name, problems)
     if problems:
-        return f"its values are no texts or numbers, as in {problems[0].got}"
+        return f"its values are neither texts nor numbers, such as {problems[0].got}"
     listed = found.distinct
     if listed and sum(len(words_of(text)) for text in listed) / len(listed) >= WORDS_MIN and not _are_times(found):
         return Kind.TEXT
     if len(listed) > CATEGORIES_MAX and len(listed) == len(found):
-        return "its values are all different; list it if it is a feature"
+        return "its values are all distinct; list it if it is a feature"
     return Kind.CATEGORICAL
 
 
@@ -227,7 +231,7 @@ def _are_times(column: Texts) -> bool:
 
 
 def _numbers(column: Column) -> FloatArray | None:
-    """The values of a column of numbers, NaN for the few that are none."""
+    """Return the values of a numeric column, NaN for the few invalid ones."""
     problems: list[Problem] = []
     found = numbers(column, "", "", problems)
     return np.where(np.isfinite(found), found, np.nan) if _are_few(problems, len(column)) else None
@@ -246,7 +250,7 @@ def _is_known_later(name: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """The last part of a name, in lower case, with _ between its words."""
+    """Return the last part of a name, in lower case, with _ between its words."""
     return re.sub(r"[^a-z0-9]+", "_", name.rsplit(".", 1)[-1].lower()).strip("_")
 
 

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, as tables. A column within an object has a dotted name."""
+"""JSON lines as tables: one object per line; nested fields have dotted column names."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ def column_names(source: Source) -> list[str]:
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Return the rows, with the given columns; None: all of the first rows."""
+    """Yield the rows with the given columns (None: all columns of the first rows)."""
     names = column_names(source) if columns is None else columns
     first_row = 0
     for objects in objects_of(source):
@@ -33,7 +33,7 @@ def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Tab
 
 
 class Objects(NamedTuple):
-    """The objects of a block of lines; a line with a problem has an empty one."""
+    """The objects of a block of lines; a line with a problem has an empty object."""
 
     rows: list[dict[str, Any]]
     problems: tuple[Problem, ...]
@@ -41,7 +41,7 @@ class Objects(NamedTuple):
 
 
 def objects_of(source: Source) -> Iterator[Objects]:
-    """Return the objects, block by block."""
+    """Yield the objects, block by block."""
     for block in line_blocks(source.chunks()):
         objects = _objects(block)
         if objects.rows:
@@ -81,7 +81,7 @@ def _where(block: LineBlock, row: int) -> str:
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> list[Any]:
-    """Return the values under a name, or at the end of the dotted path that it is."""
+    """Return the values under a name, or at the end of a dotted path."""
     found = [row.get(name) for row in rows]
     if "." not in name or any(value is not None for value in found):
         return found

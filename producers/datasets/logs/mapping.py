@@ -1,4 +1,4 @@
-"""Which column of a table says what: the mapping, and its file."""
+"""The mapping of table columns to roles, and its file."""
 
 import re
 import tomllib
@@ -24,7 +24,7 @@ UNITS_US: dict[Unit, int] = {
 }
 
 _LAST_WORDS: dict[str, Unit] = {"us": "us", "s": "s", "min": "m", "h": "h"}
-"""Words that are units at the end of a name, and may be anything elsewhere: `min_delay`, `us_users_wait`."""
+"""Words that are units at the end of a name, but not elsewhere: `min_delay`, `us_users_wait`."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("microsecond", "microseconds", "usec"), "us"),
@@ -37,7 +37,7 @@ _UNIT_WORDS: dict[str, Unit] = {
 
 
 class FeatureColumns(BaseModel):
-    """The columns of features, by their kind."""
+    """The feature columns by kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,7 +46,7 @@ class FeatureColumns(BaseModel):
     text: tuple[str, ...] = ()
 
     def kinds(self) -> dict[str, Kind]:
-        """The columns in the order of their indices."""
+        """Return the columns in index order."""
         return {
             **dict.fromkeys(self.numeric, Kind.NUMERIC),
             **dict.fromkeys(self.categorical, Kind.CATEGORICAL),
@@ -58,12 +58,12 @@ class FeatureColumns(BaseModel):
         listed = [*self.numeric, *self.categorical, *self.text]
         twice = sorted({name for name in listed if listed.count(name) > 1})
         if twice:
-            raise ValueError(f"a column is listed once; got {', '.join(twice)} twice")
+            raise ValueError(f"duplicate columns: {', '.join(twice)}")
         return self
 
 
 class LogMapping(BaseModel):
-    """Which column says what. Columns of objects within objects have dotted names: `user.country`."""
+    """A column mapping. Fields of nested objects have dotted names: `user.country`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,7 +83,7 @@ class LogMapping(BaseModel):
     @field_validator("classes", mode="before")
     @classmethod
     def _texts(cls, given: object) -> object:
-        """Classes may be written as whole numbers."""
+        """Accept integers as class names."""
         if isinstance(given, list | tuple):
             return tuple(str(one) if type(one) is int else one for one in given)
         return given
@@ -91,27 +91,27 @@ class LogMapping(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> "LogMapping":
         if self.action is None and self.label is None:
-            raise ValueError("a log says which action was played, or which label is right: map action or label")
+            raise ValueError("map action or label: a log must contain the played action or the right label")
         for needs, needed in (
             ("reward", "action"), ("propensity", "action"), ("feedback_time", "timestamp"), ("delay_unit", "delay"),
         ):  # fmt: skip
             if getattr(self, needs) is not None and getattr(self, needed) is None:
-                raise ValueError(f"{needs} needs {needed}: map {needed} too")
+                raise ValueError(f"{needs} requires {needed}: map {needed} as well")
         if self.feedback_time is not None and self.delay is not None:
-            raise ValueError("feedback_time and delay say the same: map one of them")
+            raise ValueError("map either feedback_time or delay, not both")
         if self.classes is not None and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
-            raise ValueError(f"classes are two or more different names; got {list(self.classes)}")
+            raise ValueError(f"expected two or more distinct classes; got {list(self.classes)}")
         if not self.features.kinds():
-            raise ValueError("a context has features: list columns under [features] as numeric, categorical or text")
+            raise ValueError("no features: list columns under [features] as numeric, categorical or text")
         return self
 
     def columns(self) -> tuple[str, ...]:
-        """All columns that are named, each once."""
+        """Return all mapped columns, without duplicates."""
         roles = (getattr(self, role) for role in ROLES)
         return tuple(dict.fromkeys([*(name for name in roles if name is not None), *self.features.kinds()]))
 
     def unit_of_delay(self) -> Unit:
-        """In which unit a delay that is a number is: as given, or as the column's name says, otherwise seconds.
+        """Return the unit of numeric delays: the given one, else the one in the column's name, else seconds.
 
         >>> LogMapping(action="a", delay="wait_ms", features=FeatureColumns(numeric=("x",))).unit_of_delay()
         'ms'
@@ -122,7 +122,7 @@ class LogMapping(BaseModel):
 
 
 def words_of_name(column: str) -> list[str]:
-    """The words of a column's name, in lower case.
+    """Return the words of a column's name, in lower case.
 
     >>> words_of_name("hoursToBuy"), words_of_name("wait (ms)")
     (['hours', 'to', 'buy'], ['wait', 'ms'])
@@ -132,7 +132,7 @@ def words_of_name(column: str) -> list[str]:
 
 
 def unit_of_name(column: str) -> Unit | None:
-    """The unit that a column's name speaks of, at its end or else anywhere; None when it speaks of none.
+    """Return the unit in a column's name, preferably at its end; None if there is none.
 
     >>> [unit_of_name(name) for name in ("minutes_to_buy", "delay_min", "waitMs", "min_delay", "delay")]
     ['m', 'm', 'ms', None, None]
@@ -144,14 +144,14 @@ def unit_of_name(column: str) -> Unit | None:
 
 
 ROLES = ("id", "timestamp", "action", "reward", "propensity", "label", "feedback_time", "delay")
-"""What a column may say beside features."""
+"""Roles of columns other than features."""
 
 
 def read_mapping(file_or_pairs: Path | str) -> LogMapping:
-    """Read a mapping: its file, or, in short, pairs such as `action=item,reward=click,categorical=device+region`.
+    """Read a mapping from a file or from pairs such as `action=item,reward=click,categorical=device+region`.
 
     Raises:
-        DatasetError: it cannot be read, or says what is not accepted.
+        DatasetError: unreadable or invalid mapping.
     """
     path = Path(file_or_pairs)
     text = str(file_or_pairs)
@@ -162,12 +162,12 @@ def read_mapping(file_or_pairs: Path | str) -> LogMapping:
     except OSError as error:
         raise DatasetError(f"cannot read the mapping {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DatasetError(f"the mapping {path} is not TOML: {error}") from error
+        raise DatasetError(f"the mapping {path} is not valid TOML: {error}") from error
     return mapping_of(fields, str(path))
 
 
 _LISTS = ("classes", *FeatureColumns.model_fields)
-"""The keys whose values are lists, with + between their items in the short form."""
+"""Keys whose values are lists, separated by + in the short form."""
 
 
 def _fields_of_pairs(text: str) -> dict[str, Any]:
@@ -176,20 +176,20 @@ def _fields_of_pairs(text: str) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not (key and equals and value):
             raise DatasetError(
-                f"mapping {text!r}: expected KEY=COLUMN between commas; got {pair!r}. A file can name any column"
+                f"mapping {text!r}: expected KEY=COLUMN pairs; got {pair!r}. For other column names use a file"
             )
         within = fields["features"] if key in FeatureColumns.model_fields else fields
         if key in within:
-            raise DatasetError(f"mapping {text!r}: {key} stands there twice; a list has + between its items")
+            raise DatasetError(f"mapping {text!r}: duplicate key {key}; separate list items by +")
         within[key] = value.split("+") if key in _LISTS else value
     return fields
 
 
 def mapping_of(fields: Mapping[str, Any], where: str) -> LogMapping:
-    """The mapping that plain values are.
+    """Create a mapping from plain values.
 
     Raises:
-        DatasetError: an unknown key, or a value that is not accepted.
+        DatasetError: an unknown key or an invalid value.
     """
     try:
         return LogMapping.model_validate(fields)
@@ -200,23 +200,23 @@ def mapping_of(fields: Mapping[str, Any], where: str) -> LogMapping:
             known: Iterable[str] = FeatureColumns.model_fields if len(first["loc"]) > 1 else LogMapping.model_fields
             names = list(known)
             hint = close_matches(str(first["loc"][-1]), names) or f"; the keys are {', '.join(names)}"
-            raise DatasetError(f"mapping {where}: there is no key {key}{hint}") from error
+            raise DatasetError(f"mapping {where}: unknown key {key}{hint}") from error
         message = first["msg"].removeprefix("Value error, ")
         got = "" if first["type"] == "value_error" else f"; got {str(first['input'])[:100]!r}"
         raise DatasetError(f"mapping {where}{f', {key}' if key else ''}: {message}{got}") from error
 
 
 def check_columns(mapping: LogMapping, present: Iterable[str], where: str) -> None:
-    """See that a table has all columns that are named.
+    """Check that a table has all mapped columns.
 
     Raises:
-        DatasetError: it lacks one.
+        DatasetError: a missing or ambiguous column.
     """
     names = list(present)
     for column in mapping.columns():
         if column not in names:
             some = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
             hint = close_matches(column, names) or f"; it has {some}"
-            raise DatasetError(f"{where} has no column {column!r}, which the mapping names{hint}")
+            raise DatasetError(f"{where} has no column {column!r}, which the mapping requires{hint}")
         if names.count(column) > 1:
-            raise DatasetError(f"{where} has several columns {column!r}, which the mapping names; rename them")
+            raise DatasetError(f"{where} has several columns {column!r}; rename them")

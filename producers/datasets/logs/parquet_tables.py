@@ -1,4 +1,4 @@
-"""Parquet files, as tables. A column within a struct has a dotted name. pyarrow is an extra, and imported here only."""
+"""Parquet files as tables; nested fields have dotted names. Only this module imports pyarrow, an optional package."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,16 +15,16 @@ from producers.datasets.logs.tables import Table
 from producers.datasets.logs.texts import Texts
 
 BATCH_ROWS = 16_384
-"""Of wide rows, too, a batch takes some megabytes."""
+"""Rows per batch: some megabytes, even for wide rows."""
 
 
 def column_names(source: Source) -> list[str]:
-    """Return the columns, with those within structs."""
+    """Return the columns, including those within structs."""
     return [name for field in _open(source).schema_arrow for name in _names(field)]
 
 
 def tables(source: Source, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """Return the rows, with the given columns; None: all.
+    """Yield the rows with the given columns (None: all).
 
     Raises:
         DatasetError: the file is damaged.
@@ -51,7 +51,7 @@ def _open(source: Source) -> parquet.ParquetFile:
     try:
         return parquet.ParquetFile(source.file(), pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{source.name} cannot be read as Parquet: {error}; was it cut off?") from error
+        raise DatasetError(f"{source.name} cannot be read as Parquet: {error}. The file may be truncated") from error
 
 
 def _where(first_row: int, row: int) -> str:

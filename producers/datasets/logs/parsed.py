@@ -1,4 +1,4 @@
-"""Rows of a log as their format gives them: columns of plain values, and what is wrong with which row."""
+"""Parsed batches of a log: columns of plain values, and problems by row."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,42 +13,42 @@ from stream.wire.shown import repr_of
 
 
 class Problem(NamedTuple):
-    """Why a row cannot be used."""
+    """The reason why a row cannot be used."""
 
-    row: int  # its place in the batch
-    reason: str  # field and expectation, the same for all rows with this problem
+    row: int  # its index in the batch
+    reason: str  # field and expectation, equal for all rows with this problem
     got: str
 
 
 class FeatureEntries(NamedTuple):
-    """The entries that one name has in a batch; a row may have several."""
+    """The entries of one feature name in a batch; a row may have several."""
 
     name: str
     kind: Kind
-    rows: NDArray[np.int64]  # [m], places in the batch
+    rows: NDArray[np.int64]  # [m], indices in the batch
     numbers: FloatArray | None  # [m], the values; None: ones
-    texts: Texts | None  # [m], none missing: categories, or texts of words
+    texts: Texts | None  # [m], none missing: categories or words
 
 
 class ParsedBatch(NamedTuple):
-    """n rows, before anything is known of the rows around them. Rows with a problem hold anything."""
+    """n rows, without checks across rows. Rows with a problem contain arbitrary values."""
 
     n: int
-    first_row: int  # the number of its first row in the file, from 0
-    where: Callable[[int], str]  # how people find a row in the file: "line 12"
+    first_row: int  # number of the first row in the file, from 0
+    where: Callable[[int], str]  # returns the position of a row in the file: "line 12"
     features: tuple[FeatureEntries, ...]
     problems: tuple[Problem, ...] = ()
-    ids: Texts | None = None  # None: they have none of their own
+    ids: Texts | None = None  # None: no ids in the log
     decided_at_ms: NDArray[np.int64] | None = None
     labels: Texts | None = None
     actions: Texts | None = None
     propensities: FloatArray | None = None
-    rewards: FloatArray | None = None  # as in the file, perhaps not one bit; NaN: no outcome
+    rewards: FloatArray | None = None  # as in the file, possibly not binary; NaN: no outcome
     delays_ms: NDArray[np.int64] | None = None
-    left_out: tuple[Problem, ...] = ()  # rows that are no decisions, and not wrong either
-    other_classes: frozenset[str] = frozenset()  # classes that could have been played
+    left_out: tuple[Problem, ...] = ()  # valid rows that are not decisions
+    other_classes: frozenset[str] = frozenset()  # further classes that could have been played
 
 
 def problem(row: int, field: str, expected: str, got: object) -> Problem:
-    """A problem with one field."""
+    """Create a problem with a field."""
     return Problem(row, f"{field}: expected {expected}", repr(got[:60]) if type(got) is str else repr_of(got, 60))

@@ -1,4 +1,4 @@
-"""Logs from files: format, mapping, first pass, and then the rows as batches of a log."""
+"""Opening of log files: format, mapping, first pass, and batches of rows."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from producers.datasets.base import DatasetError
 from producers.datasets.log import MISSING, LogBatch, OnBadRow
 from producers.datasets.logs import csv_tables, json_lines, vw_dsjson, vw_text
 from producers.datasets.logs.columns import numbers, unit_by_size
-from producers.datasets.logs.encoding import encode_rows, endless_rows
-from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.encoding import encode_rows, overflowing_rows
+from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.mapping import LogMapping, check_columns
 from producers.datasets.logs.parsed import ParsedBatch, Problem, problem
 from producers.datasets.logs.seen_ids import SeenIds
@@ -27,27 +27,27 @@ from stream.wire.events import FloatArray
 from stream.wire.named_features import FeatureEncoder, Kind, build, sharing
 
 VOCABULARY_MAX = 1_000
-"""A name with more values than this is hashed: with dense models, each index costs every class some numbers."""
+"""A name with more values is hashed: in dense models, each index has a cost per class."""
 
 HASH_BITS = 16
-"""65,536 indices for what is hashed."""
+"""65,536 indices for hashed values."""
 
-CUT_OFF = "the rest of the file: it is damaged or cut off"
+CUT_OFF = "the rest of the file: damaged or truncated"
 
-_ENDLESS = ("features: expected a finite sum of the numbers that share an index", "one beyond 64 bits")
+_ENDLESS = ("features: expected a finite sum of the numbers with the same index", "a value beyond float64")
 
 _SUFFIX = re.compile(r"\.(gz|zst|zstd|csv|tsv|jsonl|ndjson|json|parquet|dsjson|vw)$", re.IGNORECASE)
 
 
 class TableReader(Protocol):
-    """How a format of tables is read."""
+    """A reader of a table format."""
 
     def column_names(self, source: Source) -> list[str]:
-        """Return the names of the columns."""
+        """Return the column names."""
         ...
 
     def tables(self, source: Source, columns: Sequence[str] | None) -> Iterator[Table]:
-        """Return the rows, with the given columns; None: all."""
+        """Yield the rows with the given columns (None: all)."""
         ...
 
 
@@ -55,10 +55,10 @@ TABLES = (Format.CSV, Format.JSONL, Format.PARQUET)
 
 
 def table_reader(kind: Format) -> TableReader:
-    """Return the reader of a format of tables.
+    """Return the reader of a table format.
 
     Raises:
-        DatasetError: it needs a package that is not installed.
+        DatasetError: a required package is not installed.
     """
     if kind is Format.CSV:
         return csv_tables
@@ -68,13 +68,13 @@ def table_reader(kind: Format) -> TableReader:
         from producers.datasets.logs import parquet_tables
     except ImportError as error:
         raise DatasetError(
-            f"Parquet needs {error.name}, which is not installed. Run: pip install 'onebit[parquet]'"
+            f"Parquet requires {error.name}, which is not installed. Run: pip install 'onebit[parquet]'"
         ) from error
     return parquet_tables
 
 
 class _LineFormat(NamedTuple):
-    """How a format that needs no mapping is read."""
+    """A format that requires no mapping."""
 
     batches: Callable[[Source], Iterator[ParsedBatch]]
     notes: tuple[str, ...]
@@ -88,15 +88,15 @@ LINE_FORMATS = {
 
 @dataclass(slots=True)
 class LogFile:
-    """A log in a file: what `open_log` makes."""
+    """A log in a file, as returned by `open_log`."""
 
     name: str
     format: Format
     encoder: FeatureEncoder
     class_names: tuple[str, ...]
     mapping: LogMapping | None
-    found: Survey | None  # by the first pass; None: there was none
-    notes: tuple[str, ...]  # what people should know about how it is read
+    found: Survey | None  # result of the first pass; None: no first pass
+    notes: tuple[str, ...]  # notes for the user about the interpretation of the file
     _parse: Callable[[], Iterator[ParsedBatch]]
     _on_bad_row: OnBadRow
     _reward_above: float | None
@@ -104,7 +104,7 @@ class LogFile:
     first_skipped: dict[str, str] = field(default_factory=dict)
     unknown_values: dict[str, int] = field(
         default_factory=dict
-    )  # entries in no vocabulary, by name, of the last reading
+    )  # entries outside the vocabularies, by name, in the last pass
     _class_of: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,10 +116,10 @@ class LogFile:
         return self.encoder.n_features
 
     def batches(self) -> Iterator[LogBatch]:
-        """The rows in their order.
+        """Yield the rows in order.
 
         Raises:
-            DatasetError: a bad row, where bad rows are not to be skipped; or what cannot be read at all.
+            DatasetError: an invalid row, unless invalid rows are skipped; or a file that cannot be read.
         """
         self.skipped = {}
         self.first_skipped = {}
@@ -143,7 +143,7 @@ class LogFile:
                 yield self._batch(checked, kept)
 
     def _kept(self, checked: "_Checked") -> NDArray[np.bool_]:
-        """Which rows are used; what is wrong with the others is counted, or raised."""
+        """Return which rows are used; counts or raises the problems of the others."""
         batch = checked.batch
         kept = np.ones(batch.n, np.bool_)
         for row in batch.left_out:
@@ -152,7 +152,7 @@ class LogFile:
         bad = [row for row in sorted(checked.first_problems.values()) if kept[row.row]]
         if bad and self._on_bad_row == "stop":
             first = bad[0]
-            hint = "correct it, or let bad rows be skipped (on-bad-row: skip)"
+            hint = "correct the row, or set on_bad_row=skip"
             raise DatasetError(f"{self.name}, {batch.where(first.row)}, {first.reason}; got {first.got}: {hint}")
         for row in bad:
             kept[row.row] = False
@@ -203,14 +203,14 @@ class LogFile:
         there = ~np.isnan(rewards)
         if self._reward_above is not None:
             return np.where(there, rewards > self._reward_above, MISSING).astype(np.int64)
-        expected = "0 or 1 (or say above which reward the bit is 1: reward_above)"
+        expected = "0 or 1 (or set reward_above)"
         odd = np.flatnonzero(there & (rewards != 0.0) & (rewards != 1.0))
         problems.extend(problem(row, "reward", expected, float(rewards[row])) for row in odd.tolist())
         return np.where(there, rewards, MISSING).astype(np.int64)
 
 
 class _Checked:
-    """A batch, with what must hold between its rows and of its classes and rewards."""
+    """A batch with checks across rows and of classes and rewards."""
 
     def __init__(self, log: LogFile, batch: ParsedBatch, latest_ms: int, seen: SeenIds) -> None:
         self.batch = batch
@@ -218,7 +218,7 @@ class _Checked:
         self.labels = log._classes(batch.labels, batch.n, "label", problems)
         self.actions = log._classes(batch.actions, batch.n, "action", problems)
         self.rewards = log._bits(batch.rewards, batch.n, problems)
-        problems += [Problem(row, *_ENDLESS) for row in endless_rows(log.encoder, batch.n, batch.features)]
+        problems += [Problem(row, *_ENDLESS) for row in overflowing_rows(log.encoder, batch.n, batch.features)]
         self.first_problems: dict[int, Problem] = {}
         for one in problems:
             self.first_problems.setdefault(one.row, one)
@@ -247,8 +247,8 @@ class _Checked:
         for place in np.flatnonzero((times != MISSING) & (times < latest[:-1])).tolist():
             row = int(good[place])
             back_ms = int(latest[place] - times[place])
-            expected = "times that do not go back; sort the rows by time"
-            self.first_problems[row] = problem(row, "timestamp", expected, f"{back_ms} ms before an earlier row")
+            expected = "non-decreasing times; sort the rows by time"
+            self.first_problems[row] = problem(row, "timestamp", expected, f"a time {back_ms} ms before an earlier row")
         return int(latest[-1])
 
     def _check_ids(self, seen: SeenIds, field: str) -> None:
@@ -257,7 +257,7 @@ class _Checked:
         if ids:
             for place in np.flatnonzero(seen.repeated(ids)).tolist():
                 row = int(good[place])
-                self.first_problems[row] = problem(row, field, "an id that no row before it has", ids[place])
+                self.first_problems[row] = problem(row, field, "a unique id", ids[place])
 
 
 def open_log(
@@ -271,20 +271,20 @@ def open_log(
     vocabulary_max: int = VOCABULARY_MAX,
     hash_bits: int = HASH_BITS,
 ) -> LogFile:
-    """Open a log. A file is read once to find its classes and vocabularies, where they are not given.
+    """Open a log. The file is read once to find its classes and vocabularies if they are not given.
 
     Args:
-        path: the file, or "-" for standard input, which is copied to a temporary file.
-        mapping: which column says what; only tables (CSV, JSON lines, Parquet) have and need one.
-        on_bad_row: what to do with a row that cannot be used: raise an error, or skip and count it.
-        reward_above: a reward above this is 1, any other 0; None: rewards are 0 or 1, and others bad rows.
-        classes: what the classes are called, as `classes` of a mapping.
-        encoder: which index each feature has, when that was found out before.
-        vocabulary_max: a category or text with more values than this is hashed.
-        hash_bits: 2**hash_bits indices are shared by what is hashed.
+        path: The file, or "-" for standard input, which is copied to a temporary file.
+        mapping: The column mapping, for tables (CSV, JSON lines, Parquet) only.
+        on_bad_row: Handling of invalid rows: raise an error, or skip and count them.
+        reward_above: Rewards above this are 1, others 0; None: rewards must be 0 or 1.
+        classes: The class names, as `classes` of a mapping.
+        encoder: The indices of the features, if known.
+        vocabulary_max: A category or text with more values is hashed.
+        hash_bits: Hashed values share 2**hash_bits indices.
 
     Raises:
-        DatasetError: the file, or the mapping, cannot be used.
+        DatasetError: the file or the mapping cannot be used.
     """
     source = Source(str(path))
     kind = _format(source)
@@ -302,18 +302,18 @@ def open_log(
     assert known is not None
     assert encoder is not None
     if found is not None and not known:
-        raise DatasetError(f"{source.name} has no rows that can be used")
+        raise DatasetError(f"{source.name} has no usable rows")
     if len(set(known)) < max(2, len(known)):
-        raise DatasetError(f"{source.name}: two or more different classes are needed; got {list(known)}")
+        raise DatasetError(f"{source.name}: expected two or more distinct classes; got {list(known)}")
     if encoder.n_features < 1:
-        raise DatasetError(f"{source.name} has no features of the context")
+        raise DatasetError(f"{source.name} has no context features")
     return LogFile(
         name_of(source), kind, encoder, known, mapping, found, notes, batches.to_read, on_bad_row, reward_above
     )
 
 
 class _Batches(NamedTuple):
-    """How a file is read, twice perhaps."""
+    """The passes over a file."""
 
     to_survey: Callable[[], Iterator[ParsedBatch]]
     to_read: Callable[[], Iterator[ParsedBatch]]
@@ -322,11 +322,9 @@ class _Batches(NamedTuple):
 
 def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> _Batches:
     if mapping is None:
-        shown = "FILE` guesses one for a file that is like it" if source.is_stdin else f"{source.path}` guesses one"
-        raise DatasetError(
-            f"{source.name} is {kind}: a mapping must say which column is what; `onebit data show {shown}"
-        )
-    known = mapping  # for the functions below, it is there
+        shown = "FILE` for a similar file" if source.is_stdin else f"{source.path}` to guess one"
+        raise DatasetError(f"{source.name} is {kind}, which requires a mapping. Run `onebit data show {shown}")
+    known = mapping  # for type checking of the nested functions
     tables = table_reader(kind).tables
     check_columns(mapping, table_reader(kind).column_names(source), source.name)
     surveyed = [name for name, one in mapping.features.kinds().items() if one is not Kind.NUMERIC]
@@ -340,14 +338,14 @@ def _table_batches(source: Source, kind: Format, mapping: LogMapping | None) -> 
 
     notes = _on_times(source, tables, mapping)
     if mapping.delay is not None:
-        notes.append(f"delays that are numbers, in {mapping.delay}, are in {mapping.unit_of_delay()}")
+        notes.append(f"numeric delays in {mapping.delay} are interpreted as {mapping.unit_of_delay()}")
     return _Batches(to_survey, to_read, tuple(notes))
 
 
 def _on_times(
     source: Source, tables: Callable[[Source, Sequence[str] | None], Iterator[Table]], mapping: LogMapping
 ) -> list[str]:
-    """In which unit times are that are numbers: as given, or as the size of the first one says."""
+    """Return a note about the unit of numeric times: the given one, or the one derived from the first time."""
     if mapping.timestamp is None or mapping.time_unit is not None:
         return []
     first = next(tables(source, [mapping.timestamp]), None)
@@ -355,14 +353,16 @@ def _on_times(
     found = numbers([] if first is None else first.columns[mapping.timestamp], "", "", problems)
     if problems or not found.size or np.isnan(found[0]):
         return []
-    return [f"times, in {mapping.timestamp}, are numbers; by their size, {unit_by_size(found[0])} since 1970"]
+    return [f"numeric times in {mapping.timestamp} are interpreted as {unit_by_size(found[0])} since 1970"]
 
 
 def _line_batches(source: Source, kind: Format, mapping: LogMapping | None) -> _Batches:
     if kind is Format.SVMLIGHT:
-        raise DatasetError(f"{source.name} looks like svmlight, labelled rows and no log; it is read without a mapping")
+        raise DatasetError(
+            f"{source.name} looks like svmlight, which is a labelled data set and not a log; remove the mapping"
+        )
     if mapping is not None:
-        raise DatasetError(f"{source.name} is {kind}, which says itself what is what; it takes no mapping")
+        raise DatasetError(f"{source.name} is {kind}, which requires no mapping; remove the mapping")
     batches, notes = LINE_FORMATS[kind]
     return _Batches(lambda: batches(source), lambda: batches(source), notes)
 
@@ -372,14 +372,14 @@ def _only_numbers(mapping: LogMapping) -> bool:
 
 
 def _in_order(mapping: LogMapping | None, found: Survey) -> Mapping[str, tuple[Kind, Sequence[str] | None]]:
-    """What the first pass found, in the order of the mapping; of numbers it sees nothing."""
+    """Return the result of the first pass in the order of the mapping; numeric columns are not part of the pass."""
     if mapping is None:
         return found.names
     return {name: found.names.get(name, (kind, ())) for name, kind in mapping.features.kinds().items()}
 
 
 def _whole(batches: Iterator[ParsedBatch], on_bad_row: OnBadRow) -> Iterator[ParsedBatch]:
-    """A file, up to where it is cut off when that is to be skipped."""
+    """Yield the batches; if invalid rows are skipped, stop where the file is truncated."""
     try:
         yield from batches
     except CutOffError:
@@ -393,13 +393,13 @@ def _on_hashing(encoder: FeatureEncoder, found: Survey) -> tuple[str, ...]:
     hashed = [name for name, one in encoder.names.items() if one.indices is None]
     distinct = found.hashed_distinct
     return (
-        f"hashed, to {1 << encoder.hash_bits:,} indices: {', '.join(hashed)}; of about {distinct:,.0f} values "
-        f"about {sharing(distinct, encoder.hash_bits):,.0f} share their index with another one",
+        f"features hashed to {1 << encoder.hash_bits:,} indices: {', '.join(hashed)}; about "
+        f"{sharing(distinct, encoder.hash_bits):,.0f} of {distinct:,.0f} values share an index",
     )
 
 
 def name_of(source: Source) -> str:
-    """What ids begin with: the name of the file without its suffixes."""
+    """Return the prefix of event ids: the file name without its suffixes."""
     name = "stdin" if source.is_stdin else Path(source.path).name
     while (shorter := _SUFFIX.sub("", name)) != name and shorter:
         name = shorter
@@ -409,5 +409,5 @@ def name_of(source: Source) -> str:
 def _format(source: Source) -> Format:
     path = Path(source.path)
     if not source.is_stdin and path.is_dir():
-        raise DatasetError(f"{path} is a folder; give a file")
+        raise DatasetError(f"{path} is a directory; expected a file")
     return format_of(source.head(), source.name)

@@ -1,4 +1,4 @@
-"""Which ids a log had before: 8 bytes for each, in sorted runs that double in size up to a limit."""
+"""The set of ids seen in a log: 8 bytes per id, in sorted runs that double in size up to a limit."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ import xxhash
 from numpy.typing import NDArray
 
 RUN_IDS_MAX = 1 << 22
-"""33 MB: larger runs are not merged, which would take half as much memory again. Each is asked for every id."""
+"""Limit of 33 MB: merging larger runs would need half as much memory again. Every run is searched for each id."""
 
 
 def hashes_of(ids: Sequence[str]) -> NDArray[np.uint64]:
-    """64 bits of each id. Of ten million ids two have the same ones with probability 3e-6."""
+    """Return 64-bit hashes of ids. Among ten million ids, a collision has probability 3e-6."""
     return np.array([xxhash.xxh3_64_intdigest(one.encode()) for one in ids], np.uint64)
 
 
@@ -22,7 +22,7 @@ class SeenIds:
         self._runs: list[NDArray[np.uint64]] = []  # each sorted, from large to small
 
     def repeated(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Which of these were there before, or stand here before; then they all have been."""
+        """Return which ids were seen before, or earlier in this sequence; then add them all."""
         hashes = hashes_of(ids)
         distinct, first = np.unique(hashes, return_index=True)
         again = np.ones(hashes.size, np.bool_)
@@ -42,8 +42,8 @@ class SeenIds:
         while self._runs and self._runs[-1].size <= run.size <= RUN_IDS_MAX - self._runs[-1].size:
             merged = self._runs.pop()
             size = merged.size
-            merged.resize(size + run.size, refcheck=False)  # in its place: a copy would take as much memory again
+            merged.resize(size + run.size, refcheck=False)  # in place: a copy would need as much memory again
             merged[size:] = run
             run = merged
-            run.sort(kind="stable")  # which merges sorted runs
+            run.sort(kind="stable")  # merges sorted runs
         self._runs.append(run)

@@ -1,6 +1,6 @@
-"""A log stored in columns on disk: any row at any time, in constant memory.
+"""A log stored as columns on disk, for random access in constant memory.
 
-The folder holds one file for each column, as plain little-endian numbers, and `log.json`, which is written last.
+The directory contains one file per column with little-endian numbers, and `log.json`, which is written last.
 """
 
 import sys
@@ -31,15 +31,15 @@ _COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLog(SparseRows):
-    """The rows of a stored log; the source of a `Dataset`, too. The label of a row without one is MISSING."""
+    """The rows of a stored log, also as the source of a `Dataset`. The label of a row without one is MISSING."""
 
     name: str
     rows: int
     n_features: int
     class_names: tuple[str, ...]
-    skipped: dict[str, int]  # rows that were left out when it was stored, by reason
-    first_skipped: dict[str, str]  # where the first of them was, by reason
-    decided_at_ms: NDArray[np.int64]  # [n], as the columns of a LogBatch
+    skipped: dict[str, int]  # number of rows skipped when the log was stored, by reason
+    first_skipped: dict[str, str]  # position and value of the first skipped row, by reason
+    decided_at_ms: NDArray[np.int64]  # [n], like the columns of a LogBatch
     actions: NDArray[np.int64]
     propensities: FloatArray
     rewards: NDArray[np.int64]
@@ -50,7 +50,7 @@ class StoredLog(SparseRows):
     id_bytes: NDArray[np.uint8]
 
     def outcome(self, row: int) -> LoggedOutcome:
-        """What the log says of a row."""
+        """Return the logged values of a row."""
         propensity = float(self.propensities[row])
         return LoggedOutcome(
             decided_at_ms=_given(self.decided_at_ms[row]),
@@ -62,11 +62,11 @@ class StoredLog(SparseRows):
         )
 
     def event_id(self, row: int) -> str:
-        """The id of a row."""
+        """Return the id of a row."""
         return self.id_bytes[self.id_offsets[row] : self.id_offsets[row + 1]].tobytes().decode()
 
     def row_of(self, event_id: str) -> int | None:
-        """The row with this id; None when there is none."""
+        """Return the row with this id, or None."""
         sought = hashes_of([event_id])[0]
         place = int(np.searchsorted(self.id_hashes, sought))
         while place < self.rows and self.id_hashes[place] == sought:
@@ -77,7 +77,7 @@ class StoredLog(SparseRows):
         return None
 
     def batches(self, size: int = 16_384) -> Iterator[LogBatch]:
-        """All rows, as a log has them."""
+        """Yield all rows as batches of a log."""
         for start in range(0, self.rows, size):
             stop = min(start + size, self.rows)
             block = self.block(start, stop)
@@ -89,15 +89,15 @@ class StoredLog(SparseRows):
 
 
 def store_log(log: Log, folder: Path) -> StoredLog:
-    """Read a log once, and store it in a folder that is new or empty.
+    """Read a log once and store it in a new or empty directory.
 
     Raises:
-        DatasetError: a bad row, as the log raises it; no rows at all; or the folder cannot be written to.
+        DatasetError: an invalid row, no rows, or a directory that cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise DatasetError(f"{folder} is not empty; give a new folder to store a log in")
+            raise DatasetError(f"{folder} is not empty; expected a new directory")
         with ExitStack() as stack:
             files = {name: stack.enter_context((folder / name).open("wb")) for name in _COLUMNS}
             rows = _write(log, files)
@@ -114,17 +114,17 @@ def store_log(log: Log, folder: Path) -> StoredLog:
 
 
 def open_stored(folder: Path) -> StoredLog:
-    """Open what `store_log` stored.
+    """Open a log stored by `store_log`.
 
     Raises:
-        DatasetError: there is none, another version wrote it, or it is damaged.
+        DatasetError: no stored log, another version, or a damaged one.
     """
     try:
         content = orjson.loads((folder / _CONTENT).read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
-        raise DatasetError(f"{folder} holds no stored log: {error}") from error
+        raise DatasetError(f"{folder} contains no stored log: {error}") from error
     if type(content) is not dict:
-        raise DatasetError(f"{folder} holds no stored log: log.json is no object")
+        raise DatasetError(f"{folder} contains no stored log: log.json is not an object")
     if content.get("version") != VERSION:
         raise DatasetError(f"{folder}: expected a stored log of version {VERSION}; got {content.get('version')}")
     try:
@@ -133,11 +133,11 @@ def open_stored(folder: Path) -> StoredLog:
         log = StoredLog(
             name=content["name"], rows=content["rows"], n_features=content["n_features"], class_names=names,
             skipped=content["skipped"],
-            first_skipped=content.get("first_skipped", {}),  # logs that were stored earlier do not say it
+            first_skipped=content.get("first_skipped", {}),  # absent in older stored logs
             **columns,
         )  # fmt: skip
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise DatasetError(f"{folder} holds no whole stored log: {error}") from error
+        raise DatasetError(f"{folder} contains a damaged log: {error}") from error
     _check_sizes(log, folder)
     return log
 
@@ -160,13 +160,13 @@ def _write(log: Log, files: Mapping[str, BinaryIO]) -> int:
         entries += int(batch.offsets[-1])
         id_bytes += int(ends[-1]) if ids else 0
     if not rows:
-        counts = "".join(f"; {count} left out: {reason}" for reason, count in log.skipped.items())
-        raise DatasetError(f"{log.name} holds no rows that can be used{counts}")
+        counts = "".join(f"; {count} skipped: {reason}" for reason, count in log.skipped.items())
+        raise DatasetError(f"{log.name} contains no usable rows{counts}")
     return rows
 
 
 def _index(folder: Path) -> None:
-    """Sort the hashes of the ids: 16 bytes of memory for each."""
+    """Sort the hashes of the ids, using 16 bytes of memory per id."""
     hashes = np.fromfile(folder / "id_hashes", "<u8")
     order = np.argsort(hashes, kind="stable")
     order.astype("<i8").tofile(folder / "id_rows")
@@ -174,7 +174,7 @@ def _index(folder: Path) -> None:
 
 
 def _check_sizes(log: StoredLog, folder: Path) -> None:
-    """See that every column is as long as it says: a machine that went down may have lost the end of some."""
+    """Check the size of every column: a system crash may have truncated some."""
     entries = {"indices": log.offsets, "values": log.offsets, "id_bytes": log.id_offsets}
     for name in _COLUMNS:
         size = getattr(log, name).size
@@ -182,13 +182,13 @@ def _check_sizes(log: StoredLog, folder: Path) -> None:
         if (ends := entries.get(name)) is not None:
             expected = int(ends[-1]) if ends.size == log.rows + 1 else -1
         if size != expected:
-            raise DatasetError(f"{folder} holds no whole stored log: {name} has {size} entries")
+            raise DatasetError(f"{folder} contains a damaged log: {name} has {size} entries")
 
 
 def _mapped(path: Path, dtype: str) -> NDArray[Any]:
-    """A column as a file in memory, which takes none; it is written like its own copy, and never back.
+    """Map a column into memory, copy-on-write.
 
-    It counts as writable: compiled code is compiled anew for arrays that are not.
+    The array counts as writable, because numba would compile kernels again for read-only arrays.
     """
     if path.stat().st_size == 0:
         return np.zeros(0, dtype)

@@ -1,4 +1,4 @@
-"""Files and standard input as streams of bytes, unpacked, and cut into blocks of whole lines."""
+"""Files and standard input as decompressed byte streams, split into blocks of whole lines."""
 
 import shutil
 import sys
@@ -17,29 +17,29 @@ import zstandard
 from producers.datasets.base import DatasetError
 
 STDIN = "-"
-"""How standard input is called where a path is asked for."""
+"""The path that denotes standard input."""
 
 BLOCK_BYTES = 1 << 19
-"""The size of a block of lines: large enough for arrays, and small enough for the caches of a processor."""
+"""Size of a block of lines: large enough for vectorisation, small enough for CPU caches."""
 
 LINE_BYTES_MAX = 8 << 20
-"""A longer line is a bad row: no decision's context is that large, and it must not fill the memory."""
+"""Limit on the length of a line, which bounds memory; a longer line is an invalid row."""
 
 HEAD_BYTES = 1 << 16
-"""What is looked at to find out the format."""
+"""Number of bytes used to detect the format."""
 
-_PACKED_BYTES = 1 << 15  # read at once from a packed file; it may unpack to a thousand times as much
+_PACKED_BYTES = 1 << 15  # bytes per read of a compressed file, which may expand a thousandfold
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class CutOffError(DatasetError):
-    """A packed file that is damaged, or ends before its end."""
+    """A compressed file that is damaged or truncated."""
 
 
 class Fault(NamedTuple):
-    """What is wrong with a line."""
+    """A problem with a line."""
 
     reason: str
     got: str
@@ -48,9 +48,9 @@ class Fault(NamedTuple):
 class LineBlock(NamedTuple):
     """Whole lines."""
 
-    data: bytes  # ends with a line end, but perhaps at the end of the file
+    data: bytes  # ends with a line end, except perhaps at the end of the file
     first_line: int  # the number of its first line, from 1
-    fault: Fault | None = None  # this block stands for one line that cannot be used, and its data was left out
+    fault: Fault | None = None  # the block replaces one invalid line, whose data is omitted
 
 
 class _Unpacker(Protocol):
@@ -62,28 +62,28 @@ class _Unpacker(Protocol):
 
 @dataclass(slots=True, weakref_slot=True)
 class Source:
-    """A file that can be read any number of times. Standard input is copied to a temporary file first."""
+    """A file that can be read repeatedly; standard input is copied to a temporary file."""
 
     path: str
     _head: bytes | None = None
-    _copy: Path | None = None  # of standard input, deleted with this
-    _identity: tuple[int, ...] | None = None  # of the file as it was when it was opened for the first time
+    _copy: Path | None = None  # of standard input; deleted with this object
+    _identity: tuple[int, ...] | None = None  # of the file when it was first opened
 
     @property
     def is_stdin(self) -> bool:
-        """Whether it is standard input."""
+        """Whether this is standard input."""
         return self.path == STDIN
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """The display name."""
         return "standard input" if self.is_stdin else self.path
 
     def file(self) -> Path:
         """Return the file to read.
 
         Raises:
-            DatasetError: there is no room for the copy of standard input.
+            DatasetError: not enough disk space for the copy of standard input.
         """
         if not self.is_stdin:
             return Path(self.path)
@@ -100,7 +100,7 @@ class Source:
         return self._copy
 
     def head(self) -> bytes:
-        """Return the first bytes, unpacked."""
+        """Return the first bytes, decompressed."""
         if self._head is None:
             head = b""
             with closing(self.chunks()) as chunks:
@@ -114,10 +114,10 @@ class Source:
         return self._head
 
     def check_unchanged(self) -> None:
-        """See that a file is the one that was opened first: what is read of it belongs together.
+        """Check that the file has not changed since it was first opened.
 
         Raises:
-            DatasetError: it has changed, or cannot be looked at.
+            DatasetError: it has changed or cannot be accessed.
         """
         try:
             found = self.file().stat()
@@ -126,13 +126,13 @@ class Source:
         identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         self._identity = self._identity or identity
         if identity != self._identity and S_ISREG(found.st_mode):
-            raise DatasetError(f"{self.name} has changed while it was read; wait until it is written, or read a copy")
+            raise DatasetError(f"{self.name} has changed during reading; wait until it is complete, or read a copy")
 
     def chunks(self) -> Generator[bytes, None, None]:
-        """Return all bytes from the beginning, unpacked.
+        """Yield all bytes from the start, decompressed.
 
         Raises:
-            CutOffError: at the place where a packed file is damaged or ends too early.
+            CutOffError: where a compressed file is damaged or truncated.
             DatasetError: it cannot be read, or has changed.
         """
         try:
@@ -159,13 +159,13 @@ class Source:
                 first = file.read(BLOCK_BYTES)
 
     def _decompressed(self, file: BinaryIO, packed: bytes, new: Callable[[], _Unpacker], kind: str) -> Iterator[bytes]:
-        """Both kinds of files may be several packed ones behind each other."""
+        """Decompress a file of one or more concatenated streams."""
         unpacker = new()
         while packed:
             try:
                 unpacked = unpacker.decompress(packed)
             except (zlib.error, zstandard.ZstdError) as error:
-                raise CutOffError(f"{self.name} is damaged {kind}: {error}; fetch it again") from error
+                raise CutOffError(f"{self.name} is damaged {kind}: {error}. Download it again") from error
             if unpacked:
                 yield unpacked
             packed = (unpacker.unused_data if unpacker.eof else b"") or file.read(_PACKED_BYTES)
@@ -174,7 +174,7 @@ class Source:
                 if not packed:
                     return
                 unpacker = new()
-        raise CutOffError(f"{self.name} is cut off: its {kind} stream has no end; fetch it again")
+        raise CutOffError(f"{self.name} is truncated: its {kind} stream has no end. Download it again")
 
 
 def _gzip() -> _Unpacker:
@@ -186,10 +186,10 @@ def _zstd() -> _Unpacker:
 
 
 def line_blocks(chunks: Iterator[bytes]) -> Iterator[LineBlock]:
-    """Cut a stream into blocks of whole lines; a line that is too long is a fault of its own."""
-    held = b""  # the beginning of a line
+    """Split a stream into blocks of whole lines; a line that is too long becomes a block with a fault."""
+    held = b""  # the start of an incomplete line
     number = 1
-    lost = 0  # bytes of a line that is too long, so far
+    lost = 0  # number of bytes skipped of a line that is too long
     for chunk in _gathered(chunks):
         begin = 0
         if lost:
@@ -219,7 +219,7 @@ def _too_long(size: int) -> Fault:
 
 
 def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of about the size of a block."""
+    """Combine the bytes into pieces of about the size of a block."""
     held: list[bytes] = []
     size = 0
     try:
@@ -230,7 +230,7 @@ def _gathered(chunks: Iterator[bytes]) -> Iterator[bytes]:
                 yield b"".join(held)
                 held, size = [], 0
     except CutOffError:
-        # What came before is whole, but for its last line.
+        # Earlier chunks are complete except for their last line.
         whole = b"".join(held)
         yield whole[: whole.rfind(b"\n") + 1]
         raise

@@ -1,4 +1,4 @@
-"""The first pass over a log: how many rows it has, its classes, and the vocabularies of its features."""
+"""The first pass over a log: number of rows, classes, and vocabularies of the features."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,25 +11,25 @@ from producers.datasets.logs.parsed import FeatureEntries, ParsedBatch
 from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind, hash_of, words_of
 
-_BITMAP_BITS = 23  # a megabyte; counts up to some 10⁸ distinct values
+_BITMAP_BITS = 23  # a megabyte; counts up to about 10⁸ distinct values
 
 
 class Survey(NamedTuple):
-    """What a first pass found."""
+    """The result of a first pass."""
 
     rows: int
     classes: tuple[str, ...]
-    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None: too many values, they are to be hashed
-    hashed_distinct: float  # an estimate of how many values are to be hashed, of all names together
+    names: Mapping[str, tuple[Kind, Sequence[str] | None]]  # None: too many values, which are hashed
+    hashed_distinct: float  # estimated number of hashed values of all names
 
 
 def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: bool = False) -> Survey:
-    """Read a log for the first time.
+    """Read a whole log.
 
     Args:
-        batches: all of it.
-        vocabulary_max: a name with more values than this is hashed.
-        numbered: Classes are numbers from 1, and one that nobody played is still a class.
+        batches: All batches.
+        vocabulary_max: A name with more values is hashed.
+        numbered: Classes are numbered from 1, including classes that were never played.
     """
     rows = 0
     classes: dict[str, None] = {}
@@ -49,7 +49,7 @@ def survey(batches: Iterable[ParsedBatch], vocabulary_max: int, *, numbered: boo
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """By number when all are numbers, otherwise as they came.
+    """Sort numerically if all names are numbers; otherwise keep their order.
 
     >>> in_order(["10", "9", "0.5"]), in_order(["10", "9", "x"])
     (['0.5', '9', '10'], ['10', '9', 'x'])
@@ -62,7 +62,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 class _Vocabularies:
-    """The values of every name, until there are too many."""
+    """The values of each name, up to a limit."""
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
@@ -73,7 +73,7 @@ class _Vocabularies:
     def add(self, feature: FeatureEntries) -> None:
         name = feature.name
         if feature.texts is None:
-            self._kinds.setdefault(name, Kind.NUMERIC)  # texts elsewhere make it a category
+            self._kinds.setdefault(name, Kind.NUMERIC)  # becomes categorical if other batches contain texts
             return
         self._kinds[name] = feature.kind
         texts = feature.texts.distinct
@@ -95,7 +95,7 @@ class _Vocabularies:
         return found
 
     def hashed_distinct(self) -> float:
-        """Linear counting (Whang, Vander-Zanden, Taylor 1990): from how many places of a bitmap are still empty."""
+        """Estimate by linear counting (Whang, Vander-Zanden, Taylor 1990) from the empty bits of a bitmap."""
         places = 1 << _BITMAP_BITS
         empty = places - int(np.bitwise_count(self._seen).sum(dtype=np.int64))
         return -places * math.log(max(empty, 1) / places)

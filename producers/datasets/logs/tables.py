@@ -1,4 +1,4 @@
-"""Tables, as the readers of CSV, JSON lines and Parquet give them, and as rows of a log by a mapping."""
+"""Tables, as read from CSV, JSON lines and Parquet, and their conversion to rows of a log by a mapping."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -17,22 +17,22 @@ from stream.wire.named_features import Kind
 
 
 class Table(NamedTuple):
-    """Some rows of a table."""
+    """Several rows of a table."""
 
     n: int
-    first_row: int  # the number of its first row in the file, from 0
-    columns: Mapping[str, Column]  # those asked for
-    problems: tuple[Problem, ...]  # rows that could not be read; their columns hold nothing
+    first_row: int  # number of the first row in the file, from 0
+    columns: Mapping[str, Column]  # the requested columns
+    problems: tuple[Problem, ...]  # unreadable rows, whose columns are empty
     where: Callable[[int], str]
 
 
 def parse_table(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Read the rows of a table by a mapping."""
+    """Parse the rows of a table by a mapping."""
     return _TableParser(table, mapping).parse()
 
 
 def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
-    """Read only what a survey needs: classes, categories and words."""
+    """Parse only the input of a survey: classes, categories and words."""
     parser = _TableParser(table, mapping)
     kinds = {name: kind for name, kind in mapping.features.kinds().items() if kind is not Kind.NUMERIC}
     features = tuple(parser.feature(name, kind) for name, kind in kinds.items())
@@ -41,7 +41,7 @@ def parse_names(table: Table, mapping: LogMapping) -> ParsedBatch:
 
 
 class _TableParser:
-    """One table; collects what is wrong."""
+    """Parser of one table; collects problems."""
 
     def __init__(self, table: Table, mapping: LogMapping) -> None:
         self._table = table
@@ -59,7 +59,7 @@ class _TableParser:
             labels=self.texts("label"),
             actions=self.texts("action", needed=True),
             propensities=self._propensities(),
-            rewards=self._numbers("reward", "0 or 1, or nothing while no outcome is known"),
+            rewards=self._numbers("reward", "0 or 1, or an empty value if the outcome is unknown"),
             delays_ms=self._delays(decided_at_ms),
             features=tuple(self.feature(name, kind) for name, kind in self._mapping.features.kinds().items()),
             problems=tuple(self._problems),
@@ -94,7 +94,7 @@ class _TableParser:
         return ids
 
     def _propensities(self) -> FloatArray | None:
-        expected = "a probability above 0 and at most 1"
+        expected = "a probability in (0, 1]"
         found = self._numbers("propensity", expected)
         column = self._column("propensity")
         if found is None or column is None:
@@ -116,8 +116,8 @@ class _TableParser:
         for row in np.flatnonzero(there & (delays < 0)).tolist():
             self._problems.append(
                 problem(
-                    row, str(self._mapping.feedback_time), "a time that is not before the decision",
-                    f"{-int(delays[row])} ms before it",
+                    row, str(self._mapping.feedback_time), "a time at or after the decision",
+                    f"{-int(delays[row])} ms before the decision",
                 )
             )  # fmt: skip
         return delays

@@ -1,4 +1,4 @@
-"""Many texts, few of them different: each distinct text once, and where it is."""
+"""Dictionary-encoded texts: each distinct text once, and its positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ _MISSING = -1
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """n texts; an empty one is missing."""
+    """n texts; an empty text is missing."""
 
-    distinct: list[str]  # in the order in which they first come
-    codes: NDArray[np.int64]  # [n], places in `distinct`, -1 if missing
+    distinct: list[str]  # in order of first occurrence
+    codes: NDArray[np.int64]  # [n], indices in `distinct`, -1 if missing
 
     @classmethod
     def of(cls, values: Sequence[str | None]) -> "Texts":
-        """Return values as texts; None is missing."""
+        """Create texts from values; None is missing."""
         return cls(*distinct_of(values))
 
     @classmethod
     def by_code(cls, values: Sequence[str], codes: NDArray[np.int64]) -> "Texts":
-        """Return different values, each where its place in them is among the codes; -1 is missing."""
+        """Create texts from distinct values and codes; -1 is missing."""
         known = cls.of(values)
         return cls(known.distinct, np.append(known.codes, _MISSING)[codes])
 
@@ -50,7 +50,7 @@ class Texts:
 
 
 def distinct_of(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the distinct values in the order in which they first come, and the place of each; -1 for None and ""."""
+    """Return the distinct values in order of first occurrence, and the index of each value; -1 for None and ""."""
     places = dict.fromkeys(values, _MISSING)
     distinct = [value for value in places if value is not None and value != ""]
     places.update(zip(distinct, range(len(distinct)), strict=True))

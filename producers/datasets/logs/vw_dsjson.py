@@ -1,15 +1,15 @@
-"""VW dsjson: what decision services write, one decision a line.
+"""VW dsjson, the format of decision services: one decision per line.
 
     {"_label_cost": -1, "Timestamp": "2021-02-04T16:31:29.246Z", "EventId": "13118d", "a": [4, 2, 1, 3],
      "c": {"user": {"major": "engineering", "age": 21}, "_multi": [...]}, "p": [0.25, 0.25, 0.25, 0.25], ...}
 
-An action is named by its number in `a`, from 1; the logged one is a[0], played with probability p[0]; where `a` and `p`
-are not there, `_labelIndex` (from 0) and `_label_probability` say the same. The reward is the cost, negated. A line
-without a cost is a decision without an outcome. A line that is an outcome alone, without its decision, is left out and
-counted. Features of actions (`_multi`, `_slots`) are left out: they are not the context's.
+An action is identified by its number in `a`, from 1. The logged action is a[0], with probability p[0]; without `a` and
+`p`, `_labelIndex` (from 0) and `_label_probability` are used. The reward is the negated cost. A line without a cost is
+a decision without an outcome. Lines with an outcome but no decision are skipped and counted. Features of actions
+(`_multi`, `_slots`) are ignored, because they are not part of the context.
 
-Features of the context have dotted names, `user.age`: numbers and truth values are numeric, texts are categories, what
-stands under `_text` is a text of words. Other names that begin with _ are no features.
+Features of the context have dotted names, `user.age`: numbers and booleans are numeric, texts are categories, and
+`_text` is a text of words. Other names that start with _ are ignored.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ from stream.wire.events import FloatArray
 from stream.wire.named_features import Kind
 
 NOTES = (
-    "features of actions (_multi, _slots) are left out: only the context's are read",
-    "the reward is the cost, negated; an action is named by its number in `a`, from 1",
+    "features of actions (_multi, _slots) are ignored; only features of the context are used",
+    "the reward is the negated cost; an action is identified by its number in `a`, from 1",
 )
 
 
 def batches(source: Source) -> Iterator[ParsedBatch]:
-    """The decisions of a file."""
+    """Yield the decisions of a file."""
     first_row = 0
     for objects in objects_of(source):
         yield _Lines(objects, first_row).parse()
@@ -40,7 +40,7 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
 
 
 class _Lines:
-    """The lines of a block; collects what is wrong."""
+    """Parser of the lines of a block; collects problems."""
 
     def __init__(self, objects: Objects, first_row: int) -> None:
         self._objects = objects
@@ -79,10 +79,10 @@ class _Lines:
         for row, fields in enumerate(self._rows):
             action, propensity = _played(fields)
             if type(action) is not int or action < 1:
-                self._problems.append(problem(row, "a", "a list of numbers of actions, from 1", fields.get("a")))
+                self._problems.append(problem(row, "a", "a list of action numbers, from 1", fields.get("a")))
                 action = None
             elif type(propensity) not in (int, float) or not 0.0 < propensity <= 1.0:
-                expected = "as many probabilities as actions, the first above 0 and at most 1"
+                expected = "as many probabilities as actions, the first in (0, 1]"
                 self._problems.append(problem(row, "p", expected, fields.get("p", fields.get("_label_probability"))))
             else:
                 propensities[row] = propensity
@@ -91,7 +91,7 @@ class _Lines:
 
     def _rewards(self) -> FloatArray:
         costs = numbers(self._column("_label_cost"), "_label_cost", "a number", self._problems)
-        return 0.0 - costs  # and never -0
+        return 0.0 - costs  # avoids -0
 
     def _classes(self) -> frozenset[str]:
         named: set[Any] = set()
@@ -105,12 +105,12 @@ class _Lines:
         for row, fields in enumerate(self._rows):
             context = fields.get("c")
             if type(context) is not dict:
-                self._problems.append(problem(row, "c", "the context, an object", context))
+                self._problems.append(problem(row, "c", "an object with the context", context))
                 continue
             try:
                 found.add_object(row, "", context)
             except RecursionError:
-                self._problems.append(Problem(row, "c: expected objects that are not nested by the hundred", "more"))
+                self._problems.append(Problem(row, "c: expected objects with less than 100 levels", "more levels"))
         return found.columns()
 
     def _column(self, name: str) -> list[Any]:
@@ -168,7 +168,7 @@ def _rows(rows: list[int]) -> Int64Array:
 
 
 def _played(fields: dict[str, Any]) -> tuple[Any, Any]:
-    """The number of the action that was played, and its probability, unchecked."""
+    """Return the number and the probability of the played action, unchecked."""
     actions, probabilities = fields.get("a"), fields.get("p")
     if actions is None and probabilities is None:
         index = fields.get("_labelIndex")

@@ -1,13 +1,13 @@
-"""VW contextual-bandit text: `action:cost:probability | features`, one decision a line.
+"""VW contextual-bandit text: `action:cost:probability | features`, one decision per line.
 
     2:-1:0.25 |user major=engineering age:21 |time hour=9
 
-The reward is the cost, negated. Other actions on a line, without a cost, are those that could have been played. A line
-without any action:cost:probability is a context of which no decision is known. Tags are passed over: they need not be
-different, so that ids are those of the file and the row.
+The reward is the negated cost. Other actions on a line, without a cost, are those that could have been played. A line
+without action:cost:probability is a context without a decision. Tags are ignored because they need not be unique; ids
+consist of the file name and the row.
 
-A namespace is a name, and its features are categories of that name, each with its value; a feature `city:paris` is the
-category `city=paris`. What stands in no namespace has the name `default`.
+Each namespace is a categorical feature whose categories are the features in it, with their values; a feature
+`city:paris` is the category `city=paris`. Features without a namespace belong to `default`.
 """
 
 import math
@@ -23,8 +23,8 @@ from stream.parsing import parse_number, parse_whole
 from stream.wire.named_features import Kind
 
 NOTES = (
-    "the reward is the cost, negated; an action is named by its number, from 1",
-    "tags are passed over; a namespace is a name, whose features are its categories",
+    "the reward is the negated cost; an action is identified by its number, from 1",
+    "tags are ignored; each namespace is a categorical feature",
 )
 
 DEFAULT_NAMESPACE = "default"
@@ -34,7 +34,7 @@ _LABEL = re.compile(r"[0-9]+(:[^\s:|]*){0,2}")
 
 
 def batches(source: Source) -> Iterator[ParsedBatch]:
-    """The decisions of a file."""
+    """Yield the decisions of a file."""
     first_row = 0
     for block in line_blocks(source.chunks()):
         lines = _Lines(block, first_row)
@@ -44,7 +44,7 @@ def batches(source: Source) -> Iterator[ParsedBatch]:
 
 
 class _Lines:
-    """The lines of a block; collects what is wrong."""
+    """Parser of the lines of a block; collects problems."""
 
     def __init__(self, block: LineBlock, first_row: int) -> None:
         text = "|" if block.fault is not None else block.data.decode("utf-8", "surrogateescape")
@@ -87,7 +87,7 @@ class _Lines:
     def _add_label(self, row: int, label: str) -> None:
         tokens = label.split()
         if tokens and (tokens[-1].startswith("'") or not _LABEL.fullmatch(tokens[-1])):
-            tokens.pop()  # the tag
+            tokens.pop()  # tag
         action: str | None = None
         cost = propensity = math.nan
         for token in tokens:
@@ -101,7 +101,7 @@ class _Lines:
                 action = str(number)
                 read = parse_number(parts[1]), parse_number(parts[2])
                 if read[0] is None or read[1] is None or not 0.0 < read[1] <= 1.0:
-                    expected = "a cost, and a probability above 0 and at most 1"
+                    expected = "a cost, and a probability in (0, 1]"
                     self._problems.append(problem(row, "label", expected, token))
                     break
                 cost, propensity = read[0], read[1]
@@ -116,14 +116,14 @@ class _Lines:
             name, colon, given = tokens.pop(0).partition(":")
             number = parse_number(given) if colon else 1.0
             if number is None:
-                self._problems.append(problem(row, f"namespace {name}", "a number behind its colon", given))
+                self._problems.append(problem(row, f"namespace {name}", "a number after its colon", given))
             else:
                 weight = number
         rows, values, texts = self._entries.setdefault(name, ([], [], []))
         for token in tokens:
             feature, colon, given = token.partition(":")
             if not feature:
-                continue  # a name that is empty
+                continue  # empty name
             number = parse_number(given) if colon else 1.0
             rows.append(row)
             values.append(weight * (1.0 if number is None else number))

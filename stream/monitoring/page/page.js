@@ -1,4 +1,4 @@
-// The page of the monitor: what comes by server-sent events is put in its places. It computes nothing but shapes.
+// The monitor's page: displays the values of server-sent events; computes only the shapes of charts.
 "use strict";
 
 const at = id => document.getElementById(id);
@@ -11,7 +11,7 @@ const seconds = s => s === null ? "–" : s < 1 ? `${Math.round(1000 * s)}\u00a0
   : s < 7200 ? `${(s / 60).toFixed(0)}\u00a0min` : `${(s / 3600).toFixed(1)}\u00a0h`;
 const time = ms => new Date(ms).toISOString().slice(11, 19);
 
-function say(element, text) { // only what has changed: a screen reader reads it out
+function say(element, text) { // only on change, because screen readers announce it
   if (element.textContent !== text) element.textContent = text;
 }
 
@@ -48,7 +48,7 @@ function axis(size, values, more = {}) {
   return {stroke: () => colour("soft"), font: "12px system-ui, sans-serif", ticks: {show: false}, size, values, ...more};
 }
 
-class Chart { // a uPlot that is made once, filled again and again, and as wide as its place
+class Chart { // a uPlot that is created once, updated repeatedly, and as wide as its container
   constructor(id, options) {
     this.place = at(id);
     this.options = options;
@@ -98,7 +98,7 @@ function drawError(windows, nowMs) {
   at("h-error").parentElement.hidden = !judged.length;
   if (!judged.length) return;
   const rows = [];
-  for (const [ms, , error, greedy] of judged) { // where nothing was matched for a while, the line is broken
+  for (const [ms, , error, greedy] of judged) { // the line has gaps where nothing was matched
     if (rows.length && ms / 1000 - rows.at(-1)[0] > 20) rows.push([ms / 1000 - 10, null, null, null, null]);
     rows.push([ms / 1000, ...error.slice(0, 3), greedy && greedy[0]]);
   }
@@ -113,28 +113,28 @@ function drawDelays({n, bins, quantiles_s}) {
   at("h-delays").parentElement.hidden = !n;
   if (!n) return;
   const [half, most, nearly] = quantiles_s.map(seconds);
-  say(at("quantiles"), `Half of the feedback came within ${half}, 90 % within ${most}, 99 % within ${nearly}; of ${count(n)}.`);
+  say(at("quantiles"), `Feedback delay: median ${half}, 90th percentile ${most}, 99th percentile ${nearly} (n = ${count(n)}).`);
   delayBins = bins;
   delayChart.show(`Histogram of ${count(n)} delays, from ${seconds(bins[0][0])} to ${seconds(bins.at(-1)[1])}`,
     [bins.map((_, place) => place), bins.map(([, , height]) => height)]);
 }
 
 function drawEstimates(estimates) {
-  at("h-estimates").parentElement.hidden = !estimates.length; // none is drawn at random, or none is settled yet
+  at("h-estimates").parentElement.hidden = !estimates.length; // no decision was drawn at random, or none is settled
   at("estimates").replaceChildren();
-  const means = {greedy: "the highest score", uniform: "each class alike", learner: "the learner's own, while a log's are played"};
-  table(at("estimates"), ["policy", "would earn", "95 % now", "95 % at all times", "played", "decisions", "worth"],
+  const means = {greedy: "greedy (highest score)", uniform: "uniform", learner: "the learner's own policy"};
+  table(at("estimates"), ["policy", "reward", "95 % interval", "95 %, anytime-valid", "played", "decisions", "effective sample size"],
     estimates.map(({policy, n, ess, played, off, estimates: [ips, snips]}) => [
-      element("td", `${means[policy] ?? policy}${off ? " (not to be trusted: its weights are not 1 in the mean)" : ""}`, "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
+      element("td", `${means[policy] ?? policy}${off ? " (unreliable: mean weight is not 1)" : ""}`, "long"), percent(snips[1]), between(snips[2]), between(ips[3]), percent(played), count(n), count(Math.round(ess)),
     ]));
 }
 
 function drawLedger(books) {
   at("ledger").replaceChildren();
   for (const {total, value, parts, holds} of books) {
-    const sign = element("td", holds ? "✓ adds up" : "✗ does not add up", holds ? "good" : "bad");
+    const sign = element("td", holds ? "✓ balanced" : "✗ not balanced", holds ? "good" : "bad");
     const rows = parts.filter(([, n]) => n).map(([name, n]) => [words(name), count(n)]);
-    table(at("ledger"), ["became", "records"], [...rows, [sign, count(value)]], `${words(total)}: ${count(value)}`);
+    table(at("ledger"), ["result", "records"], [...rows, [sign, count(value)]], `${words(total)}: ${count(value)}`);
   }
 }
 
@@ -144,7 +144,7 @@ function show(picture) {
   at("verdict").dataset.condition = picture.condition;
   document.title = `${picture.condition}: Onebit ${picture.topics ?? ""}`;
   at("main").hidden = !picture.ledger;
-  if (!picture.ledger) return; // the monitor has not found Kafka yet
+  if (!picture.ledger) return; // the monitor is not connected to Kafka yet
   say(at("topics"), picture.topics);
   if (picture.pipeline) {
     const {learner, window_ms, instances} = picture.pipeline;
@@ -152,14 +152,14 @@ function show(picture) {
     say(at("pipeline"), `Learner ${learner}, window ${seconds(window_ms / 1000)}${names ? `; ${names.length ? names.join(", ") : "no instance is running"}` : ""}`);
   }
   const notes = [];
-  if (picture.behind > 5000) notes.push(`Windows, delays and classes are ${count(picture.behind)} records behind; the counts are not.`);
-  if (picture.sample > 1) notes.push(`More comes than the monitor can follow: it looks at one decision in ${count(picture.sample)}, by a hash of the id. Counts in the ledger are of all.`);
-  if (picture.passed_over) notes.push(`Since the beginning ${count(picture.passed_over)} records were passed over so: error, delays, latency and classes are of a sample.`);
-  if (picture.unreadable) notes.push(`${count(picture.unreadable)} records in the learner's topics are not the learner's.`);
+  if (picture.behind > 5000) notes.push(`Windows, delays and classes are ${count(picture.behind)} records behind; the counts are current.`);
+  if (picture.sample > 1) notes.push(`High rate: the monitor samples one decision in ${count(picture.sample)}. The ledger counts all records.`);
+  if (picture.passed_over) notes.push(`Error, delays, latency and classes are from a sample; ${count(picture.passed_over)} records were skipped so far.`);
+  if (picture.unreadable) notes.push(`${count(picture.unreadable)} records in the learner's output topics were not written by a learner.`);
   say(at("notes"), notes.join(" "));
 
   const {ledger, error, greedy_error, exploration, latencies: {n, quantiles_s: [half, , nearly]}} = picture;
-  const sampled = picture.waiting_sample > 1 ? `, of one in ${count(picture.waiting_sample)}` : "";
+  const sampled = picture.waiting_sample > 1 ? ` (sample of one in ${count(picture.waiting_sample)})` : "";
   const now = [
     ["decided", count(ledger.decided)], ["pending", count(ledger.pending)], ["matched", count(ledger.matched)],
     ["expired", count(ledger.expired)], ["late", count(ledger.late)], ["misplaced", count(ledger.contexts_misplaced + ledger.feedback_misplaced)],
@@ -167,7 +167,7 @@ function show(picture) {
   ];
   const minute = [
     ["error", shown(error)], ["greedy error", shown(greedy_error)], ["explored", shown(exploration)],
-    ["time to decide", n ? `${seconds(half)}; 99\u00a0%: ${seconds(nearly)}` : "–"],
+    ["decision latency", n ? `${seconds(half)}; 99\u00a0%: ${seconds(nearly)}` : "–"],
   ].filter(([, value]) => value !== "–");
   const list = rows => rows.flatMap(([name, value]) => [element("dt", name), element("dd", value)]);
   at("now").replaceChildren(...list(now));
@@ -175,7 +175,7 @@ function show(picture) {
   at("minute").replaceChildren(...list(minute));
   at("minute-empty").hidden = minute.length > 0;
 
-  say(at("balance"), picture.balanced ? "it adds up in every partition." : "it does not add up; run onebit verify.");
+  say(at("balance"), picture.balanced ? "balanced in every partition." : "not balanced. Run: onebit verify");
   at("balance").className = picture.balanced ? "good" : "bad";
   drawLedger(picture.books);
   drawError(picture.windows, picture.now_ms);
@@ -183,11 +183,11 @@ function show(picture) {
   drawEstimates(picture.estimates);
 
   at("partitions").replaceChildren();
-  table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "contexts wait", "feedback waits", "error", "updates", "drift alarms", "ledger"],
+  table(at("partitions"), ["partition", "steps", "decided", "pending", "oldest", "waiting contexts", "waiting feedback", "error", "updates", "drift alarms", "ledger"],
     picture.partitions.map(one => [
       String(one.partition), count(one.steps), count(one.decided), count(one.pending), seconds(one.oldest_s), count(one.contexts),
       count(one.feedback), one.error ? percent(one.error[0]) : "–", count(one.updates), count(one.alarms),
-      element("td", one.balanced ? "✓ adds up" : "✗ does not", one.balanced ? "good" : "bad"),
+      element("td", one.balanced ? "✓ balanced" : "✗ not balanced", one.balanced ? "good" : "bad"),
     ]));
 
   at("classes").replaceChildren();
@@ -204,7 +204,7 @@ function show(picture) {
 
 function lose() {
   say(at("condition"), "not connected");
-  say(at("why"), "the monitor does not answer; this page goes on as soon as it does");
+  say(at("why"), "no response from the monitor; reconnecting");
   at("verdict").dataset.condition = "lost";
   document.title = "not connected: Onebit";
 }
@@ -215,7 +215,7 @@ function listen() {
   const again = () => { source.close(); lose(); clearTimeout(silent); setTimeout(listen, 1000); };
   source.onmessage = event => {
     clearTimeout(silent);
-    silent = setTimeout(again, 5000); // a monitor that is frozen closes nothing
+    silent = setTimeout(again, 5000); // a frozen monitor does not close the connection
     show(JSON.parse(event.data));
   };
   source.onerror = again;

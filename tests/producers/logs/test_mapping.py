@@ -39,19 +39,22 @@ def test_a_mapping_file_is_read(tmp_path: Path) -> None:
 NUMERIC: dict[str, Any] = {"features": {"numeric": ["x"]}}
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"action": "a", "rewards": "r", **NUMERIC}, "there is no key rewards; did you mean reward?"),
-    ({"action": "a", "zzz": "r", **NUMERIC}, "there is no key zzz; the keys are id, timestamp, action"),
-    ({"action": "a", "features": {"numerical": ["x"]}}, "no key features.numerical; did you mean numeric"),
+    ({"action": "a", "rewards": "r", **NUMERIC}, "unknown key rewards; did you mean reward?"),
+    ({"action": "a", "zzz": "r", **NUMERIC}, "unknown key zzz; the keys are id, timestamp, action"),
+    ({"action": "a", "features": {"numerical": ["x"]}}, "unknown key features.numerical; did you mean numeric"),
     ({"action": 1, **NUMERIC}, "action: Input should be a valid string; got '1'"),
     (NUMERIC, "map action or label"),
-    ({"label": "y", "reward": "r", **NUMERIC}, "reward needs action: map action too"),
-    ({"label": "y", "propensity": "p", **NUMERIC}, "propensity needs action: map action too"),
-    ({"action": "a", "feedback_time": "f", **NUMERIC}, "feedback_time needs timestamp"),
-    ({"action": "a", "timestamp": "t", "feedback_time": "f", "delay": "d", **NUMERIC}, "say the same"),
-    ({"action": "a", "classes": ["x"], **NUMERIC}, "classes are two or more different names; got ['x']"),
-    ({"action": "a", "classes": ["x", "x"], **NUMERIC}, "classes are two or more different names"),
-    ({"action": "a"}, "a context has features"),
-    ({"action": "a", "features": {"numeric": ["x"], "text": ["x"]}}, "a column is listed once; got x twice"),
+    ({"label": "y", "reward": "r", **NUMERIC}, "reward requires action: map action as well"),
+    ({"label": "y", "propensity": "p", **NUMERIC}, "propensity requires action: map action as well"),
+    ({"action": "a", "feedback_time": "f", **NUMERIC}, "feedback_time requires timestamp"),
+    (
+        {"action": "a", "timestamp": "t", "feedback_time": "f", "delay": "d", **NUMERIC},
+        "map either feedback_time or delay, not both",
+    ),
+    ({"action": "a", "classes": ["x"], **NUMERIC}, "expected two or more distinct classes; got ['x']"),
+    ({"action": "a", "classes": ["x", "x"], **NUMERIC}, "expected two or more distinct classes"),
+    ({"action": "a"}, "no features: list columns"),
+    ({"action": "a", "features": {"numeric": ["x"], "text": ["x"]}}, "duplicate columns: x"),
     ({"action": "a", "delay": "d", "delay_unit": "weeks", **NUMERIC}, "delay_unit: Input should be 'us', 'ms', 's'"),
 ]
 
@@ -113,11 +116,11 @@ def test_what_cannot_be_guessed_is_a_remark(tmp_path: Path) -> None:
     path = write(tmp_path, as_jsonl([{"propensity": 2.0, "reward": 0.5, "x": 1.5}] * 3))
     guessed = guess(next(tables(Source(str(path)))))
     assert guessed.fields == {"features": {"numeric": ["x"]}}
-    assert "no column looks like the action that was played or the right label" in guessed.remarks[0]
+    assert "no column looks like the played action or the right label" in guessed.remarks[0]
     path = write(tmp_path, as_jsonl([{"propensity": 2.0, "reward": 0.5, "x": 1.5, "action": "a"}] * 3))
     guessed = guess(next(tables(Source(str(path)))))
     assert [remark.partition(":")[0] for remark in guessed.remarks] == [
-        "rewards are not all 0 or 1", "propensities are not all above 0 and at most 1",
+        "not all rewards are 0 or 1", "not all propensities are in (0, 1]",
     ]  # fmt: skip
 
 
@@ -135,12 +138,12 @@ def test_the_outcome_is_no_feature_and_a_few_bad_rows_do_not_hide_what_a_column_
         "features": {"numeric": ["spend"], "categorical": ["banner title"]},
     }  # fmt: skip
     assert guessed.remarks == (
-        "'minutes_to_buy' is taken for the outcome's delay; if it was known before, it is a feature",
-        "propensities are not all above 0 and at most 1: such rows are bad",
-        "'bought' is left out: by its name it is known only after the decision; list it if it is not",
+        "'minutes_to_buy' is mapped as the delay of the outcome; if it is known at the decision, list it as a feature",
+        "not all propensities are in (0, 1]: such rows are invalid",
+        "'bought' is omitted: its name suggests that it is known only after the decision; list it otherwise",
     )
     assert to_toml(guessed).endswith(
-        "\n# what is known only after the decision must not stand here\n[features]\n"
+        "\n# do not list values that are known only after the decision\n[features]\n"
         'numeric = ["spend"]\ncategorical = ["banner title"]\n'
     )
 
@@ -149,11 +152,11 @@ def test_how_a_table_is_written_may_be_why_it_is_not_understood(tmp_path: Path) 
     path = write(tmp_path, b"1,2.5,3\n4,5,6\n")
     assert [
         remark for remark in guess(next(csv_tables.tables(Source(str(path)), None))).remarks if "names" in remark
-    ] == ["the columns' names are numbers: if the first line is a row, write one with names before it"]
+    ] == ["the column names are numbers: if the first line is data, insert a header line"]
     path = write(tmp_path, b"age;price;country;2\n1;3,5;de,at;1\n2;4;fr;1\n")
     guessed = guess(next(csv_tables.tables(Source(str(path)), None)))
     assert guessed.remarks[0] == (
-        "'price': numbers with a decimal comma are read as texts: write them with a point, as in 3.5"
+        "'price': numbers with a decimal comma are read as texts; use a decimal point, as in 3.5"
     )
     assert not any("names are numbers" in remark for remark in guessed.remarks)
 
@@ -178,7 +181,7 @@ def test_an_outcome_that_cannot_be_used_is_no_feature_either(tmp_path: Path) -> 
     guessed = guess(next(tables(Source(str(path)))))
     assert guessed.fields == {"action": "action", "features": {"numeric": ["miles_to_shop"]}}
     assert [remark.partition(":")[0] for remark in guessed.remarks[1:]] == [
-        "'bought' is left out", "'wait_s' is left out",
+        "'bought' is omitted", "'wait_s' is omitted",
     ]  # fmt: skip
 
 
@@ -196,11 +199,11 @@ def test_pairs_say_the_same_as_a_file() -> None:
 @pytest.mark.parametrize(
     ("pairs", "says"),
     [
-        ("action=item,reward", "expected KEY=COLUMN between commas; got 'reward'"),
+        ("action=item,reward", "expected KEY=COLUMN pairs; got 'reward'"),
         ("action=item,numeric=", "got 'numeric='"),
-        ("action=item,action=other,numeric=x", "action stands there twice"),
-        ("action=item,rewards=click,numeric=x", "there is no key rewards; did you mean reward?"),
-        ("action=item", "a context has features"),
+        ("action=item,action=other,numeric=x", "duplicate key action"),
+        ("action=item,rewards=click,numeric=x", "unknown key rewards; did you mean reward?"),
+        ("action=item", "no features: list columns"),
     ],
 )
 def test_pairs_that_are_no_mapping_are_refused(pairs: str, says: str) -> None:

@@ -117,11 +117,11 @@ def test_any_values_come_back_from_every_format(tmp_path: Path, values: list[dic
 
 
 BAD = [
-    ({"p": math.nan}, "p: expected a probability above 0 and at most 1"),
-    ({"p": None}, "p: expected a probability above 0 and at most 1"),
-    ({"p": 0.0}, "p: expected a probability above 0 and at most 1"),
-    ({"p": 1.5}, "p: expected a probability above 0 and at most 1"),
-    ({"r": 0.5}, "reward: expected 0 or 1 (or say above which reward the bit is 1: reward_above)"),
+    ({"p": math.nan}, "p: expected a probability in (0, 1]"),
+    ({"p": None}, "p: expected a probability in (0, 1]"),
+    ({"p": 0.0}, "p: expected a probability in (0, 1]"),
+    ({"p": 1.5}, "p: expected a probability in (0, 1]"),
+    ({"r": 0.5}, "reward: expected 0 or 1 (or set reward_above)"),
     ({"a": None}, "a: expected the action"),
     ({"price": math.inf}, "price: expected a finite number"),
 ]
@@ -205,7 +205,7 @@ def test_the_unit_of_times_that_are_numbers_is_told(tmp_path: Path) -> None:
     for time, note in ((1_574_553_637, ["s"]), (1_574_553_637_000, ["ms"]), ("2019-11-24T00:00:36", [])):
         path = write(tmp_path, as_csv([{**row, "t": time} for row in ROWS]))
         notes = open_log(path, mapping(timestamp="t")).notes
-        assert notes == tuple(f"times, in t, are numbers; by their size, {unit} since 1970" for unit in note)
+        assert notes == tuple(f"numeric times in t are interpreted as {unit} since 1970" for unit in note)
 
 
 def test_times_of_parquet_have_their_own_types(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_time_that_goes_back_is_a_bad_row_and_moves_no_clock(tmp_path: Path) -
     rows = [{**ROWS[n % 2], "t": 1_000 + time} for n, time in enumerate((0, 5, 3, 4, 5, 6))]
     path = write(tmp_path, as_jsonl(rows))
     log, found = read(path, mapping=mapping(timestamp="t"), on_bad_row="skip")
-    assert log.skipped == {"timestamp: expected times that do not go back; sort the rows by time": 2}
+    assert log.skipped == {"timestamp: expected non-decreasing times; sort the rows by time": 2}
     assert [row["decided_at_ms"] // 1_000 - 1_000 for row in found] == [0, 5, 5, 6]
     with pytest.raises(DatasetError, match=r"line 3, timestamp: .*2000 ms"):
         read(path, mapping=mapping(timestamp="t"))
@@ -269,7 +269,7 @@ def test_delays_come_from_feedback_times_and_are_not_negative(tmp_path: Path) ->
     timed = mapping(timestamp="t", feedback_time="f")
     log, found = read(write(tmp_path, as_jsonl(rows)), mapping=timed, on_bad_row="skip")
     assert [row.get("delays_ms") for row in found] == [2_500, None, 0]
-    assert log.skipped == {"f: expected a time that is not before the decision": 1}
+    assert log.skipped == {"f: expected a time at or after the decision": 1}
 
 
 def test_rewards_become_one_bit_above_a_threshold(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_large_vocabulary_is_hashed_and_the_collisions_are_told(tmp_path: Path
     assert log.n_features == 1 + 2 + 256
     assert found[0]["x"][1] == 2.0  # red, twice
     assert len({max(row["x"]) for row in found}) > 100
-    assert "hashed, to 256 indices: country; of about 300 values about 207 share" in log.notes[-1]
+    assert "features hashed to 256 indices: country; about 207 of 300 values share" in log.notes[-1]
     for row, one in zip(rows[:20], found, strict=False):
         x = log.encoder.encode({"price": row["price"], "country": row["country"], "note": row["note"]})
         assert dict(zip(x.indices.tolist(), x.values.tolist(), strict=True)) == one["x"]
@@ -382,7 +382,7 @@ def test_a_row_may_reach_over_several_blocks(tmp_path: Path, monkeypatch: pytest
     path = write(tmp_path, as_csv([ROWS[0], long, *ROWS[1:], {**ROWS[0], "p": 2}]))
     log, found = read(path, on_bad_row="skip")
     assert [row["actions"] for row in found] == [0, 0, 1, 0]
-    assert log.first_skipped == {"p: expected a probability above 0 and at most 1": "line 56; got 2.0"}
+    assert log.first_skipped == {"p: expected a probability in (0, 1]": "line 56; got 2.0"}
 
 
 @given(st.text('ab,"\n\r\udcff', max_size=60), st.integers(1, 40))
@@ -457,7 +457,7 @@ def test_lines_are_counted_over_quoted_line_ends_and_blank_lines(tmp_path: Path)
     with pytest.raises(DatasetError, match="line 6, p: "):
         read(write(tmp_path, content))
     log, found = read(write(tmp_path, content), on_bad_row="skip")
-    assert log.skipped["row: expected 5 columns, as the header has"] == 1
+    assert log.skipped["row: expected 5 columns, as in the header"] == 1
     assert [row["id"] for row in found] == ["log-000000", "log-000001"]
 
 

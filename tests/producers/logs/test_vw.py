@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from producers.datasets.base import DatasetError
-from producers.datasets.logs.looks import Format
+from producers.datasets.logs.formats import Format
 from producers.datasets.logs.reading import LogFile, open_log
 from tests.producers.logs.rows import mapping, plain
 
@@ -76,17 +76,17 @@ def test_every_action_that_could_be_played_is_a_class(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"a": [0, 1, 2]}, "a: expected a list of numbers of actions, from 1"),
-    ({"a": []}, "a: expected a list of numbers of actions, from 1"),
-    ({"p": [1.5, 0, 0]}, "p: expected as many probabilities as actions, the first above 0 and at most 1"),
-    ({"p": [0.0, 1, 0]}, "p: expected as many probabilities as actions, the first above 0 and at most 1"),
-    ({"p": [0.5]}, "p: expected as many probabilities as actions, the first above 0 and at most 1"),
+    ({"a": [0, 1, 2]}, "a: expected a list of action numbers, from 1"),
+    ({"a": []}, "a: expected a list of action numbers, from 1"),
+    ({"p": [1.5, 0, 0]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
+    ({"p": [0.0, 1, 0]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
+    ({"p": [0.5]}, "p: expected as many probabilities as actions, the first in (0, 1]"),
     ({"_label_cost": "x"}, "_label_cost: expected a number"),
-    ({"_label_cost": -0.5}, "reward: expected 0 or 1 (or say above which reward the bit is 1: reward_above)"),
-    ({"c": []}, "c: expected the context, an object"),
+    ({"_label_cost": -0.5}, "reward: expected 0 or 1 (or set reward_above)"),
+    ({"c": []}, "c: expected an object with the context"),
     ({"EventId": "left out"}, "EventId: expected the decision's id"),
-    ({"EventId": "e1"}, "EventId: expected an id that no row before it has"),
-    ({"Timestamp": "2020-02-04T16:31:29Z"}, "timestamp: expected times that do not go back; sort the rows by time"),
+    ({"EventId": "e1"}, "EventId: expected a unique id"),
+    ({"Timestamp": "2020-02-04T16:31:29Z"}, "timestamp: expected non-decreasing times; sort the rows by time"),
 ]
 
 
@@ -105,7 +105,7 @@ def test_a_context_that_is_nested_by_the_hundred_is_a_bad_row(tmp_path: Path) ->
     (tmp_path / "log").write_bytes(orjson.dumps(DECISION) + b"\n" + deep + b"\n")
     log = open_log(tmp_path / "log", on_bad_row="skip")
     assert len(plain(log.batches())) == 1
-    assert log.skipped == {"c: expected objects that are not nested by the hundred": 1}
+    assert log.skipped == {"c: expected objects with less than 100 levels": 1}
 
 
 TEXT = """\
@@ -141,17 +141,17 @@ def test_contextual_bandit_text_is_read(tmp_path: Path) -> None:
 
 
 BAD_TEXT = [
-    ("1:0:0 | a", "label: expected a cost, and a probability above 0 and at most 1"),
-    ("1:x:0.5 | a", "label: expected a cost, and a probability above 0 and at most 1"),
+    ("1:0:0 | a", "label: expected a cost, and a probability in (0, 1]"),
+    ("1:x:0.5 | a", "label: expected a cost, and a probability in (0, 1]"),
     ("1:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
     ("0:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
     ("1:0:0.5 2:0:0.5 | a", "label: expected labels such as 2:0:0.25 (action:cost:probability) before the |"),
-    ("1:-0.5:0.5 | a", "reward: expected 0 or 1 (or say above which reward the bit is 1: reward_above)"),
+    ("1:-0.5:0.5 | a", "reward: expected 0 or 1 (or set reward_above)"),
     ("1:0:0.5", "line: expected UTF-8 text with a | before the features"),
-    ("1:0:0.5 |n:x a", "namespace n: expected a number behind its colon"),
-    ("1:0:0.5 | a:1e308 a:1e308", "features: expected a finite sum of the numbers that share an index"),
-    ("1:0:0.5 |n:-1e200 a:1e200 |", "features: expected a finite sum of the numbers that share an index"),
-    ("1:0:0.5 |n:1e200 a:1e200 a:-1e200", "features: expected a finite sum of the numbers that share an index"),
+    ("1:0:0.5 |n:x a", "namespace n: expected a number after its colon"),
+    ("1:0:0.5 | a:1e308 a:1e308", "features: expected a finite sum of the numbers with the same index"),
+    ("1:0:0.5 |n:-1e200 a:1e200 |", "features: expected a finite sum of the numbers with the same index"),
+    ("1:0:0.5 |n:1e200 a:1e200 a:-1e200", "features: expected a finite sum of the numbers with the same index"),
 ]
 
 

@@ -1,14 +1,14 @@
-"""The log that ships with the program: clicks on ten offers, shown at random, with a truth that is known.
+"""Generator of the included log: clicks on ten offers, shown at random, with known click probabilities.
 
-A shop shows one of K = 10 offers to each visitor, uniformly at random (propensity 1/10), and some seconds to minutes
-later it hears whether the visitor clicked. With x the context and a the offer,
+A shop shows one of K = 10 offers to each visitor, uniformly at random (propensity 1/10), and learns seconds to minutes
+later whether the visitor clicked. With x the context and a the offer,
 
     P(click | x, a) = 1 / (1 + exp(-(b_a + c_{a, device} + s_{a, region} + w_a · hours)))
 
-where `hours` is how long the visitor has been away, in [0, 1], and b, c, s, w were drawn once. The delay is
-exponential, with a mean of 30 seconds. Of one decision in twenty no outcome is known, whatever offer and context.
+where `hours` is the time since the last visit, scaled to [0, 1], and b, c, s, w are random constants. The delay is
+exponential with mean 30 seconds. One outcome in twenty is missing, independently of offer and context.
 
-Run as `python -m producers.datasets.logs.lookalike FOLDER`, this module writes the two files that ship.
+`python -m producers.datasets.logs.offers FOLDER` writes the two files.
 """
 
 import csv
@@ -39,7 +39,7 @@ LOG_NAME = "offers.csv.gz"
 MAPPING_NAME = "offers.toml"
 
 MAPPING = """\
-# Which column of offers.csv.gz says what.
+# Columns of offers.csv.gz.
 id = "visit"
 timestamp = "shown_at"
 action = "action"
@@ -58,7 +58,7 @@ categorical = ["device", "region"]
 
 
 class Truth(NamedTuple):
-    """The coefficients of P(click | x, a), for each offer."""
+    """The coefficients of P(click | x, a) for each offer."""
 
     base: FloatArray  # float64[K]
     device: FloatArray  # float64[K, 3]
@@ -66,7 +66,7 @@ class Truth(NamedTuple):
     hours: FloatArray  # float64[K]
 
     def click(self, visits: "Visits") -> FloatArray:
-        """P(click | x, a) of every visit and offer, float64[n, K]."""
+        """Return P(click | x, a) of each visit and offer, float64[n, K]."""
         logit = self.base + self.device.T[visits.devices] + self.region.T[visits.regions]
         return 1.0 / (1.0 + np.exp(-(logit + visits.hours[:, np.newaxis] * self.hours)))
 
@@ -74,13 +74,13 @@ class Truth(NamedTuple):
 class Visits(NamedTuple):
     """The contexts."""
 
-    devices: NDArray[np.int64]  # [n], places in DEVICES
-    regions: NDArray[np.int64]  # [n], places in REGIONS
-    hours: FloatArray  # float64[n], in [0, 1], of a thousandth
+    devices: NDArray[np.int64]  # [n], indices in DEVICES
+    regions: NDArray[np.int64]  # [n], indices in REGIONS
+    hours: FloatArray  # float64[n], in [0, 1], multiples of 0.001
 
 
 def truth() -> Truth:
-    """What holds in the shipped log."""
+    """Return the coefficients of the included log."""
     draw = np.random.Generator(np.random.PCG64([SEED, 0]))
     return Truth(
         base=draw.normal(-2.2, 0.4, N_OFFERS),
@@ -91,7 +91,7 @@ def truth() -> Truth:
 
 
 def visits(rows: int = ROWS) -> Visits:
-    """The contexts of the shipped log."""
+    """Return the contexts of the included log."""
     draw = np.random.Generator(np.random.PCG64([SEED, 1]))
     return Visits(
         draw.choice(len(DEVICES), rows, p=(0.35, 0.5, 0.15)),
@@ -101,7 +101,7 @@ def visits(rows: int = ROWS) -> Visits:
 
 
 def content(rows: int = ROWS) -> bytes:
-    """The log as CSV."""
+    """Return the log as CSV."""
     seen = visits(rows)
     draw = np.random.Generator(np.random.PCG64([SEED, 2]))
     offers = draw.integers(0, N_OFFERS, rows)

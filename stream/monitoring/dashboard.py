@@ -1,8 +1,8 @@
-"""What the page shows: the states of all partitions, and where Kafka's topics end, as one JSON value.
+"""The state of the monitor's page: the states of all partitions and the ends of Kafka's topics, as one JSON value.
 
-The counts are those of the last steps in the journals, and the verdict rests on them alone: they are exact and on time,
-however far behind the reading of all other records is. One thread takes in records, one the steps and the ends of the
-topics, and each browser has one: a lock keeps them apart.
+The counts and the condition come from the last steps in the journals. They are exact and current even if the monitor is
+behind in reading other records. One thread adds records, another steps and topic ends, and each browser has its own; a
+lock protects the state.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from stream.estimating.judge import WEIGHTS_OFF_ONE
+from stream.estimating.evaluation import WEIGHTS_OFF_ONE
 from stream.estimating.live import live_weight_flags
 from stream.estimating.running import RunningEstimate
 from stream.journal.format import JournalStep
@@ -36,34 +36,34 @@ from stream.wire.records import Record, TopicPartition
 from stream.wire.topics import Topics
 
 RATE_MS = 5_000
-"""Rates are those of so long a time."""
+"""Time span of rates."""
 
 DOUBT_MS = 1_000
 DOUBTFUL_MAX = 10
-"""Offsets: fewer that wait may be markers of transactions; whoever asks reads them."""
+"""Up to this many waiting offsets may be transaction markers; the caller reads them to find out."""
 
 CLASSES_SHOWN = 20
 REASONS_SHOWN = 10
 BEHIND_MAX = 20_000
-"""Records. Further behind, and falling back, the monitor looks at fewer decisions."""
+"""Number of records behind at which the monitor starts to sample decisions."""
 
 CAUGHT_UP = 2_000
 THINNER_MS, FULLER_MS = 2_000, 30_000
-"""For so long a sample is looked at before it is made thinner, or fuller."""
+"""Time before the sampling rate is decreased or increased."""
 
 LEVEL_MAX = 10
 
 
 ContextsAt = Callable[[Mapping[int, Sequence[int]]], Contexts]
-"""Finds contexts by their offsets, which are given by partition; those that are there."""
+"""Finds contexts by partition and offset; returns those that still exist."""
 
 
 class Pipeline(NamedTuple):
-    """What the page says of a pipeline beside its numbers."""
+    """Properties of the pipeline shown on the page."""
 
     learner: str
     window_ms: int
-    instances: Mapping[str, Sequence[int]] | None  # partitions of each learner process; None: not known
+    instances: Mapping[str, Sequence[int]] | None  # partitions of each learner process; None if unknown
 
 
 class _Moment(NamedTuple):
@@ -71,8 +71,8 @@ class _Moment(NamedTuple):
     ledger: Ledger
 
 
-class Picture:
-    """All that is known of a pipeline at some moment. Times are those of a monotonic clock of this host."""
+class Dashboard:
+    """The monitor's current state of a pipeline. Times are from this host's monotonic clock."""
 
     def __init__(self, topics: Topics, partitions: int, now_ms: Callable[[], int]) -> None:
         self._lock = RLock()
@@ -83,40 +83,40 @@ class Picture:
         self._partitions = partitions
         self._now_ms = now_ms
         self._ends: Mapping[TopicPartition, Ends] = {}
-        self._last: dict[int, JournalStep] = {}  # step of each task
+        self._last: dict[int, JournalStep] = {}  # last step of each task
         self._answered_ms = self._stepped_ms = now_ms()
         self._steps = 0
-        self._moments: deque[_Moment] = deque()  # those of the last minute
+        self._moments: deque[_Moment] = deque()  # of the last minute
         self._pipeline: Pipeline | None = None
-        self._clock = EstimatedClock(now_ms)  # the broker's time, by the records that were taken in
-        self._level = 0  # one decision in 2**level is looked at
+        self._clock = EstimatedClock(now_ms)  # estimates the broker's time from records
+        self._level = 0  # one in 2**level decisions is processed
         self._paced_ms, self._was_behind, self._reads = now_ms(), 0, False
-        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offsets, and the records between them
+        self._waiting: dict[TopicPartition, tuple[int, int, int]] = {}  # offset, end and number of records between them
 
     def judge(self, policies: Policies, contexts_at: ContextsAt) -> None:
-        """Judge these policies; to be told before anything is taken in or restored."""
+        """Set the evaluated policies; call it before adding or restoring anything."""
         self._policies, self._contexts_at = policies, contexts_at
 
     def name(self, pipeline: Pipeline | None) -> None:
-        """Set the names that the page shows; None before a task has begun."""
+        """Set the names shown on the page; None before the first step."""
         self._pipeline = pipeline
 
     @property
-    def begun(self) -> int | None:
-        """The partition of a task that has made a step; None: none has."""
+    def active_partition(self) -> int | None:
+        """Return the partition of any task that has made a step, or None."""
         with self._lock:
             return min(self._last, default=None)
 
     def contexts_of(self, records: Sequence[Record]) -> Contexts:
-        """Read the contexts again that policies look at, of the decisions among the records; this may take long."""
+        """Read the contexts that policies require for the decisions among the records; may be slow."""
         return self._contexts_at(wanted) if (wanted := self._wanted(records)) else {}
 
     def take(self, records: Sequence[Record], contexts: Contexts = MappingProxyType({})) -> dict[int, bytes]:
-        """Take in committed records; the states of the partitions that have changed, to be kept.
+        """Add committed records; return the changed states by partition, for storage.
 
         Args:
-            records: the records.
-            contexts: those that `contexts_of` found.
+            records: The records.
+            contexts: The result of `contexts_of`.
         """
         with self._lock:
             self._reads = True
@@ -135,7 +135,7 @@ class Picture:
         return self._states[partition]
 
     def _wanted(self, records: Sequence[Record]) -> dict[int, list[int]]:
-        """The offsets of the contexts that policies look at, of the decisions among the records."""
+        """Return the offsets of the contexts that policies require for the decisions among the records."""
         wanted: dict[int, list[int]] = {}
         if self._policies.look_at_x:
             for record in records:
@@ -145,29 +145,29 @@ class Picture:
         return wanted
 
     def restore(self, partition: int, state: bytes) -> None:
-        """Take over a state that was kept: reading goes on where it stood then."""
+        """Restore the stored state of a partition."""
         with self._lock:
             self._states[partition] = decode(state, self._policies)
             self._clock.heard(max(self._states[partition].windows.counts, default=0))
 
-    def reads_on_at(self, topic: str, partition: int) -> int:
-        """The offset at which a partition's state goes on."""
+    def next_offset_of(self, topic: str, partition: int) -> int:
+        """Return the offset at which to continue reading a partition."""
         with self._lock:
             state = self._states.get(partition)
             return 0 if state is None else state.next_offset.get(topic, 0)
 
-    def hears(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
-        """Take in where the topics end, and each task's last step, as Kafka has just said."""
+    def update_ends(self, ends: Mapping[TopicPartition, Ends], last: Mapping[int, JournalStep]) -> None:
+        """Set the ends of the topics and the last step of each task, as reported by Kafka."""
         with self._lock:
             self._ends, self._last = ends, dict(last)
             self._answered_ms = self._now_ms()
             self._look()
             self._pace()
 
-    def doubtful(self) -> list[tuple[TopicPartition, int]]:
-        """Inputs whose few last offsets, from one on, may be ticks or markers, for which no learner makes steps.
+    def inputs_to_count(self) -> list[tuple[TopicPartition, int]]:
+        """Return inputs whose last few offsets may be ticks or transaction markers, which need no step.
 
-        Only when a learner would be called stuck for them.
+        Only needed if the learner would otherwise be reported as stuck.
         """
         with self._lock:
             if self._now_ms() - self._stepped_ms < DOUBT_MS:
@@ -181,19 +181,19 @@ class Picture:
             ]
 
     def count_waiting(self, tp: TopicPartition, start: int, records: int) -> None:
-        """Set the number of records from an offset to the end of a partition, ticks not among them."""
+        """Set the number of records between an offset and the end of a partition, without ticks."""
         with self._lock:
             self._waiting[tp] = (start, self._end(tp), records)
 
     def verdict(self) -> Verdict:
-        """How the pipeline is."""
+        """Return the condition of the pipeline."""
         with self._lock:
             return self._verdict()
 
     def as_json(self) -> bytes:
-        """The picture for the page."""
+        """Return the state for the page."""
         with self._lock:
-            return orjson.dumps(self._shown(), default=list)  # of named tuples
+            return orjson.dumps(self._shown(), default=list)  # for named tuples
 
     def _shown(self) -> dict[str, Any]:
         states = self._states.values()
@@ -238,7 +238,7 @@ class Picture:
         }
 
     def samples(self) -> Sequence[Sample]:
-        """The numbers for Prometheus."""
+        """Return the samples for Prometheus."""
         with self._lock:
             samples: list[Sample] = []
             for partition, step in sorted(self._last.items()):
@@ -263,7 +263,7 @@ class Picture:
             return samples
 
     def _look(self) -> None:
-        """Take note of what has happened since the last look."""
+        """Record the counts at the current time."""
         now_ms, ledger = self._now_ms(), self._ledger()
         steps = sum(step.number for step in self._last.values())
         if steps != self._steps:
@@ -297,13 +297,13 @@ class Picture:
         return total_ledger(step.ledger for step in self._last.values())
 
     def _applied(self, partition: int) -> dict[str, int]:
-        """The offsets up to which the inputs of a task are applied, by topic."""
+        """Return the offsets up to which a task has applied its inputs, by topic."""
         step = self._last.get(partition)
         contexts, feedback = (0, 0) if step is None else (step.contexts[1], step.feedback[1])
         return {self._topics.contexts: contexts, self._topics.feedback: feedback}
 
     def _lag(self, partition: int) -> dict[str, int]:
-        """How many records of each input no step has applied."""
+        """Return the number of records of each input that no step has applied."""
         lags = {}
         for topic, applied in self._applied(partition).items():
             tp = TopicPartition(topic, partition)
@@ -316,7 +316,7 @@ class Picture:
         return self._ends.get(tp, Ends(0, 0)).high_watermark
 
     def _pace(self) -> None:
-        """Look at fewer decisions where the monitor cannot follow, and at more again where it can."""
+        """Increase sampling if the monitor falls behind, and decrease it if it keeps up."""
         behind, since_ms = self._behind_in_all(), self._now_ms() - self._paced_ms
         if behind > BEHIND_MAX and since_ms >= THINNER_MS:
             change = 1 if self._reads and behind > self._was_behind and self._level < LEVEL_MAX else 0
@@ -334,7 +334,7 @@ class Picture:
         return sum(map(self._behind, self._outputs()))
 
     def _oldest_s(self, partition: int) -> float | None:
-        """How long the oldest decision of a task has waited, by the broker's time; None: it is still to be read."""
+        """Return the age of the oldest pending decision of a task in broker time; None if it is not read yet."""
         if not self._last[partition].ledger.pending:
             return 0.0
         state = self._states.get(partition)
@@ -360,12 +360,12 @@ class Picture:
         return found
 
     def _behind(self, topic: str) -> int:
-        """How many offsets of a topic the monitor has not read, beyond the markers of the last transactions."""
+        """Return the number of unread offsets of a topic, excluding the markers of the last transactions."""
         behind = 0
         for partition in range(self._partitions):
             end = self._ends.get(TopicPartition(topic, partition))
             if end is not None:
-                behind += max(0, end.stable - 1 - self.reads_on_at(topic, partition))
+                behind += max(0, end.stable - 1 - self.next_offset_of(topic, partition))
         return behind
 
     def _classes(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import feather
 
 from producers.datasets.base import DatasetError
-from producers.datasets.logs.looks import Format, format_of
+from producers.datasets.logs.formats import Format, format_of
 from producers.datasets.logs.reading import open_log
 from tests.producers.logs.rows import mapping
 
@@ -50,12 +50,12 @@ UNKNOWN = [
     ("a,b\n1,2\n".encode("utf-16"), "UTF-16 text"),
     (b"\x00\x01\x02", "a binary file"),
     (b"%PDF-1.4", "a PDF document"),
-    (b"BZh91AY", "packed by bzip2"),
-    (b'[{"a": 1}]', "one JSON array; write one object a line"),
+    (b"BZh91AY", "compressed by bzip2"),
+    (b'[{"a": 1}]', "a JSON array; write one object per line"),
     (b"<html><body>,</body></html>", "HTML or XML"),
     (b"shared | a\n0:1:0.5 | b\n", "VW text with features of actions"),
     (b"| a b\n| c\n", "VW text without labels"),
-    (b"hello\nworld\n", "text in one column; it begins with 'hello'"),
+    (b"hello\nworld\n", "text with one column that starts with 'hello'"),
 ]
 
 

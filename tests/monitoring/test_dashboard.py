@@ -8,7 +8,7 @@ import pytest
 
 from stream.journal.format import JournalStep
 from stream.kafka.port import Ends
-from stream.monitoring.picture import Picture
+from stream.monitoring.dashboard import Dashboard
 from stream.monitoring.verdict import Condition
 from stream.telemetry import metrics
 from stream.telemetry.metrics import METRICS
@@ -23,19 +23,19 @@ class Monitored:
 
     def __init__(self) -> None:
         self.ms = 0
-        self.picture = Picture(TOPICS, 1, lambda: self.ms)
+        self.dashboard = Dashboard(TOPICS, 1, lambda: self.ms)
 
     def hear(self, after_ms: int, contexts: int, step: JournalStep | None, feedback: int = 0) -> tuple[str, str]:
         """Kafka tells where the inputs end, and the last step; the verdict."""
         self.ms += after_ms
         tps = {TopicPartition(TOPICS.contexts, 0): contexts, TopicPartition(TOPICS.feedback, 0): feedback}
         ends = {tp: Ends(end, end) for tp, end in tps.items()}
-        self.picture.hears(ends, {} if step is None else {0: step})
-        verdict = self.picture.verdict()
+        self.dashboard.update_ends(ends, {} if step is None else {0: step})
+        verdict = self.dashboard.verdict()
         return verdict.condition, verdict.why
 
     def shown(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = orjson.loads(self.picture.as_json())
+        found: Mapping[str, Any] = orjson.loads(self.dashboard.as_json())
         return found
 
 
@@ -48,7 +48,7 @@ def test_a_pipeline_that_nothing_comes_to_is_idle() -> None:
     assert monitored.hear(60_000, 0, None)[0] == Condition.IDLE
     done = step(1, 5, decided=5, matched=5, feedback=5)
     monitored.hear(500, 5, done, feedback=5)
-    assert monitored.hear(60_000, 5, done, feedback=5) == ("idle", "nothing waits, and nothing comes")
+    assert monitored.hear(60_000, 5, done, feedback=5) == ("idle", "no records wait")
 
 
 def test_a_learner_that_makes_steps_is_alive_and_one_that_makes_none_for_what_waits_is_stuck() -> None:
@@ -68,11 +68,11 @@ def test_the_time_since_the_last_step_is_told_as_it_passes_and_not_only_when_kaf
     monitored = Monitored()
     monitored.hear(0, 11, step(1, 10, decided=10, pending=10))
     monitored.ms += 2_600
-    assert monitored.picture.verdict() == ("stuck", "no step for 2.6 s while 1 context waits")
+    assert monitored.dashboard.verdict() == ("stuck", "no step for 2.6 s while 1 context waits")
     monitored.ms += 400
-    assert monitored.picture.verdict().condition == "stuck"
+    assert monitored.dashboard.verdict().condition == "stuck"
     monitored.ms += 1
-    assert monitored.picture.verdict() == ("unknown", "Kafka has not answered the monitor for 3 s")
+    assert monitored.dashboard.verdict() == ("unknown", "no response from Kafka for 3 s")
 
 
 def test_decisions_that_are_pending_need_a_step_a_second() -> None:
@@ -81,7 +81,7 @@ def test_decisions_that_are_pending_need_a_step_a_second() -> None:
     monitored.hear(0, 1, pending)
     conditions = [monitored.hear(3_000, 1, pending), monitored.hear(1, 1, pending)]
     assert conditions == [
-        ("alive", "1 decision is pending, and the learner makes steps"),
+        ("alive", "1 decision is pending; the learner makes steps"),
         ("stuck", "no step for 3.0 s while 1 decision is pending"),
     ]
 
@@ -90,16 +90,16 @@ def test_markers_of_transactions_at_an_end_are_no_records_that_wait() -> None:
     monitored = Monitored()
     done = step(1, 10, decided=10, matched=10, feedback=0)._replace(feedback=(0, 10))
     monitored.hear(0, 11, done, feedback=11)
-    assert monitored.picture.doubtful() == []  # nobody would call it stuck yet
+    assert monitored.dashboard.inputs_to_count() == []  # nobody would call it stuck yet
     monitored.ms += 1_000
-    assert monitored.picture.doubtful() == [
+    assert monitored.dashboard.inputs_to_count() == [
         (TopicPartition(TOPICS.contexts, 0), 10), (TopicPartition(TOPICS.feedback, 0), 10)
     ]  # fmt: skip
-    for tp, start in monitored.picture.doubtful():
-        monitored.picture.count_waiting(tp, start, 0)
+    for tp, start in monitored.dashboard.inputs_to_count():
+        monitored.dashboard.count_waiting(tp, start, 0)
     assert monitored.hear(9_000, 11, done, feedback=11)[0] == "idle"
     assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 2 contexts wait")
-    monitored.picture.count_waiting(TopicPartition(TOPICS.contexts, 0), 10, 1)
+    monitored.dashboard.count_waiting(TopicPartition(TOPICS.contexts, 0), 10, 1)
     assert monitored.hear(1, 12, done, feedback=11) == ("stuck", "no step for 10.0 s while 1 context waits")
 
 
@@ -117,25 +117,25 @@ def test_a_state_that_was_kept_is_gone_on_with() -> None:
     first, second = Monitored(), Monitored()
     kept: dict[int, bytes] = {}
     for record in RECORDS[:4]:
-        kept |= first.picture.take([record])
-    second.picture.restore(0, kept[0])
-    assert second.picture.take(RECORDS[:4]) == {}
-    assert second.picture.take(RECORDS) == first.picture.take(RECORDS)
+        kept |= first.dashboard.take([record])
+    second.dashboard.restore(0, kept[0])
+    assert second.dashboard.take(RECORDS[:4]) == {}
+    assert second.dashboard.take(RECORDS) == first.dashboard.take(RECORDS)
     assert second.shown() == first.shown()
     assert [one["reason"] for one in second.shown()["letters"]] == ["x: expected numbers"]
 
 
 def test_the_monitor_tells_its_metrics_and_no_other() -> None:
     monitored = Monitored()
-    monitored.picture.take([prediction(0)])
+    monitored.dashboard.take([prediction(0)])
     monitored.hear(0, 3, step(1, 3, decided=3, pending=3))
     everywhere = {metrics.BUILD_INFO, metrics.READY, metrics.LOOP_AGE}
     expected = {metric.name for metric in METRICS if metrics.MONITOR in metric.programs and metric not in everywhere}
-    assert {sample.metric.name for sample in monitored.picture.samples()} == expected
+    assert {sample.metric.name for sample in monitored.dashboard.samples()} == expected
     monitored.ms += 3_000
-    assert metrics.STUCK.at(0.0) in monitored.picture.samples()
+    assert metrics.STUCK.at(0.0) in monitored.dashboard.samples()
     monitored.hear(1, 3, step(1, 3, decided=3, pending=3))
-    assert metrics.STUCK.at(1.0) in monitored.picture.samples()
+    assert metrics.STUCK.at(1.0) in monitored.dashboard.samples()
 
 
 def test_the_last_minute_is_that_of_the_brokers_time_and_ends_when_traffic_stops() -> None:
@@ -143,7 +143,7 @@ def test_the_last_minute_is_that_of_the_brokers_time_and_ends_when_traffic_stops
     monitored = Monitored()
     for append_ms, reward in ((outage, 0), (now_ms, 1)):
         bit = example(append_ms, reward=reward)
-        monitored.picture.take([prediction(append_ms, append_ms=append_ms), bit._replace(append_ms=append_ms)])
+        monitored.dashboard.take([prediction(append_ms, append_ms=append_ms), bit._replace(append_ms=append_ms)])
     monitored.hear(0, 0, None)
     assert monitored.shown()["error"][0] == monitored.shown()["partitions"][0]["error"][0] == 0.0
     monitored.ms += 70_000
@@ -167,12 +167,12 @@ def test_a_pipeline_is_degraded_while_5_percent_of_its_records_do_no_good(
 
 
 def test_dead_letters_of_all_partitions_are_counted_by_reason() -> None:
-    picture = Picture(TOPICS, 2, lambda: 0)
+    dashboard = Dashboard(TOPICS, 2, lambda: 0)
     reasons = ["x: expected 3 numbers; got 2", "id: expected a text", "x: expected 3 numbers; got 4"]
     for partition in range(2):
         records = [letter(offset, reason) for offset, reason in enumerate(reasons)]
-        picture.take([record._replace(partition=partition) for record in records])
-    found = orjson.loads(picture.as_json())["letters"]
+        dashboard.take([record._replace(partition=partition) for record in records])
+    found = orjson.loads(dashboard.as_json())["letters"]
     assert [(one["n"], one["reason"]) for one in found] == [(4, reasons[2]), (2, reasons[1])]
 
 
@@ -181,10 +181,10 @@ def test_the_oldest_decision_that_waits_is_as_old_as_the_brokers_time_says() -> 
     waiting = step(1, 2, decided=2, pending=2)
     monitored.hear(0, 2, waiting)
     assert monitored.shown()["oldest_s"] is None  # its prediction is still to be read
-    monitored.picture.take([prediction(0, append_ms=1_000), prediction(1, append_ms=4_000)])
+    monitored.dashboard.take([prediction(0, append_ms=1_000), prediction(1, append_ms=4_000)])
     monitored.hear(500, 2, waiting)
     assert monitored.shown()["oldest_s"] == 3.5
-    monitored.picture.take([example(0)])
+    monitored.dashboard.take([example(0)])
     assert monitored.shown()["oldest_s"] == 0.5
     monitored.hear(0, 2, step(2, 2, decided=2, matched=2, feedback=2))
     assert monitored.shown()["oldest_s"] == 0.0
@@ -195,7 +195,7 @@ def test_the_page_has_the_greedy_error_the_latency_and_what_other_policies_would
     asked = [Record(TOPICS.contexts, 0, offset, 100, None, b"", ()) for offset in range(10)]
     decided = [prediction(offset, action=1 + offset % 2, append_ms=107) for offset in range(10)]
     bits = [example(offset, reward=1 - offset % 2) for offset in range(10)]
-    monitored.picture.take([*asked, *decided, *bits])
+    monitored.dashboard.take([*asked, *decided, *bits])
     shown = monitored.shown()
     assert (shown["error"][0], shown["greedy_error"][0], shown["windows"][0][3][0]) == (0.5, 0.0, 0.0)
     assert shown["latencies"]["quantiles_s"] == pytest.approx([0.007] * 3, rel=0.05)
@@ -209,7 +209,7 @@ def test_a_policy_whose_weights_are_not_1_in_the_mean_is_marked_when_enough_is_k
 ) -> None:
     monitored = Monitored()
     for number in range(decisions):  # always class 1, which was drawn with 1/2 as the propensities say
-        monitored.picture.take([prediction(number, action=1), example(number)])
+        monitored.dashboard.take([prediction(number, action=1), example(number)])
     assert {one["policy"]: one["off"] for one in monitored.shown()["estimates"]} == {
         "greedy": is_off,
         "uniform": is_off,
@@ -222,15 +222,15 @@ def test_a_monitor_that_cannot_follow_looks_at_a_sample_of_ids_says_so_and_looks
 
     def falls_behind_by(records: int, after_ms: int) -> int:
         monitored.ms += after_ms
-        monitored.picture.take([])
-        monitored.picture.hears({tp: Ends(records, records) for tp in tps}, {})
+        monitored.dashboard.take([])
+        monitored.dashboard.update_ends({tp: Ends(records, records) for tp in tps}, {})
         sample: int = monitored.shown()["sample"]
         return sample
 
     assert [falls_behind_by(records, 2_000) for records in (30_000, 40_000, 50_000)] == [2, 4, 8]
     assert falls_behind_by(20_000, 2_000) == 8  # it catches up
     taken = [record for offset in range(800) for record in (prediction(offset), example(offset))]
-    monitored.picture.take(taken)
+    monitored.dashboard.take(taken)
     shown = monitored.shown()
     assert 60 < shown["windows"][0][1] < 140
     assert shown["passed_over"] == 2 * (800 - shown["windows"][0][1])

@@ -1,6 +1,6 @@
-"""One policy, judged row by row: sums, moments, confidence sequences, and what they come to.
+"""Evaluation of one policy, row by row: sums, moments, confidence sequences, and the estimates.
 
-Of a row with the weight w = π(a|x)/μ(a|x), the bit r and the reward model q̂; n rows; q̂_π(x) = Σ_a π(a|x) q̂(x, a):
+For a row with weight w = π(a|x)/μ(a|x), bit r and reward model q̂; n rows; q̂_π(x) = Σ_a π(a|x) q̂(x, a):
 
     replay       mean of r over accepted rows, each accepted with probability w/w_max
                  (Li, Chu, Langford, Wang, WSDM 2011, and rejection for logs that are not uniform)
@@ -10,19 +10,19 @@ Of a row with the weight w = π(a|x)/μ(a|x), the bit r and the reward model q̂
     clipped-ips  Σ min(w, M) r/n               (Ionides 2008; Bottou et al., JMLR 2013)
     dr           Σ (q̂_π + w (r − q̂(x, a)))/n   (Dudík, Langford, Li, ICML 2011), q̂ out of fold
 
-What each needs beside propensities that are right and contexts that come independently of what was played:
+Assumptions, besides correct propensities and contexts that are independent of earlier actions:
 
-- dm: a reward model that is right. Its intervals know nothing of the model's error.
-- replay, and all empirical Bernstein intervals: weights of at most w_max, which follows from the least propensity that
-  the logging policy gives any class. Where that is taken from the log, it is a guess.
-- empirical Bernstein intervals: independent rows, so a policy that does not change. None for snips, which is a ratio.
-- clipped-ips: its bootstrap interval is about the clipped mean, which is at most the value; its empirical Bernstein
-  interval holds for the value, because what clipping takes off 1 − r raises the upper end.
-- ips' sequence: weights that are not negative, and nothing else. dr's, with the running reward model: w_max; to keep
-  w q̂ at k at most, q̂(x, a) is cut to k over the largest weight that a can have.
-- dr's intervals: a log that may play whatever the policy does. There are none where the weights' mean is not 1 and no
-  least propensity was given. Its terms share the folds' reward models, so that its empirical Bernstein interval is
-  exact only as far as these are the same for other rows.
+- dm: a correct reward model. Its intervals do not include the model's error.
+- replay, and all empirical Bernstein intervals: weights of at most w_max, which follows from the smallest propensity of
+  any class under the logging policy. Without a given minimum it is estimated from the log.
+- empirical Bernstein intervals: independent rows, so a fixed policy. There are none for snips, which is a ratio.
+- clipped-ips: its bootstrap interval covers the clipped mean, which is at most the value. Its empirical Bernstein
+  interval covers the value, because clipping 1 − r raises the upper limit.
+- the sequence of ips: non-negative weights only. The sequence of dr, which uses the running reward model: w_max; q̂(x,
+  a) is limited to k over the largest possible weight of a, so that w q̂ is at most k.
+- the intervals of dr: a log with positive probability for every action of the policy. They are omitted if the mean
+  weight differs from 1 and no minimum propensity was given. The terms share the folds' reward models, so the empirical
+  Bernstein interval is exact only if these are the same for other rows.
 """
 
 from math import sqrt
@@ -41,37 +41,39 @@ from stream.wire.events import FloatArray
 ESTIMATORS = ("replay", "dm", "ips", "snips", "clipped-ips", "dr")
 
 DR_BELOW_MAX = 4.0
-"""k of the sequence of dr: a larger one cuts q̂ less, and takes longer before the rows count."""
+"""k of the sequence of dr. A larger value limits q̂ less, but needs more rows."""
 
 ESS_MIN = 100.0
-"""A smaller effective sample size is flagged: intervals from so few rows are no better than a guess."""
+"""A smaller effective sample size is flagged: intervals from so few rows are unreliable."""
 
 WEIGHTS_OFF_ONE = "weights-off-one"
 
-# The columns of what is summed for the bootstrap.
+# Columns of the bootstrap sums.
 ROWS, Q, WEIGHTED, WEIGHT, IPS, CLIPPED, DR, ACCEPTED, REPLAY = range(9)
 COLUMNS = 9
 
 WEIGHT_EDGES: FloatArray = np.concatenate(([0.0], 2.0 ** np.arange(-6.0, 21.0)))
-"""The distribution of weights is told in bins between these; in the first one are the weights of 0."""
+"""Edges of the bins of the weight distribution; the first bin contains the zero weights."""
 
 
 class Options(NamedTuple):
-    """How a log is judged."""
+    """Settings of an evaluation."""
 
     seed: int = 0
     confidence: float = 0.95
     resamples: int = 500
     clip: float | None = None  # M; None: √n
-    propensity_min: float | None = None  # what the logging policy gives any class at least; None: the least in the log
+    propensity_min: float | None = (
+        None  # minimum propensity of any class under the logging policy; None: the smallest in the log
+    )
     path_points: int = 200
 
 
 class Estimate(NamedTuple):
-    """One estimate of a policy's value, with its intervals. None: there is none."""
+    """An estimate of a policy's value and its intervals; None if undefined."""
 
     estimator: str
-    n: int  # rows that it is over
+    n: int  # number of rows used
     value: float | None
     bootstrap: Interval | None
     bernstein: Interval | None
@@ -81,7 +83,7 @@ class Estimate(NamedTuple):
 def estimate_fields(
     estimator: str, value: float | None, interval: Interval | None, anytime: Interval | None
 ) -> dict[str, object]:
-    """An estimate as plain values, under the names that programs read; `interval` is the one of low and high."""
+    """Return an estimate as plain values for JSON; `interval` gives low and high."""
     return {
         "estimator": estimator,
         "value": value,
@@ -93,7 +95,7 @@ def estimate_fields(
 
 
 class PathPoint(NamedTuple):
-    """The estimates after so many rows with a weight."""
+    """The estimates after the first n rows with a weight."""
 
     n: int
     ips: float
@@ -102,25 +104,25 @@ class PathPoint(NamedTuple):
     dr_interval: Interval
 
 
-class Judged(NamedTuple):
-    """A policy, judged."""
+class PolicyEvaluation(NamedTuple):
+    """The evaluation of a policy."""
 
     policy: str
-    changes: bool  # whether it learned on the way: its value is then the mean over its changes
+    changes: bool  # whether the policy learned from the log; its value is then the mean over time
     ess: float
     weight_max: float
     flags: tuple[Flag, ...]
     estimates: tuple[Estimate, ...]
     path: tuple[PathPoint, ...]
-    weight_counts: NDArray[np.int64]  # rows by their weight, between WEIGHT_EDGES
+    weight_counts: NDArray[np.int64]  # rows per bin of WEIGHT_EDGES
 
 
 class Limits(NamedTuple):
-    """What bounds the weights of a log."""
+    """The limits on the weights of a log."""
 
     propensity_min: float
     clip: float
-    path_stride: int  # a point of the path every so many rows with a weight
+    path_stride: int  # number of rows with a weight between two points of the path
 
 
 class Moments:
@@ -130,7 +132,7 @@ class Moments:
         self.n, self.sum, self.square_sum, self.largest = 0, 0.0, 0.0, 0.0
 
     def add(self, terms: FloatArray) -> None:
-        """Take in terms, float64[m]."""
+        """Add terms, float64[m]."""
         self.n += terms.size
         self.sum += float(terms.sum())
         self.square_sum += float(terms @ terms)
@@ -138,30 +140,30 @@ class Moments:
 
     @property
     def mean(self) -> float:
-        """Of at least one term."""
+        """Return the mean of at least one term."""
         return self.sum / self.n
 
     @property
     def variance(self) -> float:
-        """Of at least two terms, with n − 1."""
+        """Return the sample variance of at least two terms, with n − 1."""
         return max(self.square_sum - self.sum * self.sum / self.n, 0.0) / (self.n - 1)
 
     @property
     def ess(self) -> float:
-        """The effective sample size, of terms that are weights."""
+        """Return the effective sample size of terms that are weights."""
         return effective_sample_size(self.sum, self.square_sum)
 
     def low(self, span: float, delta: float) -> float:
-        """The lower end of Maurer and Pontil, of terms whose range is that wide."""
+        """Return the lower limit of Maurer and Pontil for terms in a range of this width."""
         return bernstein_low(self.n, self.mean, self.variance, span, delta)
 
     def mirrored_low(self, span: float, delta: float) -> float:
-        """Of the negated terms."""
+        """Return the same limit for the negated terms."""
         return bernstein_low(self.n, -self.mean, self.variance, span, delta)
 
 
-class Judge:
-    """What is known of one policy after some rows."""
+class PolicyEvaluator:
+    """The evaluation of one policy in progress."""
 
     def __init__(self, policy: Policy, options: Options, limits: Limits) -> None:
         self.policy = policy
@@ -179,13 +181,13 @@ class Judge:
         self._weight_counts = np.zeros(WEIGHT_EDGES.size, np.int64)
 
     def add(self, chunk: Chunk, q: FloatArray, running_q: FloatArray, counts: NDArray[np.float32]) -> None:
-        """Take in the next rows of the log.
+        """Add the next rows of the log.
 
         Args:
-            chunk: the rows.
-            q: the reward model out of fold, float64[m, K], of the rows with an action and an outcome.
-            running_q: the reward model of the rows before each, of the same rows.
-            counts: how often each of the same rows counts in each resample, [m, resamples].
+            chunk: The rows.
+            q: The out-of-fold reward model for the rows with an action and an outcome, float64[m, K].
+            running_q: The reward model of the preceding rows, for the same rows.
+            counts: The bootstrap counts of the same rows, [m, resamples].
         """
         p = self.policy.probabilities(chunk)[chunk.judged]
         rows = chunk.weighted[chunk.judged]
@@ -239,7 +241,7 @@ class Judge:
         row = np.arange(actions.size)
         running_dr = self._running_dr_sum + np.cumsum((p * q).sum(axis=1) + weights * (rewards - q[row, actions]))
         self._running_dr_sum = float(running_dr[-1])
-        with np.errstate(divide="ignore"):  # a class that is never played may have any q̂
+        with np.errstate(divide="ignore"):  # q̂ of a class that is never played is not limited
             cut = self._below / self.policy.weight_bounds(p, self._limits.propensity_min)
         of_reward, of_failure = (
             (p * side_q).sum(axis=1) + weights * (side_rewards - side_q[row, actions])
@@ -253,15 +255,15 @@ class Judge:
                 PathPoint(n, float(ips_sums[place] / n), ips_interval, float(running_dr[place] / n), dr_interval)
             )
 
-    def result(self, flags: tuple[Flag, ...]) -> Judged:
-        """What it comes to; the log's own flags stand before the policy's."""
+    def result(self, flags: tuple[Flag, ...]) -> PolicyEvaluation:
+        """Return the evaluation; the log's flags precede the policy's."""
         weights = self._moments["w"]
         own = weight_flags(weights)
         ess = weights.ess
-        # Where the log never plays what the policy does, dr is the reward model's word alone. A least propensity that
-        # was given rules that out; one that the log shows does not.
+        # If the log never plays the policy's actions, dr consists of the reward model only. A given minimum propensity
+        # excludes this; a minimum estimated from the log does not.
         without_overlap = self._options.propensity_min is None and any(flag.name == WEIGHTS_OFF_ONE for flag in own)
-        return Judged(
+        return PolicyEvaluation(
             policy=self.policy.name,
             changes=self.policy.changes,
             ess=ess,
@@ -298,7 +300,7 @@ class Judge:
         )
 
     def _bernstein(self) -> dict[str, Interval]:
-        """Those of a policy that does not change; each side has half of the error."""
+        """Return the empirical Bernstein intervals of a fixed policy; each side has half of the error probability."""
         moments, half = self._moments, (1.0 - self._options.confidence) / 2.0
         clipped_max = min(self._weight_max, self._limits.clip)
         intervals = {}
@@ -320,10 +322,10 @@ class Judge:
 
 
 def weight_flags(weights: Moments) -> list[Flag]:
-    """What the weights of a policy say against its estimates."""
+    """Return flags for weights that make a policy's estimates unreliable."""
     flags = list[Flag]()
     if weights.n and weights.ess < ESS_MIN:
-        text = f"{weights.n:,} rows count for {weights.ess:,.1f}, less than {ESS_MIN:g}: too few to tell"
+        text = f"effective sample size {weights.ess:,.1f} of {weights.n:,} rows is below {ESS_MIN:g}: too few rows"
         flags.append(Flag("ess-low", text))
     if weights.n > 1:
         p_value = mean_of_weights(weights.n, weights.mean, weights.variance)
@@ -331,15 +333,15 @@ def weight_flags(weights: Moments) -> list[Flag]:
             flags.append(
                 Flag(
                     WEIGHTS_OFF_ONE,
-                    f"the weights' mean is {weights.mean:.3f}, not 1 (p = {p_value:.2g}): the propensities are not "
-                    "those that were played with, or the policy plays what the log never does",
+                    f"the mean weight is {weights.mean:.3f}, expected 1 (p = {p_value:.2g}): the propensities are "
+                    "wrong, or the policy plays actions that the log never does",
                 )
             )
     return flags
 
 
 def values_of(sums: FloatArray) -> dict[str, FloatArray]:
-    """The estimates, of sums [..., COLUMNS] over all rows or over a resample; not finite where there is none."""
+    """Return the estimates from sums [..., COLUMNS] over all rows or over resamples; not finite if undefined."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "replay": sums[..., REPLAY] / sums[..., ACCEPTED],
@@ -352,5 +354,5 @@ def values_of(sums: FloatArray) -> dict[str, FloatArray]:
 
 
 def clip_of(options: Options, weighted: int) -> float:
-    """M: as given, or √n (Ionides, "Truncated importance sampling", 2008)."""
+    """Return M: the given value, or √n (Ionides, "Truncated importance sampling", 2008)."""
     return options.clip if options.clip is not None else sqrt(max(weighted, 1))

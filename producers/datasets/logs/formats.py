@@ -1,4 +1,4 @@
-"""What a file looks like: its format, from its first bytes."""
+"""Detection of file formats from the first bytes."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from producers.datasets.logs.streams import HEAD_BYTES
 
 
 class Format(StrEnum):
-    """What can be read."""
+    """The supported formats."""
 
     CSV = "CSV"
     JSONL = "JSON lines"
@@ -24,39 +24,39 @@ class Format(StrEnum):
 
 
 ACCEPTED = (
-    "CSV with a header, JSON lines, Parquet, VW dsjson, VW contextual-bandit text "
-    "(`action:cost:probability | features`) and svmlight are accepted; all but Parquet also packed by gzip or zstd"
+    "supported formats: CSV with a header, JSON lines, Parquet, VW dsjson, VW contextual-bandit text "
+    "(`action:cost:probability | features`) and svmlight; all but Parquet also compressed by gzip or zstd"
 )
 
 _DELIMITERS = (",", "\t", ";", "|")
 
 _MAGIC = (
-    (b"PK\x03\x04", "a zip archive (or a spreadsheet, .xlsx); unpack it, or save it as CSV"),
-    (b"BZh", "packed by bzip2; pack it by gzip or zstd"),
-    (b"\xfd7zXZ", "packed by xz; pack it by gzip or zstd"),
+    (b"PK\x03\x04", "a zip archive (or an .xlsx spreadsheet); extract it, or save it as CSV"),
+    (b"BZh", "compressed by bzip2; use gzip or zstd"),
+    (b"\xfd7zXZ", "compressed by xz; use gzip or zstd"),
     (b"ARROW1", "an Arrow or Feather file; write it as Parquet"),
     (b"ORC", "an ORC file; write it as Parquet"),
     (b"Obj\x01", "an Avro file; write it as Parquet or JSON lines"),
     (b"SQLite format 3", "an SQLite database; export a table as CSV"),
     (b"%PDF", "a PDF document"),
-    (b"\x89PNG", "a picture"),
+    (b"\x89PNG", "an image"),
     (b"\x89HDF", "an HDF5 file; write it as Parquet"),
     (b"\x93NUMPY", "a numpy array; write it as Parquet, with named columns"),
     (b"\xff\xfe", "UTF-16 text; write it as UTF-8"),
     (b"\xfe\xff", "UTF-16 text; write it as UTF-8"),
 )
 
-# Each is matched against one token: a pattern for a whole line would take exponential time on some lines.
+# Matched against single tokens: a pattern for a whole line would take exponential time on some lines.
 _ENTRY = re.compile(r"(qid|[0-9]+):[-+0-9.eE]+")
 _COSTED = re.compile(r"[0-9]+:[-+0-9.eE]+:[-+0-9.eE]+")
 _ACTION = re.compile(r"[0-9]+(:[^:]*){0,2}")
 
 
 def format_of(head: bytes, name: str) -> Format:
-    """The format of a file that begins so.
+    """Return the format of a file with these first bytes.
 
     Raises:
-        DatasetError: it is none that can be read; the message says what it looks like.
+        DatasetError: unsupported format.
     """
     if head.startswith(b"PAR1"):
         return Format.PARQUET
@@ -68,11 +68,11 @@ def format_of(head: bytes, name: str) -> Format:
             if fits(lines):
                 return what
         unlike = _unlike_lines(lines)
-    raise DatasetError(f"{name} looks like {unlike}. {ACCEPTED}")
+    raise DatasetError(f"{name} looks like {unlike}; {ACCEPTED}")
 
 
 def delimiter_of(head: bytes) -> str:
-    """What stands between the columns of a CSV file that begins so."""
+    """Return the column delimiter of a CSV file with these first bytes."""
     header = next(iter(_first_lines(head.removeprefix(b"\xef\xbb\xbf"))), "")
     outside = re.sub(r'"[^"]*"', "", header)
     return max(_DELIMITERS, key=lambda one: (outside.count(one), -_DELIMITERS.index(one)))
@@ -87,7 +87,7 @@ def _unlike_text(head: bytes) -> str | None:
     if b"\0" in head:
         return "a binary file"
     try:
-        head[: head.find(b"\n") + 1].decode()  # rows behind the first may be bad ones
+        head[: head.find(b"\n") + 1].decode()  # only the first line: later rows may be invalid
     except UnicodeDecodeError as error:
         return f"text that is not UTF-8 (byte {error.start}); write it as UTF-8"
     return None
@@ -105,7 +105,7 @@ def _is_json_object(line: str) -> bool:
 
 
 def _is_dsjson(lines: list[str]) -> bool:
-    """A line with a context `c` and what a decision service adds; it may be longer than what was read of it."""
+    """Return whether a line has a context `c` and the fields of a decision service; it may be truncated."""
     for line in lines:
         try:
             fields = orjson.loads(line)
@@ -127,16 +127,16 @@ def _is_vw_text(lines: list[str]) -> bool:
 
 
 def _may_be_vw(line: str) -> bool:
-    """Whether only actions, and perhaps a tag, stand before a bar."""
+    """Return whether only actions, and perhaps a tag, precede a bar."""
     label, bar, _ = line.partition("|")
     tokens = label.split()
     return bool(bar) and tokens[:1] != ["shared"] and all(_ACTION.fullmatch(token) for token in tokens[:-1])
 
 
 def _is_svmlight(lines: list[str]) -> bool:
-    """Whether some row has an entry, at least: which row is wrong is for its own reader to say.
+    """Return whether any row has an svmlight entry; the reader reports invalid rows.
 
-    A first line without any, and with columns, is a header: times such as 12:30 look like entries.
+    A first line with columns but without entries is a header: times such as 12:30 look like entries.
     """
     rows = [line for line in lines if not line.lstrip().startswith("#")][:5]
     if not rows or {"|", '"', "{"} & set(rows[0]):
@@ -158,14 +158,14 @@ def _is_csv(lines: list[str]) -> bool:
 def _unlike_lines(lines: list[str]) -> str:
     first = lines[0].lstrip()
     if first.startswith("["):
-        return "one JSON array; write one object a line instead"
+        return "a JSON array; write one object per line"
     if first.startswith("<"):
         return "HTML or XML"
     if first.startswith(("shared |", "shared|")):
-        return "VW text with features of actions (cb_adf); log the context and the number of the action instead"
+        return "VW text with features of actions (cb_adf); log the context and the index of the action"
     if all("|" in line for line in lines):
         return "VW text without labels such as 2:0:0.25 (action:cost:probability)"
-    return f"text in one column; it begins with {first[:60]!r}"
+    return f"text with one column that starts with {first[:60]!r}"
 
 
 _TESTS: tuple[tuple[Format, Callable[[list[str]], bool]], ...] = (

@@ -10,8 +10,8 @@ import pytest
 
 from producers.datasets.base import DatasetError
 from producers.datasets.log import Log, OnBadRow
-from producers.datasets.logs import kept
-from producers.datasets.logs.kept import keep_log
+from producers.datasets.logs import cache
+from producers.datasets.logs.cache import cached_log
 from producers.datasets.logs.mapping import LogMapping
 from producers.datasets.logs.stored import StoredLog, store_log
 from tests.producers.logs.rows import mapping, plain
@@ -28,13 +28,13 @@ class Keeper:
     def keep(
         self, path: Path | str, by: LogMapping, on_bad_row: OnBadRow = "stop", reward_above: float | None = None
     ) -> StoredLog:
-        return keep_log(
+        return cached_log(
             str(path), by, self.folder, on_bad_row=on_bad_row, reward_above=reward_above, announce=self.said.append
         )
 
     @property
     def readings(self) -> int:
-        return sum("reading it, once" in message for message in self.said)
+        return sum("converting to columns" in message for message in self.said)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_file_is_read_once_and_again_when_anything_that_counts_has_changed(
     keeper.keep(path, by, on_bad_row="skip")
     keeper.keep(path, by, reward_above=0.5)
     assert keeper.readings == 4
-    monkeypatch.setattr(kept, "READ_BY", kept.READ_BY + 1)
+    monkeypatch.setattr(cache, "READ_BY", cache.READ_BY + 1)
     keeper.keep(path, by)
     assert keeper.readings == 5
     write(tmp_path, as_jsonl(ROWS[:2]))
@@ -87,11 +87,11 @@ def test_columns_that_another_process_has_kept_meanwhile_are_taken(
     path, by = write(tmp_path, as_jsonl(ROWS)), mapping()
 
     def slower(log: Log, folder: Path) -> StoredLog:
-        monkeypatch.setattr(kept, "store_log", store_log)
+        monkeypatch.setattr(cache, "store_log", store_log)
         keeper.keep(path, by)
         return store_log(log, folder)
 
-    monkeypatch.setattr(kept, "store_log", slower)
+    monkeypatch.setattr(cache, "store_log", slower)
     assert keeper.keep(path, by).rows == len(ROWS)
     assert (keeper.readings, len(list(keeper.folder.iterdir()))) == (2, 1)
 
@@ -134,7 +134,7 @@ def test_what_nobody_has_opened_for_a_month_is_deleted_when_another_is_kept(tmp_
     path = write(tmp_path, as_jsonl(ROWS))
     keeper.keep(path, mapping())
     keeper.keep(path, mapping(propensity=None))
-    long_ago_s = time.time() - kept.UNUSED_S_MAX - 60
+    long_ago_s = time.time() - cache.UNUSED_S_MAX - 60
     for folder in keeper.folder.iterdir():
         os.utime(folder, (long_ago_s, long_ago_s))
     keeper.keep(path, mapping())  # opened: it stays

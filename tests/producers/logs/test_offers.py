@@ -5,27 +5,27 @@ from importlib.resources import as_file, files
 
 import numpy as np
 
-from producers.datasets.logs import lookalike
+from producers.datasets.logs import offers
 from producers.datasets.logs.mapping import read_mapping
 from producers.datasets.logs.reading import LogFile, open_log
 
 
 def shipped() -> LogFile:
     with as_file(files("producers.datasets") / "files") as folder:
-        return open_log(folder / lookalike.LOG_NAME, read_mapping(folder / lookalike.MAPPING_NAME))
+        return open_log(folder / offers.LOG_NAME, read_mapping(folder / offers.MAPPING_NAME))
 
 
 def test_the_shipped_log_is_the_one_that_the_script_makes() -> None:
     folder = files("producers.datasets") / "files"
-    assert gzip.decompress((folder / lookalike.LOG_NAME).read_bytes()) == lookalike.content()
-    assert (folder / lookalike.MAPPING_NAME).read_text() == lookalike.MAPPING
+    assert gzip.decompress((folder / offers.LOG_NAME).read_bytes()) == offers.content()
+    assert (folder / offers.MAPPING_NAME).read_text() == offers.MAPPING
 
 
 def test_the_shipped_log_is_read() -> None:
     log = shipped()
     batches = list(log.batches())
-    assert sum(len(batch.ids) for batch in batches) == lookalike.ROWS
-    assert (log.name, log.n_features, log.class_names) == ("offers", 10, lookalike.OFFERS)
+    assert sum(len(batch.ids) for batch in batches) == offers.ROWS
+    assert (log.name, log.n_features, log.class_names) == ("offers", 10, offers.OFFERS)
     assert log.skipped == {}
     batch = batches[0]
     assert set(batch.propensities.tolist()) == {0.1}
@@ -38,9 +38,9 @@ def test_the_shipped_log_is_read() -> None:
 def test_clicks_are_drawn_from_the_truth() -> None:
     batch = next(shipped().batches())
     known = batch.rewards >= 0
-    probabilities = lookalike.truth().click(lookalike.visits())[np.arange(lookalike.ROWS), batch.actions][known]
+    probabilities = offers.truth().click(offers.visits())[np.arange(offers.ROWS), batch.actions][known]
     deviation = (batch.rewards[known] - probabilities).sum() / np.sqrt((probabilities * (1 - probabilities)).sum())
     assert abs(deviation) < 3
-    best = lookalike.truth().click(lookalike.visits())
+    best = offers.truth().click(offers.visits())
     assert best.max(axis=1).mean() > 2 * best.mean()  # there is something to learn
     assert best.max(axis=1).mean() > best.mean(axis=0).max() + 0.05  # from the context, too

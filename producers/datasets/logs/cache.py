@@ -1,4 +1,4 @@
-"""Logs that were read once, kept in columns: the replay, the feedback program and the next run find them again."""
+"""A cache of logs converted to columns, shared by the replay, the feedback program and later runs."""
 
 import os
 import shutil
@@ -17,13 +17,13 @@ from producers.datasets.logs.stored import VERSION, StoredLog, open_stored, stor
 from producers.datasets.logs.streams import STDIN
 
 READ_BY = 2
-"""Raised when the same file and mapping are read otherwise than before: what was kept is then read anew."""
+"""Format version of the cache; increase it when files are read differently."""
 
 UNUSED_S_MAX = 30 * 24 * 3_600
-"""What has not been opened for so long is deleted when another log is kept."""
+"""Entries unused for this long are deleted when another log is cached."""
 
 
-def keep_log(
+def cached_log(
     path: str,
     mapping: LogMapping | None,
     keeper: Path,
@@ -32,19 +32,18 @@ def keep_log(
     reward_above: float | None = None,
     announce: Callable[[str], None] = lambda message: None,
 ) -> StoredLog:
-    """The log in a file, in columns: those that are kept, or the file is read, and they are kept from now on.
+    """Return the log in a file as columns: from the cache, or by reading the file and adding it to the cache.
 
     Args:
-        path: the file, or "-" for standard input, which is kept under no name.
-        mapping: which column says what.
-        keeper: the folder of all that are kept. A file that was altered since, or is read by another mapping, is read
-            anew.
-        on_bad_row: see `open_log`.
-        reward_above: see `open_log`.
-        announce: told what is being done, and how the file is read.
+        path: The file, or "-" for standard input, which is not cached.
+        mapping: The column mapping.
+        keeper: The cache directory. A modified file or mapping is read again.
+        on_bad_row: See `open_log`.
+        reward_above: See `open_log`.
+        announce: Called with progress messages and notes for the user.
 
     Raises:
-        DatasetError: the file cannot be read, or the folder not be written to.
+        DatasetError: the file cannot be read, or the directory cannot be written to.
     """
     if path != STDIN:
         name = _name_of(Path(path), mapping, on_bad_row, reward_above)
@@ -59,33 +58,33 @@ def keep_log(
         _delete_unused(keeper)
         fresh = Path(tempfile.mkdtemp(prefix="new-", dir=keeper))
     except OSError as error:
-        raise DatasetError(f"cannot keep {log.name} in {keeper}: {error.strerror or error}") from error
-    announce(f"{log.name}: reading it, once; its columns are kept in {fresh.parent}")
+        raise DatasetError(f"cannot cache {log.name} in {keeper}: {error.strerror or error}") from error
+    announce(f"{log.name}: converting to columns, cached in {fresh.parent}")
     try:
         stored = store_log(log, fresh)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     if path == STDIN:
-        shutil.rmtree(fresh)  # what is open stays readable, and nobody can ask for it by a name
+        shutil.rmtree(fresh)  # open files remain readable
     else:
         _move(fresh, folder)
     return stored
 
 
 def _kept_in(folder: Path) -> StoredLog | None:
-    """The columns that a folder keeps; None where there are none, or they are damaged: they are read anew."""
+    """Return the cached log in a directory; None if it is missing or damaged."""
     try:
         found = open_stored(folder)
     except DatasetError:
         return None
-    with suppress(OSError):  # who may only read here needs no date
+    with suppress(OSError):  # fails without write permission, which is not an error
         os.utime(folder)
     return found
 
 
 def _name_of(path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, reward_above: float | None) -> str:
-    """A name for all that the columns depend on."""
+    """Return a cache key for everything that determines the columns."""
     try:
         found = path.stat()
     except OSError as error:
@@ -98,7 +97,7 @@ def _name_of(path: Path, mapping: LogMapping | None, on_bad_row: OnBadRow, rewar
 
 
 def _move(fresh: Path, folder: Path) -> None:
-    """Give the columns their name; where another process was faster, its are as good."""
+    """Rename the new directory; if another process was faster, use its equivalent result."""
     if folder.exists() and _kept_in(folder) is None:
         shutil.rmtree(folder, ignore_errors=True)
     try:
