@@ -164,7 +164,7 @@ def test_dr_has_no_intervals_where_the_log_never_plays_what_the_policy_does() ->
 
 
 def test_least_propensity_of_more_than_one_in_k_is_refused() -> None:
-    with pytest.raises(EstimateError, match=r"propensity of 0\.3"):
+    with pytest.raises(EstimateError, match=r"0\.3"):
         judged(a_log(60), "uniform", options=Options(propensity_min=0.3))
 
 

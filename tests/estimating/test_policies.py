@@ -143,7 +143,7 @@ def test_where_several_classes_may_be_right_a_bit_says_nothing_of_the_others() -
     np.testing.assert_array_equal(
         probabilities(parsed("igw-logistic", several), rows), probabilities(parsed("igw-logistic:others=0"), rows)
     )
-    with pytest.raises(EstimateError, match=r"^banditron: "):
+    with pytest.raises(EstimateError, match=r"^banditron "):
         parsed("banditron", several)
     with pytest.raises(ParameterError, match="others"):
         parsed("igw-logistic:others=0.3", several)

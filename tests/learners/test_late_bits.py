@@ -443,8 +443,8 @@ def test_the_ridge_grows_with_the_features(n_features: int, parameters: dict[str
 @pytest.mark.parametrize(
     ("n_features", "parameters", "says"),
     [
-        (31, {"expand": "quadratic"}, "makes 527 features of 31, more than the 511 allowed; use expand=none"),
-        (9, {"expand": "quadratic", "project": 4}, "exclude each other"),
+        (31, {"expand": "quadratic"}, "527 features.*511.*expand=none"),
+        (9, {"expand": "quadratic", "project": 4}, "expand=quadratic and project"),
         (47_236, {}, "use stack-igw for sparse data, or project=256 for dense data"),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("opdigits", "the names are optdigits, synnonsep, synsep; did you mean optdigits?"),
+        ("opdigits", "optdigits, synnonsep, synsep; did you mean optdigits?"),
         ("synonsep", "did you mean synnonsep or synsep?"),
         ("no/such/file.svm", "no data set or file named 'no/such/file.svm'; available:"),
         ("", "is a directory; expected an svmlight file or one of optdigits"),

@@ -163,7 +163,7 @@ def test_a_step_that_fails_leaves_the_model_as_it_was_too() -> None:
     before = state_digest([replica.learner.state()])
     event = events(1)[0]
     decision = view.learner.predict(event.x, event.u)
-    with pytest.raises(ValueError, match="logs"), view.step():
+    with pytest.raises(ValueError, match="logged"), view.step():
         view.observe(event.x, decision._replace(logged=np.zeros(7)))
     assert state_digest([replica.learner.state()]) == before
     assert replica.read([]) == 0

@@ -63,7 +63,7 @@ def test_a_log_without_features_or_rows_is_stored_or_refused(tmp_path: Path) -> 
     nothing = write(tmp_path, as_jsonl([{**ROWS[0], "price": None}] * 3))
     assert plain(store_log(open_log(nothing, given), tmp_path / "a").batches())[2]["x"] == {}
     bad = open_log(write(tmp_path, as_jsonl([{**ROWS[0], "p": 2}])), given, on_bad_row="skip")
-    with pytest.raises(DatasetError, match="1 left out: p: "):
+    with pytest.raises(DatasetError, match=r" 1 .*p: "):
         store_log(bad, tmp_path / "b")
 
 
