@@ -240,8 +240,8 @@ def test_ids_are_the_logs_own_and_duplicates_are_bad_rows(tmp_path: Path) -> Non
     path = write(tmp_path, as_csv(rows))
     log, found = read(path, mapping=mapping(id="id"), on_bad_row="skip")
     assert [row["id"] for row in found] == ["x", "y", "z"]
-    ((reason, rows),) = log.skipped.items()
-    assert (reason.partition(":")[0], rows) == ("id", 3)
+    ((reason, count),) = log.skipped.items()
+    assert (reason.partition(":")[0], count) == ("id", 3)
     with pytest.raises(DatasetError, match=r"line 4, id: .*'x'"):
         read(path, mapping=mapping(id="id"))
 
