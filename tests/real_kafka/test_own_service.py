@@ -52,7 +52,7 @@ def test_own_service_without_topics_or_without_a_learner_says_so_and_exits_with_
     where = ("--bootstrap", kafka.bootstrap, "--topic-prefix", prefix, "--timeout-s", "5")
     nowhere = own_service(*where)
     assert (nowhere.returncode, nowhere.stdout) == (1, "")
-    assert f"there is no topic {prefix}predictions; create it: " in nowhere.stderr
+    assert f"onebit topics create --topic-prefix {prefix}" in nowhere.stderr
     Pipeline(kafka.bootstrap, prefix, tmp_path).create_topics()
     alone = own_service(*where)
     assert (alone.returncode, alone.stdout) == (1, "")
