@@ -1,1 +1,1 @@
-"""Programs that read topics."""
+"""The consumer programs: the learner and the monitor."""

@@ -1,6 +1,6 @@
 """The learner program: poll, merge, apply, send, flush, date, commit, for all partitions of one process.
 
-It moves records. What is decided, learned or expired follows from the records alone, in each task's step.
+The program only moves records. Each task's step determines decisions, updates and expiries from the records alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,30 +25,30 @@ from stream.wire.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class LearnerOptions:
-    """How the program runs; nothing of this changes what is learned from a given order of inputs."""
+    """Options that do not change what is learned from a given order of inputs."""
 
     group: str = "onebit-learner"
-    instance: str = "learner-1"  # the name of this process across restarts; each process has its own
-    records_max: int = 2_000  # records of one transaction, at most, for each task
-    step_max_ms: int = 500  # of work in one step, at most: what the last record of a backlog's step waits for
-    idle_ms: int = 1_000  # how often stream time moves by a tick while something waits and no feedback comes
+    instance: str = "learner-1"  # name of this process across restarts; unique for each process
+    records_max: int = 2_000  # limit of records per task in one transaction
+    step_max_ms: int = 500  # limit of work in one step; bounds the latency while a backlog is processed
+    idle_ms: int = 1_000  # interval of ticks while decisions or orphans wait and no feedback arrives
     poll_ms: int = 100
-    snapshot_interval_ms: int = 60_000  # from one snapshot of a task to the next, by stream time; 0: none
-    snapshot_bytes_max: int = 2_000_000  # of a snapshot in one transaction: what decisions may have to wait for
-    snapshot_chunk_bytes: int = CHUNK_BYTES  # of a snapshot in one record
-    model_lag_max_ms: int = -1  # decisions on a shared model stop after its log was blocked this long; -1: never
-    ahead_max: int = 10_000  # decisions of a task that its shared model has not observed, at most
+    snapshot_interval_ms: int = 60_000  # interval of a task's snapshots in stream time; 0: no snapshots
+    snapshot_bytes_max: int = 2_000_000  # bytes of a snapshot in one transaction; bounds the delay of decisions
+    snapshot_chunk_bytes: int = CHUNK_BYTES  # bytes of a snapshot in one record
+    model_lag_max_ms: int = -1  # stop deciding when the shared model's log has been blocked this long; -1: never
+    ahead_max: int = 10_000  # limit of a task's decisions that its shared model has not observed
 
 
 STANDBY_MS = 10_000
-"""Time without a partition after which a learner announces which members hold them."""
+"""Time without a partition after which a learner logs the members that have partitions."""
 
 PORTION_RECORDS = 250
 """Records of the first step: a few milliseconds of work for most learners."""
 
 
 class Portion:
-    """How many records of a task a step takes: a backlog in larger and larger steps, up to a time of work."""
+    """Number of records per task in a step. It grows during a backlog, up to a limit of working time."""
 
     def __init__(self, records_max: int, work_max_ms: int) -> None:
         self.records = min(records_max, PORTION_RECORDS)
@@ -56,7 +56,7 @@ class Portion:
         self._work_max_ms = work_max_ms
 
     def took(self, records: int, ms: int) -> None:
-        """Adapt to the working time of a step of N records per task, without the time of the broker."""
+        """Adapt to the working time of a step of N records per task, excluding the broker's time."""
         if ms > self._work_max_ms:
             self.records = max(1, min(records, self.records) // 2)
         elif records >= self.records and ms <= self._work_max_ms / 4:
@@ -66,8 +66,8 @@ class Portion:
 class LearnerProgram:
     """One learner process: the tasks of the partitions that are assigned to it.
 
-    The loop is `step` again and again. After a BrokerError the program must be closed. The next one is given what
-    `park` returns: a task resumes if its journal has not moved on, and is recovered from the topics otherwise.
+    Call `step` in a loop. After a BrokerError, close the program and pass the result of `park` to the next one. A task
+    resumes if its journal has no newer step; otherwise it is recovered from the topics.
     """
 
     def __init__(
@@ -86,23 +86,23 @@ class LearnerProgram:
         committed: Callable[[Sequence[Commit]], None] = lambda commits: None,
         parked: Parked | None = None,
     ) -> None:
-        """Join the group; nothing is recovered or written before the first step.
+        """Join the group. Recovery and writing begin with the first step.
 
         Args:
-            broker: where the topics are.
-            topics: the topics.
-            settings: of all tasks that have not begun; for the others, see `given`.
-            options: how the program runs.
-            host_ms: a clock of this host, for intervals; it must run on while the machine is suspended.
-            announce: receives messages for people, a line at a time.
+            broker: the broker.
+            topics: the pipeline's topics.
+            settings: settings of tasks that have not started; for other tasks, see `given`.
+            options: options of the program.
+            host_ms: this host's clock, for intervals; it must include time in which the machine is suspended.
+            announce: called with each log message.
             crash_point: see CrashPoint.
-            stop: whether to stop, asked during a recovery, which may take long.
-            given: the names of the settings that a task that has begun must have, and else is refused; None: all.
-            change_settings: whether given settings that differ are used from the next step on, where possible.
-            committed: receives what each transaction has published.
-            parked: what `park` of the program before returned.
+            stop: returns whether to stop; called during a recovery, which can take long.
+            given: names of the settings that a started task must match, else it is refused; None: all.
+            change_settings: whether given settings that differ apply from the next step on, where possible.
+            committed: called with the output of each transaction.
+            parked: the result of the previous program's `park`.
         """
-        settings.make_learner()  # refuses what cannot work before anything is read
+        settings.make_learner()  # rejects invalid settings before anything is read
         self._broker = broker
         self._topics = topics
         self._options = options
@@ -112,11 +112,11 @@ class LearnerProgram:
         self._committed = committed
         self._running: dict[int, Partition] = {}
         self._assigned: set[int] = set()
-        self._append_ms, self._append_at_ms = 0, host_ms()  # of the last commit: append time, and the host's time
+        self._append_ms, self._append_at_ms = 0, host_ms()  # of the last commit: append time and host time
         self._idle_ms = min(options.idle_ms, max(1, settings.join.window_ms // 10))
         self._portion = Portion(options.records_max, options.step_max_ms)
-        self._has_recovered = False  # whether the step before worked on a recovery, which goes on
-        self._standby_since_ms: int | None = host_ms()  # without a partition; None: it has one, or has announced it
+        self._has_recovered = False  # whether the previous step worked on a recovery that continues
+        self._standby_since_ms: int | None = host_ms()  # start without a partition; None: has one, or logged it
         self._snapshots = SnapshotSchedule(
             options.snapshot_interval_ms, options.snapshot_bytes_max, options.snapshot_chunk_bytes
         )
@@ -142,12 +142,12 @@ class LearnerProgram:
         )
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener: tasks are started by the next step, outside of the poll, and not read before."""
+        """See RebalanceListener. The next step starts the tasks, outside of the poll; until then they are not read."""
         self._assigned |= {tp.partition for tp in tps}
         self._consumer.pause([tp for tp in tps if tp.partition not in self._running])
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """See RebalanceListener: every step commits before it polls again, so there is nothing left to commit."""
+        """See RebalanceListener. Every step commits before the next poll, so nothing is uncommitted here."""
         for tp in tps:
             self._assigned.discard(tp.partition)
             self._recoveries.forget(tp.partition)
@@ -155,26 +155,26 @@ class LearnerProgram:
 
     @property
     def tasks(self) -> dict[int, Task]:
-        """The tasks that run in this process, by partition."""
+        """The running tasks of this process, by partition."""
         return {partition: running.task for partition, running in self._running.items()}
 
     @property
     def assigned(self) -> frozenset[int]:
-        """The partitions of this process; their tasks run, or are being recovered."""
+        """The partitions assigned to this process; their tasks are running or being recovered."""
         return frozenset(self._assigned)
 
     @property
     def ready(self) -> bool:
-        """Whether this process has partitions, and all of them are recovered and run."""
+        """Whether this process has partitions and all of their tasks are running."""
         return bool(self._assigned) and self._assigned <= self._running.keys()
 
     @property
     def broker_ms(self) -> int:
-        """The broker's time as metrics need it: of the last commit, and the time since; 0 before the first one."""
+        """The broker's time, for metrics: the last commit's append time plus the elapsed time; 0 before it."""
         return self._append_ms and self._append_ms + self._host_ms() - self._append_at_ms
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Records of each input that are not applied, as far as the last fetch said."""
+        """The number of unapplied records of each input, as of the last fetch."""
         return {
             each.tp: each.lag(self._consumer)
             for running in self._running.values()
@@ -183,56 +183,56 @@ class LearnerProgram:
 
     @property
     def shared(self) -> SharedModel | None:
-        """The shared model of this process; None: tasks have models of their own."""
+        """The shared model of this process; None if each task has its own model."""
         return self._recoveries.parked.shared
 
     @property
     def replica(self) -> Replica | None:
-        """The shared model's state, as far as this process has read its log."""
+        """The shared model's state, up to the position of this process in its log."""
         return None if self.shared is None else self.shared.replica
 
     @property
     def model_hold(self) -> Hold | None:
-        """The open transaction that blocks the log of a shared model; None: there is none."""
+        """The open transaction that blocks the shared model's log, or None."""
         return None if self.shared is None else self.shared.hold
 
     def read_log(self, for_ms: int | None = None) -> None:
-        """Read the log of a shared model to where it ends now, or for a while; decisions are made on what was read."""
+        """Read the shared model's log up to its current end, or for `for_ms`; later decisions use the result."""
         if self.shared is not None:
             began_ms = self._host_ms()
             self.shared.read_on(lambda offset, end: for_ms is None or self._host_ms() - began_ms < for_ms)
 
     def report_replica(self) -> None:
-        """Have the journal of one task report the shared model, read as far as possible: before the program ends."""
+        """Report the shared model, read as far as possible, in one task's journal. Call before the program ends."""
         for partition, running in [] if self.shared is None else [*self._running.items()][:1]:
             running.reported_ms = -1
             if commits := self._apply_to({partition: running}):
                 self._commit(commits)
 
     def next_due_ms(self) -> int | None:
-        """When a step is needed although no record comes, where the host's clock is the broker's."""
+        """The next time at which a step is due without new records, if the host's clock is the broker's."""
         due = [due_ms for running in self._running.values() if (due_ms := running.next_due_ms()) is not None]
         return max(min(due), self._append_at_ms + self._idle_ms) if due else None
 
     def step(self, timeout_ms: int) -> int:
-        """Poll once and apply what can be applied, in one transaction; how much was done.
+        """Poll once and apply the available records in one transaction; returns the number of things done.
 
         Raises:
-            FencedError: another process has taken this one's place, or its group has thrown it out.
-            AccessError: the broker does not allow what the step needs.
-            BrokerError: the outcome of the commit is unknown, or the broker is away.
+            FencedError: another process has this one's place, or the group has removed this member.
+            AccessError: the broker does not allow an operation of the step.
+            BrokerError: the outcome of the commit is unknown, or the broker is unavailable.
         """
         try:
             return self._step(timeout_ms)
         except BrokerError as error:
-            # A process that was paused may find, when it wakes up, that nothing was answered in time or that its
-            # transaction was ended. Its group knows better why, and whether it may go on.
+            # After a pause, requests may have timed out or the transaction may be aborted. The group knows the cause,
+            # and whether this process can continue.
             if not isinstance(error, AccessError):
                 self._consumer.check_place()
             raise
 
     def park(self) -> Parked:
-        """What the next program of this process may go on with, after this one was closed."""
+        """The state that the next program of this process can resume, after this one was closed."""
         self._park(set(self._running))
         return self._recoveries.parked
 
@@ -263,15 +263,15 @@ class LearnerProgram:
     def _poll(self, timeout_ms: int) -> None:
         for record in self._consumer.poll(timeout_ms, self._options.records_max):
             running = self._running.get(record.partition)
-            if running is not None:  # else: of a task that does not run yet; it is read again when it does
+            if running is not None:  # otherwise the task is not running yet; it reads the record again once it is
                 running.take(self._topics.contexts, record)
 
     def _start_assigned(self) -> int:
-        """Start or recover the assigned partitions that do not run yet; for how many something was done."""
+        """Start or recover assigned partitions that are not running; returns for how many something was done."""
         worked_count = 0
         self._has_recovered = False
         for partition in sorted(self._assigned - self._running.keys()):
-            if partition in self._assigned:  # a recovery before this one may have polled
+            if partition in self._assigned:  # an earlier recovery in this loop may have polled
                 running, worked = self._recoveries.advance(partition)
                 worked_count += worked
                 if running is not None:
@@ -290,7 +290,7 @@ class LearnerProgram:
         self._running[running.partition] = running
 
     def _apply_to(self, tasks: Mapping[int, Partition]) -> list[Commit]:
-        """Apply what can be applied now: a step of each task that has something to do."""
+        """Make a step of each task that has something to do."""
         self.read_log(self._options.step_max_ms)
         began_ms, records_most = self._host_ms(), 0
         commits = []
@@ -304,7 +304,7 @@ class LearnerProgram:
         return commits
 
     def _apply(self, running: Partition) -> Commit | None:
-        """Apply the records that are next, or make a step without any where one is needed."""
+        """Apply the next records, or make a step without records if one is due."""
         shared = self.shared if running.settings.model == "shared" else None
         records_max = self._portion.records
         if shared is not None and isinstance(running.task.model, View):
@@ -325,7 +325,7 @@ class LearnerProgram:
         return made
 
     def _report_is_due(self, running: Partition, shared: SharedModel, silent_ms: int) -> bool:
-        """Whether a task's journal should report the replica: first in each process, and then in every interval."""
+        """Whether a task's journal should report the replica: once per process, then in every interval."""
         interval_ms = self._options.snapshot_interval_ms
         if shared.replica.version == running.reported_version:
             return False
@@ -333,17 +333,17 @@ class LearnerProgram:
         return running.reported_ms < 0 or 0 < interval_ms <= max(passed_ms, silent_ms)
 
     def _commit(self, commits: Sequence[Commit]) -> bool:
-        """Publish a step; or abort it, and have its tasks started anew."""
+        """Publish a step, or abort it and restart its tasks."""
         begin = [self._running[part.partition] for part in commits if part.step.number == 1]
         if any(map(self._recoveries.is_overtaken, begin)):
-            self._announce("a model was imported before the first step: the tasks are recovered, and begin with it")
+            self._announce("a model was imported before the first step; recovering the tasks with it")
             self._park(set(self._running))
             self._recoveries.drop_shared()
             return False
         try:
             append_ms = commit(self._producer, self._consumer, self._topics, commits, self._crash_point)
         except StaleMemberError as error:
-            self._announce(f"the group has moved on, this step is aborted and made again if its tasks stay: {error}")
+            self._announce(f"the group has moved on; aborting this step, to be repeated for tasks that stay: {error}")
             self._producer.abort()
             self._park(set(self._running))
             return False
@@ -355,7 +355,7 @@ class LearnerProgram:
         return True
 
     def _park(self, partitions: Iterable[int]) -> None:
-        """Take tasks out of the running ones; those that come back may resume."""
+        """Stop running these tasks, and keep them so that they can resume."""
         for partition in partitions:
             self._snapshots.abandon(partition)
             running = self._running.pop(partition, None)
@@ -363,7 +363,7 @@ class LearnerProgram:
                 self._recoveries.park(running)
 
     def _announce_standby(self) -> None:
-        """Announce who holds the partitions, when this member has been without one for a while."""
+        """Log which members have the partitions, after this member has been without one for a while."""
         if self._assigned:
             self._standby_since_ms = self._host_ms()
         elif self._standby_since_ms is not None and self._host_ms() - self._standby_since_ms >= STANDBY_MS:
@@ -371,6 +371,6 @@ class LearnerProgram:
             members = self._broker.members(self._options.group)
             holders = sorted(name for name, tps in members.items() if tps) or ["nobody"]
             self._announce(
-                f"no partition is assigned: {', '.join(holders)} {'holds' if len(holders) == 1 else 'hold'} them; "
-                f"{self._options.instance} waits for one to be free"
+                f"{self._options.instance} has no partition: {', '.join(holders)} "
+                f"{'has' if len(holders) == 1 else 'have'} all of them; waiting for a free one"
             )

@@ -1,16 +1,16 @@
-"""The monitor's Faust application: committed records into the states of partitions; alone imports Faust.
+"""The monitor's Faust application: reads committed records into partition states. Only this module imports Faust.
 
-A partition's state holds its counts and the offsets at which reading goes on, as one value of a table. It is written to
-the table before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits
-offsets. So after a crash records are read again, never left out, and the state knows which it has.
+A partition's state contains its counts and its next offsets, as one value of a table. The state is written to the table
+before the records of a batch are acknowledged, and Faust flushes the table's changelog before it commits offsets. So
+after a crash records are read again and never skipped, and the state identifies the ones that it already has.
 
-Faust's driver reads uncommitted records unless it works in transactions itself, in which it loses sends. Here it reads
-committed ones (`_CommittedThread`), at least once. And it hands over what was fetched of a partition as one message
-(`_Batch`): a message costs Faust some 150 µs, a record within one a tenth of that.
+Faust's driver reads uncommitted records unless it uses transactions itself, and with transactions it loses sends. Here
+it reads committed records (`_CommittedThread`), at least once. All fetched records of a partition are passed on as one
+message (`_Batch`): a message costs Faust about 150 µs, a record within one a tenth of that.
 
-While Faust recovers its table it may fetch records of any topic and throw them away, and it hands over what comes after
-them before it goes back to the committed offset, if there is one. A state would take what was thrown away for read. So
-here it goes back to where the states stand (`_PlacedConsumer`), and hands over nothing that was fetched before.
+While Faust recovers its table it can fetch records of any topic and discard them. It then passes on later records
+before it seeks to the committed offset, if there is one. A state would count the discarded records as read. So here the
+consumer seeks to the offsets in the states (`_PlacedConsumer`), and passes on nothing that was fetched before the seek.
 """
 
 import asyncio
@@ -34,29 +34,29 @@ from stream.wire.records import Record
 from stream.wire.topics import Topics
 
 FETCHED_MAX = 2_000
-"""Records in a message."""
+"""Maximum number of records in a message."""
 
 MESSAGES_MAX = 8
 BATCH_S = 0.2
-"""Limits on number and age of a batch of messages; the page is not much older than that."""
+"""Limits on number and age of a batch of messages; they bound the delay of the page."""
 
 BUFFERED_MAX = 16
-"""Messages that wait to be taken in."""
+"""Maximum number of messages waiting to be processed."""
 
 _ROUND_S = 0.1
 
 
 class MonitorEndedError(Exception):
-    """The application broke off; it is to be made anew, and reads on where it stood."""
+    """The application failed. A new one continues at the same offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorOptions:
-    """How the monitor runs."""
+    """Options of the monitor."""
 
-    group: str  # each monitor reads all partitions, under a name of its own
+    group: str  # unique for each monitor, because each reads all partitions
     bootstrap: str
-    directory: str  # for Faust, which wants one and writes nothing there
+    directory: str  # required by Faust, which writes nothing there
     session_timeout_ms: int = 10_000
 
 
@@ -72,15 +72,16 @@ class MonitorProgram:
         dashboard: Dashboard,
         goes_on: Callable[[str], bool],
     ) -> None:
-        """Make the application; nothing is read before it runs.
+        """Create the application; it reads nothing before `run`.
 
         Args:
             topics: the pipeline's topics.
-            partitions: of each of them.
-            options: how it runs.
-            config: how it comes in at Kafka.
-            dashboard: takes in what is read.
-            goes_on: called several times a second with why the program is not ready, or ""; returns False to stop.
+            partitions: the number of partitions of each topic.
+            options: options of the monitor.
+            config: access to Kafka.
+            dashboard: receives the records.
+            goes_on: called several times a second with the reason why the program is not ready, or ""; returns False
+                to stop.
         """
         self._dashboard = dashboard
         self._goes_on = goes_on
@@ -94,9 +95,9 @@ class MonitorProgram:
             broker_commit_interval=1.0,
             broker_max_poll_records=FETCHED_MAX,
             stream_buffer_maxsize=BUFFERED_MAX,
-            stream_wait_empty=False,  # at the end: what is not taken in yet is read again
+            stream_wait_empty=False,  # at the end, unprocessed messages are dropped: they are read again
             consumer_auto_offset_reset="earliest",
-            consumer_group_instance_id=options.group,  # one that is started again takes its place at once
+            consumer_group_instance_id=options.group,  # a restarted monitor rejoins at once
             processing_guarantee="at_least_once",
             key_serializer="raw",
             value_serializer="raw",
@@ -115,10 +116,10 @@ class MonitorProgram:
         self._app.agent(self._app.topic(*read), name="distributions")(self._take)
 
     def run(self) -> None:
-        """Read until it is to stop.
+        """Read until `goes_on` returns False.
 
         Raises:
-            MonitorEndedError: the application broke off.
+            MonitorEndedError: the application failed.
         """
         asyncio.run(self._run())
 
@@ -127,7 +128,7 @@ class MonitorProgram:
         app.finalize()
         await app.start()
         try:
-            while self._goes_on("" if self._reads() else "it is about to read"):
+            while self._goes_on("" if self._reads() else "it is starting to read"):
                 if app.should_stop:
                     raise MonitorEndedError(repr(app.crash_reason))
                 await asyncio.sleep(_ROUND_S)
@@ -138,26 +139,26 @@ class MonitorProgram:
         return self._app.tables.actives_ready and not self._app.rebalancing
 
     async def _take(self, stream: Any) -> None:
-        """Take in batches, and write what each has changed to the table; the batch is acknowledged after that."""
+        """Process batches, and write the changed states to the table before each batch is acknowledged."""
         consumer: Any = self._app.consumer
         try:
             async for events in stream.take_events(MESSAGES_MAX, within=BATCH_S):
                 batches = [event.message.value for event in events]
                 read = [(batch.seeks, [_record(one) for one in batch.records]) for batch in batches]
-                # Reading contexts again blocks; in this thread it would hold up the heartbeats of the group.
+                # Reading contexts again blocks, which would delay the group's heartbeats in this thread.
                 contexts = await asyncio.to_thread(
                     self._dashboard.contexts_of, [one for _, part in read for one in part]
                 )
                 records = [one for seeks, part in read if seeks == consumer.seeks for one in part]
                 for partition, state in self._dashboard.take(records, contexts).items():
-                    # In the partition of its records, so that the next owner of the partition gets the state.
+                    # In the partition of its records, so that the partition's next owner gets the state.
                     self._table.send_changelog(partition, b"%d" % partition, state)
-        except Exception as error:  # Faust would go on with the next batch
+        except Exception as error:  # Faust would continue with the next batch
             await self._app.crash(error)
             raise
 
     async def _recovered(self) -> None:
-        """Begin with what the table holds."""
+        """Start with the states in the table."""
         for key, value in self._table.items():
             self._dashboard.restore(int(key), value)
 
@@ -168,14 +169,14 @@ def _record(read: Any) -> Record:
 
 
 class _Batch(bytes):
-    """An empty value, which Faust hands on as it is, with the records that were fetched."""
+    """An empty value that Faust passes on unchanged, with the fetched records as attributes."""
 
     records: Iterable[Any]
-    seeks: int  # how often the consumer had been placed
+    seeks: int  # number of seeks to the states' offsets before the fetch
 
 
 def _batch(records: list[Any], seeks: int) -> Any:
-    """Records of a partition as one, at the offset of the last."""
+    """Records of a partition as one message, at the offset of the last one."""
     value = _Batch()
     value.records, value.seeks = records, seeks
     return replace(records[-1], key=None, value=value, headers=())
@@ -190,7 +191,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         return consumer
 
     async def place(self, offsets: Mapping[TP, int]) -> None:
-        """Read on at these offsets; where the topic begins later, there."""
+        """Seek to these offsets, or to the first one that is kept."""
         await self.call_thread(self._place, offsets)
 
     async def _place(self, offsets: Mapping[TP, int]) -> None:
@@ -202,7 +203,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
         self, consumer: Any, active_partitions: set[TP], timeout: float | None = None, max_records: int | None = None
     ) -> Any:
         seeks, in_batches = self.consumer.seeks, self.consumer.transport.in_batches
-        # A copy: Faust changes the set meanwhile, and for an empty one records of all partitions come.
+        # A copy: Faust changes the set during the call, and an empty set fetches records of all partitions.
         wanted = {tp for tp in frozenset(active_partitions) if self.consumer.is_placed or tp.topic not in in_batches}
         if not wanted:
             await asyncio.sleep(_ROUND_S)
@@ -215,7 +216,7 @@ class _CommittedThread(AIOKafkaConsumerThread):
 
 
 class _PlacedConsumer(Consumer):
-    """Reads the topics of a dashboard from where its states stand, which know what they have."""
+    """Reads a dashboard's topics from the offsets in its states."""
 
     transport: "_PlacedTransport"
     _thread: _CommittedThread
@@ -226,18 +227,18 @@ class _PlacedConsumer(Consumer):
         return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Hand over nothing before it is placed again."""
+        """Pass on nothing before the next seek."""
         self.is_placed = False
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Go to where the states stand. What was fetched before that, and is still on its way, is not to be taken."""
+        """Seek to the offsets in the states. Batches fetched before the seek are discarded."""
         self.is_placed, self.seeks = False, self.seeks + 1
         await super().perform_seek()
         self.is_placed = True
 
     async def seek_to_committed(self) -> Mapping[TP, Any]:
-        """Go to where the states stand, not to what is committed, which may be less; see Consumer."""
+        """See Consumer. Seek to the offsets in the states; the committed offsets can be lower."""
         assigned = self.assignment()
         offsets = {tp: self.transport.next_offset_of(tp) for tp in assigned if tp.topic in self.transport.in_batches}
         await self._thread.place(offsets)
@@ -249,16 +250,16 @@ class _PlacedTransport(Transport):
 
     def __init__(self, url: Any, app: Any, in_batches: frozenset[str], dashboard: Dashboard) -> None:
         super().__init__(url, app)
-        self.in_batches = in_batches  # topics whose records are passed on many at once
+        self.in_batches = in_batches  # topics whose records are passed on in batches
         self._dashboard = dashboard
 
     def next_offset_of(self, tp: TP) -> int:
-        """The offset at which reading goes on."""
+        """The next offset to read."""
         return self._dashboard.next_offset_of(tp.topic, tp.partition)
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishes no types
-    """Tokens by a command, which is run beside the application."""
+    """Tokens from a command, which runs in a worker thread."""
 
     def __init__(self, command: TokenCommand) -> None:
         self._command = command
@@ -270,7 +271,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka publishe
 
 
 def _credentials(config: ClientConfig) -> Credentials | None:
-    """The same way in as that of the other programs, in Faust's words."""
+    """The access settings of the other programs, as Faust's credentials."""
     tls = context_of(config) if config.uses_tls else None
     if not config.uses_sasl:
         return SSLCredentials(tls) if tls is not None else None

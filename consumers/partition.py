@@ -1,4 +1,4 @@
-"""One partition of a learner process: its inputs, its task, its place in the journal, and its next step."""
+"""One partition of a learner process: its inputs, its task, its journal position, and its next step."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ from stream.wire.ticks import is_tick
 
 @dataclass(slots=True)
 class Input:
-    """Contexts or feedback of one partition, as far as they were read."""
+    """The position in contexts or feedback of one partition, with buffered records."""
 
     tp: TopicPartition
-    offset: int  # of the first record that is not applied
-    buffer: deque[Record] = field(default_factory=deque)  # read, not applied
+    offset: int  # of the first unapplied record
+    buffer: deque[Record] = field(default_factory=deque)  # read and not applied
     is_paused: bool = False
 
     def start(self, consumer: Consumer) -> None:
-        """Read from the first record that is not applied."""
+        """Read from the first unapplied record."""
         self.buffer.clear()
         self.is_paused = False
         consumer.resume((self.tp,))
         consumer.seek(self.tp, self.offset)
 
     def pace(self, consumer: Consumer, records_max: int) -> None:
-        """Pause while the buffer is full, so that a backlog of one input does not fill the memory."""
+        """Pause the input while its buffer is full, so that a backlog does not fill the memory."""
         is_full = len(self.buffer) >= records_max
         if is_full and not self.is_paused:
             consumer.pause((self.tp,))
@@ -46,27 +46,27 @@ class Input:
         self.is_paused = is_full
 
     def lag(self, consumer: Consumer) -> int:
-        """Records that are not applied, as far as the last fetch said; ticks that were read do not count."""
+        """The number of unapplied records as of the last fetch, without buffered ticks."""
         return sum(not is_tick(record) for record in self.buffer) + consumer.lag(self.tp)
 
 
 @dataclass(slots=True, kw_only=True)
 class Partition:
-    """A task and its place in its topics."""
+    """A task and its position in its topics."""
 
     task: Task
-    last_step: JournalStep  # the last one that was committed; its number is 0 if the task has made none
+    last_step: JournalStep  # the last committed step; number 0 if there is none
     contexts: Input
     feedback: Input
-    partitions: int  # of the inputs
+    partitions: int  # number of partitions of the inputs
     snapshots: Stored
-    imported: str | None  # the model that it began with
-    settings: TaskSettings  # of its next step
-    applied_at_ms: int  # by the host's clock, when it last made a step
-    moved_at_ms: int  # likewise, when it last wrote a tick or applied a record of the feedback partition
-    uncommitted: Commit | None = None  # its last step, if the commit failed or its outcome is unknown
-    reported_ms: int = -1  # stream time when it last reported the shared model; -1: it has not in this process
-    reported_version: int = -1  # of the model then
+    imported: str | None  # the imported model that the task started with
+    settings: TaskSettings  # settings of the next step
+    applied_at_ms: int  # host time of the last step
+    moved_at_ms: int  # host time of the last tick written or feedback record applied
+    uncommitted: Commit | None = None  # the last step, if its commit failed or the outcome is unknown
+    reported_ms: int = -1  # stream time of the last report of the shared model in this process; -1: none
+    reported_version: int = -1  # version in that report
 
     @property
     def partition(self) -> int:
@@ -75,33 +75,33 @@ class Partition:
 
     @property
     def newest_step(self) -> JournalStep:
-        """The step that the task is at, committed or not."""
+        """The task's newest step, committed or not."""
         return self.last_step if self.uncommitted is None else self.uncommitted.step
 
     @property
     def settings_change(self) -> bool:
-        """Whether the task's next step is its first one under other settings."""
+        """Whether the settings change with the task's next step."""
         return self.newest_step.number > 0 and self.task.settings != self.settings
 
     def take(self, contexts_topic: str, record: Record) -> None:
-        """Buffer a record that was read."""
+        """Add a record to the buffer of its input."""
         (self.contexts if record.topic == contexts_topic else self.feedback).buffer.append(record)
 
     def needs_tick(self, records: Sequence[Record], now_ms: int, idle_ms: int) -> bool:
-        """Whether stream time must move, has not done so for a while, and does not by these records."""
+        """Whether to write a tick: an entry waits, and stream time did not move for `idle_ms` nor by these records."""
         if not self.waits or now_ms - self.moved_at_ms < idle_ms:
             return False
         return all(record.topic == self.contexts.tp.topic for record in records)
 
     @property
     def waits(self) -> bool:
-        """Whether stream time must move for something to be settled."""
+        """Whether decisions or orphans wait for stream time to pass."""
         return bool(self.task.join.pending or self.task.join.orphans)
 
     def next_due_ms(self) -> int | None:
-        """The stream time at which something must be settled, if nothing else comes; None: nothing waits.
+        """The stream time just after the next deadline; None if nothing waits.
 
-        A decision whose tick was read and not applied is due by that tick.
+        The deadline of a decision with a buffered tick is computed from that tick.
         """
         due_ms = self.task.join.next_deadline_ms()
         tick = next(filter(is_tick, self.feedback.buffer), None)
@@ -111,9 +111,9 @@ class Partition:
         return None if due_ms is None else due_ms + 1
 
     def next_records(self, consumer: Consumer, records_max: int) -> list[Record]:
-        """Remove and return the records that are next.
+        """Remove and return the next records.
 
-        Ticks that settle nothing wait for other records, unless the buffer is full, which would keep these out.
+        Ticks that settle nothing stay in the buffer until other records arrive or the buffer is full.
         """
         contexts, feedback = self.contexts.buffer, self.feedback.buffer
         if not contexts and 0 < len(feedback) < records_max and all(map(is_tick, feedback)):
@@ -129,26 +129,26 @@ class Partition:
         )
 
     def waits_for_records(self, consumer: Consumer) -> bool:
-        """Whether records of one input wait for records of the other that the next poll reads."""
+        """Whether records of one input wait for records of the other one, which the next poll returns."""
         contexts, feedback = self.contexts, self.feedback
         if contexts.buffer:
             return not feedback.buffer and consumer.lag(feedback.tp) > 0
         return bool(feedback.buffer) and consumer.lag(contexts.tp) > 0
 
     def step(self, records: Sequence[Record], shared: SharedModel | None, *, ticks: bool, reports: bool) -> Commit:
-        """Apply records and return what the step publishes.
+        """Apply records and return the step's output.
 
         Args:
-            records: the next ones; none: time passes, settings change, or a snapshot is due.
-            shared: the model of the process, if tasks share one.
-            ticks: whether to write a tick although nothing is decided.
-            reports: whether the journal is to report the replica.
+            records: the next records; empty if only a tick, a settings change or a snapshot is due.
+            shared: the shared model of the process, if there is one.
+            ticks: whether to write a tick even if the step makes no decision.
+            reports: whether the journal record reports the replica.
         """
         task, before = self.task, self.newest_step
         number, changes = before.number + 1, self.settings_change
         if changes:
             task.change_settings(self.settings)
-        # Ticks that were read and settle nothing go along with any step.
+        # Buffered ticks that settle nothing are applied with any step.
         if not records and not self.contexts.buffer:
             while self.feedback.buffer and is_tick(self.feedback.buffer[0]):
                 records = [*records, self.feedback.buffer.popleft()]
@@ -185,7 +185,7 @@ class Partition:
         return self.uncommitted
 
     def committed(self, now_ms: int) -> None:
-        """Note that the last step was committed."""
+        """Mark the last step as committed."""
         commit = self.uncommitted
         if commit is not None:
             self.last_step, self.uncommitted, self.applied_at_ms = commit.step, None, now_ms
@@ -193,9 +193,9 @@ class Partition:
                 self.moved_at_ms = now_ms
 
     def resume(self, last: JournalStep | None) -> bool:
-        """Whether the task can go on from the last step of its journal, without a recovery.
+        """Whether the task can continue after the last step of its journal without a recovery.
 
-        A step whose commit failed, or whose outcome is unknown, is committed again, or is known to be committed then.
+        A step whose commit failed, or whose outcome is unknown, is either found in the journal or committed again.
         """
         if self.uncommitted is not None:
             if last == self.uncommitted.step:
@@ -205,7 +205,7 @@ class Partition:
         return self.last_step.number == 0 if last is None else last == self.last_step
 
     def sources(self, shared: SharedModel | None) -> list[Source]:
-        """The snapshots that are taken with the task's steps: its own, and those of the model."""
+        """The sources of snapshots in this partition's steps: the task and the shared model."""
         step = self.newest_step
         if step.number == 0:
             return []
@@ -213,7 +213,7 @@ class Partition:
         return [own] if shared is None else [*shared.sources(self.partition), own]
 
     def _log_step(self, effects: Effects, before: JournalStep) -> LogStep | None:
-        """A step's place in the log of a shared model."""
+        """A step's position in the shared model's log."""
         if not isinstance(self.task.model, View):
             return None
         values = [encode_prediction(prediction, offset) for prediction, offset in effects.predictions]

@@ -1,4 +1,4 @@
-"""From an assigned partition to a running one: parked tasks resume, others are recovered in slices."""
+"""Start of assigned partitions: parked tasks resume, other tasks are recovered in time slices."""
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
@@ -19,30 +19,30 @@ from stream.wire.topics import Topics
 
 REPORT_INTERVAL_MS = 5_000
 POLL_INTERVAL_MS = 2_000
-"""Interval between polls while snapshots are read: well within any session."""
+"""Interval between polls while snapshots are read: much shorter than any session."""
 SLICE_MS = 100
-"""Time that a recovery works before the running partitions have their turn."""
+"""Time slice of a recovery, after which the running partitions make a step."""
 
 
 class RecoveryStoppedError(Exception):
-    """The learner was asked to stop while it recovered a task; nothing was written."""
+    """The learner was stopped during a recovery; nothing was written."""
 
 
 @dataclass(slots=True)
 class Parked:
-    """State that a learner program leaves to the next one in its process."""
+    """State that a learner program passes to the next one in its process."""
 
-    partitions: dict[int, Partition] = field(default_factory=dict)  # tasks that may resume
+    partitions: dict[int, Partition] = field(default_factory=dict)  # tasks that can resume
     shared: SharedModel | None = None
 
 
 _Steps = Generator[bool, None, Partition]
-"""Yields whether it worked, or waits for another process; returns the partition."""
+"""Yields True after work, and False while waiting for another process; returns the partition."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Recoveries:
-    """The partitions of a learner process that do not run yet; for most fields see `LearnerProgram`."""
+    """The assigned partitions that are not running yet; for most fields see `LearnerProgram`."""
 
     broker: Broker
     topics: Topics
@@ -52,30 +52,30 @@ class Recoveries:
     host_ms: Callable[[], int]
     announce: Callable[[str], None]
     stop: Callable[[], bool]
-    poll: Callable[[], None]  # polls once, because a rebalance throws out members that do not
-    make_shared: Callable[..., SharedModel]  # of `settings`, with a `pulse`
+    poll: Callable[[], None]  # polls once; a rebalance removes members that do not poll
+    make_shared: Callable[..., SharedModel]  # from `settings`, with a `pulse`
     parked: Parked
     polled_ms: int
-    reported_ms: int  # when the progress of a recovery was last announced
+    reported_ms: int  # when progress was last logged
     _running: dict[int, _Steps] = field(default_factory=dict)
 
     def advance(self, partition: int) -> tuple[Partition | None, bool]:
-        """Recover for a while; the partition if it can run, and whether anything was done.
+        """Recover for one time slice; returns the partition if it can run, and whether anything was done.
 
         Raises:
-            RecoveryStoppedError: the program was asked to stop.
+            RecoveryStoppedError: the program was stopped.
             JournalError: the task cannot be recovered.
         """
         began_ms = self.host_ms()
         steps = self._running.setdefault(partition, self._start(partition))
         while True:
             if self.stop():
-                raise RecoveryStoppedError(f"asked to stop while partition {partition} was recovered")
+                raise RecoveryStoppedError(f"stopped during the recovery of partition {partition}")
             try:
                 worked = next(steps)
             except StopIteration as end:
                 if self._running.get(partition) is not steps:
-                    return None, True  # the partition was revoked meanwhile
+                    return None, True  # the partition was revoked in the meantime
                 del self._running[partition]
                 recovered: Partition = end.value
                 return recovered, True
@@ -83,7 +83,7 @@ class Recoveries:
                 return None, worked
 
     def park(self, running: Partition) -> None:
-        """Keep a task that was revoked: it may come back."""
+        """Keep a revoked task, so that it can resume if it is assigned again."""
         running.contexts.buffer.clear()
         running.feedback.buffer.clear()
         self.parked.partitions[running.partition] = running
@@ -100,21 +100,21 @@ class Recoveries:
             del self.parked.partitions[partition]
 
     def drop_shared(self) -> None:
-        """Drop the shared model, which begins anew, and all tasks that use it."""
+        """Drop the shared model, which will be restored again, and all tasks that use it."""
         if self.parked.shared is not None:
             self.parked.shared.close()
         self.parked = Parked()
 
     def is_overtaken(self, running: Partition) -> bool:
-        """Whether a model was imported since a task that has made no step was recovered."""
+        """Whether a model was imported after the recovery of a task that has made no step."""
         if running.settings.model == "shared":
             return imported_model(self.broker, self.topics) != running.imported
         imported = read_snapshots(self.broker, self.topics, running.partition).imported
         return (imported and imported.whole) != running.imported
 
     def _start(self, partition: int) -> _Steps:
-        others = ", or of another program in its predictions" if self.settings.model == "shared" else ""
-        waits = f"partition {partition} waits for a transaction of the learner that had it before{others}"
+        others = ", or of another program in its predictions topic" if self.settings.model == "shared" else ""
+        waits = f"partition {partition} waits for a transaction of its previous learner{others}"
         yield from self._wait(lambda: not self._is_held_up(partition), lambda: waits)
         parked = self.parked.partitions.pop(partition, None)
         journal = TopicPartition(self.topics.journal, partition)
@@ -126,7 +126,7 @@ class Recoveries:
         return self._made(partition, recovered)
 
     def _wait(self, is_over: Callable[[], bool], message: Callable[[], str]) -> Generator[bool, None, None]:
-        """Wait, and announce once for what."""
+        """Wait, and log the reason once."""
         is_announced = False
         while not is_over():
             if not is_announced:
@@ -135,7 +135,7 @@ class Recoveries:
             yield False
 
     def _recover(self, partition: int) -> Generator[bool, None, Recovered]:
-        """Recover a task from its topics, and announce the progress at the beginning, now and then, and at the end."""
+        """Recover a task from its topics, and log the progress at the start, at intervals, and at the end."""
         began_ms = self.reported_ms = self.host_ms()
 
         def report(progress: Progress) -> None:
@@ -154,7 +154,7 @@ class Recoveries:
         return recovered
 
     def _read_log(self, partition: int, recovered: Recovered) -> Generator[bool, None, None]:
-        """Read the log of a shared model until it has all that the task wrote and decided on."""
+        """Read the shared model's log up to the task's last record in it, and the version of its last decision."""
         shared = self.parked.shared = self.parked.shared or self.make_shared(
             settings=recovered.settings, pulse=self._pulse
         )
@@ -172,25 +172,25 @@ class Recoveries:
         yield from self._wait(
             has_all,
             lambda: (
-                f"partition {partition} waits until {self.topics.updates} can be read up to its step {wrote}, and "
-                f"as far as its last step had read it: {shared.waits_for}"
+                f"partition {partition} waits until {self.topics.updates} can be read up to its step {wrote} and to "
+                f"the position of its last step: {shared.waits_for}"
             ),
         )
         recovered.task.use_model(View(shared.replica, partition))
 
     def _made(self, partition: int, recovered: Recovered) -> Partition:
-        """The partition as it was recovered.
+        """The recovered partition.
 
         Raises:
-            UnrecoverableError: its inputs have another number of partitions than they had.
+            UnrecoverableError: the number of partitions of its inputs has changed.
         """
         topics, step = self.topics, recovered.step
         partitions = self.broker.describe_topics([topics.contexts])[topics.contexts].partitions
         if step.number > 0 and step.partitions != partitions:
             raise UnrecoverableError(
-                f"{topics.journal}/{partition}: the topics' number of partitions was {step.partitions} at its last "
-                f"step and is {partitions} now, so that an event's feedback would belong to another task than its "
-                "context: begin anew with topics of another prefix"
+                f"{topics.journal}/{partition}: expected topics with {step.partitions} partitions, as at its last "
+                f"step; got {partitions}. An event's feedback would belong to another task than its context. Start a "
+                "new pipeline with another topic prefix"
             )
         if partition == MODEL_PARTITION and self.parked.shared is not None:
             self.parked.shared.write_snapshots(read_model_snapshots(self.broker, topics, self._pulse))
@@ -215,7 +215,7 @@ class Recoveries:
         return running
 
     def _report(self, message: str, *, at_once: bool = False) -> None:
-        """Announce the progress of a recovery now and then."""
+        """Log the progress of a recovery at intervals."""
         if at_once or self.host_ms() - self.reported_ms >= REPORT_INTERVAL_MS:
             self.reported_ms = self.host_ms()
             self.announce(message)
@@ -223,22 +223,22 @@ class Recoveries:
     def _is_held_up(self, partition: int) -> bool:
         """Whether a transaction is open in the task's journal or snapshots.
 
-        The process that had this partition before may still commit it; then its records must be recovered. The
-        transaction ends by that process, or by the broker's time-out.
+        The previous process of this partition can still commit it, and then its records must be recovered. The
+        transaction ends when that process ends it, or by the broker's timeout.
         """
         topics = [self.topics.journal, self.topics.snapshots]
         shares = self.settings.model == "shared"
-        if shares:  # its decisions are read back, and an open transaction of any program blocks them
+        if shares:  # predictions are read back, and any program's open transaction blocks them
             topics.append(self.topics.predictions)
         tps = [TopicPartition(topic, partition) for topic in topics]
         if shares and self.broker.ends(tps[:1])[tps[0]].high_watermark == 0:
-            tps.append(TopicPartition(self.topics.snapshots, MODEL_PARTITION))  # a model for all may be on its way
+            tps.append(TopicPartition(self.topics.snapshots, MODEL_PARTITION))  # a model import may be in progress
         return any(end.stable < end.high_watermark for end in self.broker.ends(tps).values())
 
     def _pulse(self) -> None:
-        """Stop a long piece of work if asked to, and poll now and then."""
+        """Called during long work: stop if requested, and poll at intervals."""
         if self.stop():
-            raise RecoveryStoppedError("asked to stop while a partition was recovered")
+            raise RecoveryStoppedError("stopped during the recovery of a partition")
         if self.host_ms() - self.polled_ms >= POLL_INTERVAL_MS:
             self.polled_ms = self.host_ms()
             self.poll()

@@ -1,4 +1,4 @@
-"""A learner process's copy of a shared model: it follows the model's log and says how far tasks may decide on it."""
+"""A learner process's replica of a shared model: follows the model's log, and limits the decisions based on it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,34 +18,34 @@ from stream.wire.records import TopicPartition
 from stream.wire.topics import Topics
 
 GONE_MS = 20_000
-"""A log that ends before what was read of it, or before what a task wrote to it, was cut or made anew if it does so for
-this long. For a shorter time, a broker that has just become the leader may report an old end."""
+"""A log that ends before records that were read or written is treated as truncated or recreated after this time. Until
+then, a broker that has just become the leader can report an old end."""
 
 _RECORDS_MAX = 1_000
-"""Records per poll: at most a second of work, for records of the size of a usual step."""
+"""Records per poll: at most a second of work, for records of typical steps."""
 
 ENDED_BY = (
-    "if its learner died, start it again under its instance's name, which ends it at once; else the broker does so at "
-    "its time-out"
+    "if its learner died, restart it with the same --instance to abort the transaction at once; otherwise the broker "
+    "aborts it at its timeout"
 )
-"""What ends an open transaction, for messages."""
+"""How an open transaction ends, for messages."""
 
 
 def held_up(place: str, offset: int) -> str:
-    """What blocks the reading of a partition at an offset, for messages."""
-    return f"{place} cannot be read beyond offset {offset}: a transaction is open there"
+    """The reason why a partition cannot be read beyond an offset, for messages."""
+    return f"{place} cannot be read beyond offset {offset}: an open transaction begins there"
 
 
 class Hold(NamedTuple):
-    """An open transaction before which the log cannot be read."""
+    """An open transaction beyond which the log cannot be read."""
 
     offset: int  # of its first record
-    for_ms: int  # since this process first met it
-    waiting: int  # offsets from there to the end of the log
+    for_ms: int  # since this process first detected it
+    waiting: int  # number of offsets from there to the end of the log
 
 
 class SharedModel:
-    """The replica of one process, for all of its tasks."""
+    """The replica of one process, shared by all of its tasks."""
 
     def __init__(
         self,
@@ -60,22 +60,22 @@ class SharedModel:
         lag_max_ms: int = -1,
         ahead_max: int = 10_000,
     ) -> None:
-        """Restore the newest snapshot of the model; nothing is read of the log yet.
+        """Restore the newest snapshot of the model. The log is not read yet.
 
         Args:
-            broker: where the topics are.
-            topics: the topics.
-            settings: of the tasks.
-            host_ms: a clock of this host, for intervals.
-            announce: receives messages for people.
-            pulse: is called again and again while snapshots are read.
-            instance: the name of the process, for its reports.
-            lag_max_ms: decisions stop after an open transaction has blocked the log this long; -1: never.
-            ahead_max: decisions of a task that the model has not observed, at most. All of them are put on top of the
-                model in each step, so a blocked log would make steps longer and longer.
+            broker: the broker.
+            topics: the pipeline's topics.
+            settings: settings of the tasks.
+            host_ms: this host's clock, for intervals.
+            announce: called with each log message.
+            pulse: called repeatedly while snapshots are read.
+            instance: name of the process, for its reports.
+            lag_max_ms: stop deciding when an open transaction has blocked the log this long; -1: never.
+            ahead_max: limit of a task's decisions that the model has not observed. Each step applies all of them on
+                top of the model, so without a limit a blocked log would make steps longer and longer.
 
         Raises:
-            JournalError: the snapshot cannot be read, or is of another model, or the log behind it is not kept.
+            JournalError: the snapshot cannot be read or is of another model, or the log after it is deleted.
         """
         self.settings = settings
         self.replica = Replica(settings.make_shareable_learner())
@@ -86,11 +86,11 @@ class SharedModel:
         self._instance = instance
         self._lag_max_ms = lag_max_ms
         self._ahead_max = ahead_max
-        self._missed_since_ms: dict[int | None, int] = {}  # by task what it waits for; None: what was read before
+        self._missed_since_ms: dict[int | None, int] = {}  # by task; None: records that were read before
         self._foreign_announced = 0
-        self._digest = (-1, "")  # a version, and its digest
-        self.snapshots: Stored | None = None  # in the process that writes them
-        self._too_far_ahead: set[int] = set()  # partitions that decide nothing for now
+        self._digest = (-1, "")  # a version and its digest
+        self.snapshots: Stored | None = None  # only in the process that writes them
+        self._too_far_ahead: set[int] = set()  # partitions that pause deciding
         self._blocked_since_ms = host_ms()
         stored = read_model_snapshots(broker, topics, pulse)
         newest = stored.newest or stored.imported
@@ -99,49 +99,49 @@ class SharedModel:
         beginning = broker.beginnings([tp])[tp]
         if beginning > self.replica.offset:
             raise UnrecoverableError(
-                f"{self._place}: expected records from offset {self.replica.offset} on, where the newest snapshot of "
-                f"the model ends; the first that is kept is {beginning}: set retention.ms to -1"
+                f"{self._place}: expected records from offset {self.replica.offset} on, the position of the model's "
+                f"newest snapshot; the first record is at {beginning}. Set retention.ms to -1"
             )
-        self.ends: Ends = broker.ends([tp])[tp]  # of the log, when it was last asked for
+        self.ends: Ends = broker.ends([tp])[tp]  # of the log, at the last request
         self.reconnect(broker)
 
     def write_snapshots(self, stored: Stored) -> None:
-        """Write the model's snapshots from now on; `stored` has the earlier ones."""
+        """Write the model's snapshots from now on; `stored` contains the earlier ones."""
         stored.taken_of = 0 if stored.newest is None else stored.newest.number
         stored.release()
         self.snapshots = stored
 
     def sources(self, partition: int) -> list[Source]:
-        """The snapshots of the model that are taken with the steps of a partition."""
+        """The source of model snapshots in a partition's steps, if this partition writes them."""
         if self.snapshots is None or partition != MODEL_PARTITION:
             return []
         version, take = self.replica.version, partial(take_model, self.replica, self.settings)
         return [Source(partition, self.snapshots, version, version, take)]
 
     def reconnect(self, broker: Broker) -> None:
-        """Read on by other connections, after those of before were closed."""
+        """Continue reading with new connections, after the previous ones were closed."""
         self._broker = broker
         self._reader = broker.reader([self._tp])
         self._reader.seek(self._tp, self.replica.offset)
 
     def read_on(self, reads_on: Callable[[int, int], bool] = lambda offset, end: True) -> None:
-        """Read to the log's stable end at the moment of asking.
+        """Read up to the log's current last stable offset.
 
         Args:
-            reads_on: called after each portion with the offset reached and the end; whether to go on.
+            reads_on: called after each poll with the offset reached and the end; returns whether to continue.
 
         Raises:
             UpdatesError: a record cannot be applied.
-            UnrecoverableError: the log was cut or made anew.
-            BrokerError: the broker is away.
+            UnrecoverableError: the log was truncated or recreated.
+            BrokerError: the broker is unavailable.
         """
         before, self.ends = self.hold, self._broker.ends([self._tp])[self._tp]
         if before is None or self.hold is None or before.offset != self.hold.offset:
             self._blocked_since_ms = self._host_ms()
         if self._is_gone(None, is_missed=self._is_short):
             raise UnrecoverableError(
-                f"{self._place}: expected the log up to offset {self.replica.offset}, which was read before; it ends "
-                f"at {self.ends.high_watermark}: the topic was cut or made anew"
+                f"{self._place}: expected records up to offset {self.replica.offset}, as read before; the log ends "
+                f"at {self.ends.high_watermark}. The topic was truncated or recreated"
             )
         end = self.ends.stable
         while self._reader.position(self._tp) < end:
@@ -154,13 +154,13 @@ class SharedModel:
 
     @property
     def hold(self) -> Hold | None:
-        """The open transaction that blocks reading; None: there is none."""
+        """The open transaction that blocks reading, or None."""
         stable, end = self.ends.stable, self.ends.high_watermark
         return Hold(stable, self._host_ms() - self._blocked_since_ms, end - stable) if stable < end else None
 
     @property
     def stops_decisions(self) -> bool:
-        """Whether the model is too old to decide on."""
+        """Whether the model is too old for decisions."""
         hold = self.hold
         return hold is not None and 0 <= self._lag_max_ms < hold.for_ms
 
@@ -172,51 +172,51 @@ class SharedModel:
         return f"{self._place} ends at offset {self.ends.high_watermark}"
 
     def room(self, partition: int, view: View) -> int:
-        """How many more decisions a task may make before the model must have observed its earlier ones."""
+        """The number of decisions a task can make before the model must observe earlier ones."""
         if self.stops_decisions:
             return 0
         room = max(0, self._ahead_max - view.ahead)
         if room and partition in self._too_far_ahead:
             self._too_far_ahead.remove(partition)
-            self._announce(f"partition {partition} decides again")
+            self._announce(f"partition {partition} resumes deciding")
         elif not room and partition not in self._too_far_ahead:
             self._too_far_ahead.add(partition)
             self._announce(
-                f"partition {partition} pauses: its model has not observed {view.ahead:,} of its decisions: "
+                f"partition {partition} pauses deciding: the model has not observed {view.ahead:,} of its decisions; "
                 f"{self.waits_for}"
             )
         return room
 
     def has_all_of(self, partition: int, wrote: int, version: int) -> bool:
-        """Whether the replica has the last step that a task wrote to the log, and the version it last decided on.
+        """Whether the replica includes a task's last step in the log, and the version of its last decision.
 
         Raises:
-            UnrecoverableError: the log was cut or made anew.
+            UnrecoverableError: the log was truncated or recreated.
         """
         is_there = self.replica.place_of(partition).step >= wrote and self.replica.version >= version
         all_read = self._reader.position(self._tp) >= self.ends.high_watermark
         if self._is_gone(partition, is_missed=not is_there and all_read):
             raise UnrecoverableError(
-                f"{self._place}: expected step {wrote} of partition {partition} and version {version}, on which it "
+                f"{self._place}: expected step {wrote} of partition {partition}, and version {version}, on which it "
                 f"decided; the log ends with its step {self.replica.place_of(partition).step} and version "
-                f"{self.replica.version}: the topic was cut or made anew"
+                f"{self.replica.version}. The topic was truncated or recreated"
             )
         return is_there and not self._is_short
 
     def forget(self, partition: int) -> None:
-        """Forget what a task waited for that another process may continue."""
+        """Reset the wait of a task that another process may continue."""
         self._missed_since_ms.pop(partition, None)
         self._too_far_ahead.discard(partition)
 
     def digest(self) -> ReplicaDigest:
-        """The digest of the replica for a step's journal record."""
+        """The replica's digest for a journal record."""
         if self._digest[0] != self.replica.version:
             self._digest = self.replica.version, state_digest([self.replica.learner.state()])
         return ReplicaDigest(self._instance, self._digest[1])
 
     @property
     def _is_short(self) -> bool:
-        """Whether the log ends before what was read of it."""
+        """Whether the log ends before the offset that was read."""
         return self.ends.high_watermark < self.replica.offset
 
     def _is_gone(self, missed: int | None, *, is_missed: bool) -> bool:

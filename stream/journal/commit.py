@@ -1,4 +1,4 @@
-"""The numbered commit: one step's outputs, journal record and offsets, in one transaction."""
+"""The commit of a step in numbered stages: its outputs, journal record and offsets, in one transaction."""
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
@@ -23,14 +23,14 @@ class Commit(NamedTuple):
     partition: int
     step: JournalStep
     effects: Effects
-    snapshot: Sequence[Message] = ()  # chunks of a snapshot of before the step
-    contexts_ms: Sequence[int] = ()  # the append times of the contexts that the step applied
+    snapshot: Sequence[Message] = ()  # chunks of a snapshot taken before the step
+    contexts_ms: Sequence[int] = ()  # append times of the contexts that the step applied
     ticks: bool = False  # whether the step writes a tick
-    records: int = 0  # contexts and feedback that the step applied
+    records: int = 0  # number of contexts and feedback that the step applied
 
 
 CrashPoint = Callable[[int], None]
-"""Called with the number of each commit step when it is done; a test lets it raise."""
+"""Called with the number of each completed stage of a commit; raises in crash tests."""
 
 
 def commit(
@@ -40,11 +40,11 @@ def commit(
     commits: Sequence[Commit],
     after: CrashPoint = lambda number: None,
 ) -> int:
-    """Publish one step of some tasks in one transaction; the latest append time of its records.
+    """Publish one step of each of some tasks in one transaction; returns the latest append time of its records.
 
-    The numbers are those of the crash tests. The records are in the log (4) before the offsets are sent (5),
-    which only a current member of the group can do: so a process that recovers a task either sees an open transaction
-    in its journal, and waits for it, or knows that none can come.
+    The crash tests use the same numbers. The records are in the log (4) before the offsets are sent (5), and only a
+    current member of the group can send offsets. So a process that recovers a task either finds an open transaction in
+    the task's journal and waits for it, or no transaction of an earlier process can follow.
     """
     producer.begin()
     after(1)
@@ -72,7 +72,7 @@ COMMIT_STEPS = range(1, 7)
 
 
 def predictions_digest(values: Iterable[bytes]) -> str:
-    """SHA-256 of the predictions of a step, by which they are known again."""
+    """SHA-256 of a step's predictions, which identifies them."""
     return sha256(b"".join(values)).hexdigest()
 
 
@@ -86,7 +86,7 @@ def _send_state(producer: TransactionalProducer, topics: Topics, part: Commit) -
 
 
 def _send_updates(producer: TransactionalProducer, topics: Topics, part: Commit) -> None:
-    """Send what the log of a shared model gets: last, so that what is read of it was written a short time before."""
+    """Send the records for the shared model's log. They are sent last, so that readers get them with little delay."""
     if part.effects.updates:
         assert part.step.log is not None
         for value in encode_updates(part.partition, part.step.number, part.step.log.follows, part.effects.updates):

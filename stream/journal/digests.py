@@ -1,4 +1,4 @@
-"""Digests of states: the same state has the same one anywhere."""
+"""Digests of states, equal for equal states on every machine."""
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -12,7 +12,7 @@ from stream.task.task import Task
 
 
 def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 of learners' states in a canonical byte form: the same state has the same digest anywhere."""
+    """SHA-256 of learners' states in a canonical byte form."""
     digest = sha256()
     for state in states:
         for name in sorted(state):
@@ -27,7 +27,7 @@ def state_digest(states: Iterable[Mapping[str, Any]]) -> str:
 
 
 def task_digest(task: Task) -> str:
-    """SHA-256 of everything that a task's future depends on, independent of its offsets: learner, join, counts."""
+    """SHA-256 of a task's state without its offsets: learner, join, counts."""
     digest = sha256()
     for part in encode(take(task, JournalStep(0, (0, 0), (0, 0), task.updates, task.join.ledger()))):
         digest.update(part)

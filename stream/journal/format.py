@@ -1,6 +1,6 @@
-"""The journal of a task: one record for each step, with what the step applied and the task's counts after it.
+"""The journal of a task: one record per step, with the offsets that the step applied and the task's counts after it.
 
-Records are JSON objects with the fields of `JournalStep`; those that are 0 or None are left out:
+Records are JSON objects with the fields of `JournalStep`; fields that are 0 or None are omitted:
 
     {"number": 1, "contexts": [0, 20], "feedback": [0, 5], "ledger": {"contexts": 20, ...}, "settings_from": 1,
      "partitions": 1, "settings": {"learner": ...}}
@@ -32,21 +32,21 @@ class JournalError(OnebitError):
 
 
 class UnrecoverableError(JournalError):
-    """Records that a recovery needs are gone or have changed: a pipeline on these topics cannot go on."""
+    """Records that a recovery needs are deleted or have changed; a pipeline on these topics cannot continue."""
 
 
 class LogStep(NamedTuple):
-    """A step's place in the log of a shared model. It was decided on the version that is its `updates`."""
+    """A step's position in the shared model's log. The step's `updates` is the model version of its decisions."""
 
-    offset: int  # the log was read up to here
-    follows: int  # the task's previous step that wrote to the log; 0: none did
-    entries: int  # that the step wrote
-    predictions: int  # that it published
-    sha256: str  # of their values, one after the other
+    offset: int  # the log was read up to this offset
+    follows: int  # the task's previous step that wrote to the log; 0: none
+    entries: int  # number of entries written by the step
+    predictions: int  # number of predictions published
+    sha256: str  # of the concatenated values of the predictions
 
 
 class ReplicaDigest(NamedTuple):
-    """The model of a process at the version that a step was decided on."""
+    """The digest of a process's model at the version of a step's decisions."""
 
     instance: str  # the learner process
     sha256: str  # of the model's state
@@ -60,17 +60,17 @@ class JournalStep(NamedTuple):
     feedback: tuple[int, int]
     updates: int
     ledger: Ledger
-    settings_from: int = 1  # the newest step up to this one that has `settings`
-    partitions: int = 1  # of the inputs
+    settings_from: int = 1  # the last step up to this one that has `settings`
+    partitions: int = 1  # number of partitions of the inputs
     alarms: int = 0  # drift alarms of the model so far
     log: LogStep | None = None  # None: the model is the task's own
     replica: ReplicaDigest | None = None  # None: the step does not report it
-    settings: TaskSettings | None = None  # None: those of the step before
-    imported: str | None = None  # of the first step: the model that it began with, see `Generation.whole`
+    settings: TaskSettings | None = None  # None: those of the previous step
+    imported: str | None = None  # in the first step: the imported model, see `Generation.whole`
 
     @property
     def wrote(self) -> int:
-        """The last step up to this one that wrote to the log of a shared model; 0: none did."""
+        """The last step up to this one that wrote to the shared model's log; 0: none."""
         return 0 if self.log is None else self.number if self.log.entries else self.log.follows
 
 
@@ -82,7 +82,7 @@ _PLAIN: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "replica": (ReplicaDigest._asdict, lambda replica: ReplicaDigest(**replica)),
     "settings": (stored_settings, task_settings),
 }
-"""Fields of `JournalStep` that JSON does not have: to plain values, and back."""
+"""Conversions of fields of `JournalStep` that have no JSON type: to plain values, and back."""
 
 
 def plain_step(step: JournalStep) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def step_of_plain(fields: dict[str, Any]) -> JournalStep:
     """The inverse of `plain_step`; unknown fields are ignored.
 
     Raises:
-        KeyError, TypeError, ValueError, IndexError, AttributeError: the values are no step.
+        KeyError, TypeError, ValueError, IndexError, AttributeError: the values are not those of a step.
     """
     values: dict[str, Any] = {"number": 0, "updates": 0}
     for name in fields.keys() & JournalStep._fields:
@@ -104,24 +104,24 @@ def step_of_plain(fields: dict[str, Any]) -> JournalStep:
 
 
 def encode_step(step: JournalStep) -> bytes:
-    """The value of a journal's record."""
+    """Encode a step as the value of a journal record."""
     return orjson.dumps(plain_step(step))
 
 
 def decode_step(record: Record) -> JournalStep:
-    """Read a record of a journal.
+    """Decode a journal record.
 
     Raises:
-        JournalError: a record of another format or program, or one that cannot be read.
+        JournalError: the record has another format, is of another program, or cannot be read.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version != HEADERS[0][1]:
         raise JournalError(
             f"{place_of(record)}: expected a journal record with the header {VERSION_HEADER[0]}={FORMAT}; got "
-            f"{'no such header' if version is None else repr(version)}: another program or version wrote it, and "
-            "nothing can be recovered past it; let only this version's learners write to the journal"
+            f"{'no such header' if version is None else repr(version)}. Another program or version wrote it, and "
+            "recovery cannot continue past it. Allow only this version's learners to write to the journal"
         )
     try:
         return step_of_plain(orjson.loads(record.value or b""))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise JournalError(f"{place_of(record)}: expected a journal record; cannot be read: {error!r}") from error
+        raise JournalError(f"{place_of(record)}: expected a journal record; decoding failed: {error!r}") from error

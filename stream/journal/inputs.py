@@ -1,4 +1,4 @@
-"""The two inputs of a task, read again in the portions of its journal."""
+"""The two inputs of a task, read again step by step as its journal records them."""
 
 from collections import deque
 from collections.abc import Generator
@@ -12,7 +12,7 @@ from stream.wire.topics import Topics
 
 
 class Inputs:
-    """Contexts and feedback of one task, from one step of its journal to another."""
+    """Contexts and feedback of one task for a range of steps."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: JournalStep, last: JournalStep) -> None:
         contexts, feedback = TopicPartition(topics.contexts, partition), TopicPartition(topics.feedback, partition)
@@ -22,7 +22,7 @@ class Inputs:
         self._feedback = Portions(read_partition(broker, feedback, start=first.feedback[0]))
 
     def of(self, step: JournalStep) -> list[Record]:
-        """The records of the next step, in the order in which it applied them."""
+        """The records of the next step, in the order in which the step applied them."""
         contexts = self._contexts.up_to(step.contexts[1])
         feedback = self._feedback.up_to(step.feedback[1])
         return merge(contexts, feedback, contexts_lag=0, feedback_lag=0, records_max=len(contexts) + len(feedback))
@@ -34,34 +34,34 @@ class Inputs:
 
 
 def check_kept(broker: Broker, tp: TopicPartition, offset: int, end: int) -> None:
-    """Check that an input has the records that are still needed.
+    """Check that an input still has the required records.
 
     Raises:
-        UnrecoverableError: it is not kept from `offset` on, or ends before `end`.
+        UnrecoverableError: the input begins after `offset`, or ends before `end`.
     """
     beginning = broker.beginnings([tp])[tp]
     if beginning > offset:
         raise UnrecoverableError(
-            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it is kept from {beginning} on: raise "
-            "its retention.ms"
+            f"recovery needs {tp.topic}/{tp.partition} from offset {offset}; it begins at {beginning}. Increase its "
+            "retention.ms"
         )
     kept_to = broker.ends([tp])[tp].stable
     if kept_to < end:
         raise UnrecoverableError(
-            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}: the topic was "
-            "made anew since"
+            f"recovery needs {tp.topic}/{tp.partition} up to offset {end}; it ends at {kept_to}. The topic was "
+            "recreated"
         )
 
 
 class Portions:
-    """The records of a partition, a portion at a time."""
+    """The records of a partition, in portions."""
 
     def __init__(self, records: Generator[Record, None, None]) -> None:
         self._records = records
         self._next: Record | None = None
 
     def up_to(self, end: float) -> deque[Record]:
-        """The records before an offset that were not returned yet."""
+        """The records before an offset that have not been returned yet."""
         found: deque[Record] = deque()
         while (record := self._next or next(self._records, None)) is not None:
             self._next = record

@@ -1,4 +1,4 @@
-"""The decisions of a task on a shared model, read back from its predictions, step by step."""
+"""Decisions of a task on a shared model, read back from its predictions step by step."""
 
 from contextlib import suppress
 
@@ -13,14 +13,14 @@ from stream.wire.topics import Topics
 
 
 class Published:
-    """The predictions of a task from a step on, in the order of its steps.
+    """The predictions of a task from a given step on, in the order of its steps.
 
-    Records without a step's number are not the task's, and are skipped. A record that another program wrote with a
-    step's number makes the step's digest differ: then recovery refuses.
+    Records without a step number are of other programs and are skipped. If another program writes a record with a step
+    number, the step's digest differs and recovery is refused.
     """
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, first: int) -> None:
-        """Begin with the predictions of the step `first`."""
+        """Start with the predictions of the step `first`."""
         self._broker, self._journal = broker, f"{topics.journal}/{partition}"
         self._tp = tp = TopicPartition(topics.predictions, partition)
         self._start: int | None = offset_of_number(broker, tp, first, lambda record: step_of(record) or None)
@@ -35,7 +35,7 @@ class Published:
         """The decisions of the next step, with their event ids.
 
         Raises:
-            UnrecoverableError: they are not there, or are not those that the journal names.
+            UnrecoverableError: they are missing, or differ from their digest in the journal.
         """
         expected, digest = (0, "") if step.log is None else (step.log.predictions, step.log.sha256)
         found: list[Record] = []
@@ -51,7 +51,7 @@ class Published:
         if predictions_digest(record.value or b"" for record in found) == digest:
             with suppress(MalformedError):
                 return [(prediction.id, prediction.decision) for prediction, _ in map(decode_prediction, found)]
-        if self._start is not None:  # a record that was appended again, by a mirror, may have misled the search
+        if self._start is not None:  # the search can fail if a mirror has appended a record twice
             self._start = None
             self.close()
             self._read_from_start()
@@ -59,8 +59,8 @@ class Published:
         where = f"; the first is at {place_of(found[0])}" if found else ""
         raise UnrecoverableError(
             f"{self._tp.topic}/{self._tp.partition}: expected the {expected} predictions of step {step.number}, as "
-            f"{self._journal} has their digest; got {len(found)}{where}: they were deleted, or another program writes "
-            "under the step's number"
+            f"{self._journal} has their digest; got {len(found)}{where}. They were deleted, or another program wrote "
+            "records with this step's number"
         )
 
     def close(self) -> None:

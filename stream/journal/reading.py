@@ -1,4 +1,4 @@
-"""Reading journals: all steps, the last one, one by its number, and the settings in force."""
+"""Reading journals: all steps, the last step, steps from a number on, and the current settings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from stream.wire.topics import Topics
 def read_journal(
     broker: Broker, journal: TopicPartition, start: int | None = None, open_ms: int = 0
 ) -> Iterator[tuple[Record, JournalStep]]:
-    """The steps of a journal with their records, to its end at the moment of asking; see `read_partition`.
+    """The steps of a journal with their records, up to its current end; see `read_partition`.
 
     Raises:
         JournalError: a record cannot be read, or is of another program.
@@ -34,10 +34,10 @@ def read_from_step(broker: Broker, journal: TopicPartition, number: int) -> Iter
 
 
 def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
-    """The newest step in a journal, found from its end."""
+    """The last step of a journal, searched backwards from its end."""
     beginning = broker.beginnings([journal])[journal]
     end = broker.ends([journal])[journal].stable
-    reach = 100  # offsets: beside its record each transaction has a marker
+    reach = 100  # in offsets, which include a marker for each transaction
     while True:
         start = max(beginning, end - reach)
         steps = [step for _, step in read_journal(broker, journal, start)]
@@ -49,17 +49,17 @@ def last_step(broker: Broker, journal: TopicPartition) -> JournalStep | None:
 def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
     """The settings of a task after its last step, by name.
 
-    Those of the imported model if the task has made no step. Empty if the task has not started, or if the record of
-    its settings is gone: then recovery reports what is missing.
+    The settings of the imported model if the task has made no step. Empty if the task has not started or its settings
+    record is deleted; in the latter case recovery reports the missing records.
 
     Args:
-        broker: where the topics are.
-        topics: the topics.
-        partition: the task.
-        pulse: called while snapshots are read.
+        broker: the broker.
+        topics: the pipeline's topics.
+        partition: the task's partition.
+        pulse: called repeatedly while snapshots are read.
 
     Raises:
-        JournalError: journal or snapshots cannot be read.
+        JournalError: the journal or the snapshots cannot be read.
     """
     journal = TopicPartition(topics.journal, partition)
     last = last_step(broker, journal)
@@ -77,9 +77,9 @@ def settings_in_force(broker: Broker, topics: Topics, partition: int, pulse: Pul
 
 
 def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pulse = lambda: None) -> dict[str, Any]:
-    """The settings by name that a task that has not started adopts: those of the first task that has.
+    """The settings by name for tasks that have not started: those of the first task that has started.
 
-    If none has started, those of the first imported model; empty in a new pipeline. See `settings_in_force`.
+    If no task has started, the settings of the first imported model. Empty in a new pipeline. See `settings_in_force`.
     """
     for topic in (topics.journal, topics.snapshots):
         ends = broker.ends([TopicPartition(topic, partition) for partition in range(partitions)])
@@ -91,12 +91,12 @@ def pipeline_settings(broker: Broker, topics: Topics, partitions: int, pulse: Pu
 
 
 class JournalFollower:
-    """Follows the journals of a pipeline: the last step of each task."""
+    """Follows the journals of a pipeline, and keeps the last step of each task."""
 
     def __init__(self, broker: Broker, topics: Topics, partitions: int, *, from_end: bool = False) -> None:
-        """Begin with the first records; or, from the end, with the last step of each task."""
+        """Start at the beginning of the journals; with `from_end`, at the last step of each task."""
         journals = [TopicPartition(topics.journal, partition) for partition in range(partitions)]
-        self.steps: dict[int, JournalStep] = {}  # the last step of each task that has made one
+        self.steps: dict[int, JournalStep] = {}  # last step of each task that has made one
         self._consumer = broker.reader(journals)
         if from_end:
             for journal, ends in broker.ends(journals).items():

@@ -1,4 +1,4 @@
-"""Recovery: a task as its last commit, or an earlier step, left it, from snapshots, journal and inputs."""
+"""Recovery: restores a task after its last commit, or after an earlier step, from snapshots, journal and inputs."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -22,40 +22,40 @@ from stream.wire.topics import Topics
 
 
 class Recovered(NamedTuple):
-    """A task as a step left it."""
+    """A task after a step."""
 
     task: Task
-    step: JournalStep  # the last one applied; its number is 0 if the task has made none
-    settings: TaskSettings  # of the task's next step; the task still has those of its last one
+    step: JournalStep  # the last step applied; number 0 if there is none
+    settings: TaskSettings  # settings of the next step; the task still has those of its last step
     stored: Stored  # its snapshots
-    imported: str | None = None  # the model that it began with
-    foreign: Foreign = Foreign()  # records of other programs in the predictions that were read back
+    imported: str | None = None  # the imported model that the task started with
+    foreign: Foreign = Foreign()  # records of other programs among the predictions read back
 
 
 class Progress(NamedTuple):
     """The progress of a recovery."""
 
-    number: int  # of the last step applied again
-    first: int  # of the first step to apply again, and of the last
-    last: int
-    records: int  # applied again so far
+    number: int  # number of the last step applied again
+    first: int  # number of the first step to apply again
+    last: int  # number of the last step to apply again
+    records: int  # records applied again so far
 
 
 Report = Callable[[Progress], None]
 Recovery = Generator[bool, None, Recovered]
-"""A recovery that yields True after each step that it has applied again."""
+"""A recovery as a generator: yields True after each step applied again."""
 
 Observer = Callable[[int, Effects], None]
-"""Receives the number of a step and its output."""
+"""Called with a step's number and output."""
 
 Decides = Callable[[Task, JournalStep], None]
-"""Gives a task the shared model on which a step was decided."""
+"""Called before a step, to set the shared model version of its decisions in the task."""
 
 P = ParamSpec("P")
 
 
 def at_once(recovery: Callable[P, Recovery]) -> Callable[P, Recovered]:
-    """The same recovery without interruption."""
+    """Run a recovery to its end, and return its result."""
 
     def recover(*args: P.args, **kwargs: P.kwargs) -> Recovered:
         steps = recovery(*args, **kwargs)
@@ -80,27 +80,27 @@ def recovery(
     change_settings: bool = False,
     pulse: Pulse = lambda: None,
 ) -> Recovery:
-    """Bring a task to its last commit step by step; write nothing.
+    """Restore a task after its last commit, step by step. Writes nothing.
 
     Args:
         broker: where the topics are.
         topics: the topics.
         partition: the task.
-        settings: the user's; see `resolve`.
-        progress: receives the progress before the first step and after each.
-        given: which of the settings the user gave; None: all. The others are the task's own, if it has started.
+        settings: the user's settings; see `resolve`.
+        progress: called with the progress before the first step and after each step.
+        given: names of the settings that the user gave; None: all. A started task keeps its own values of the others.
         change_settings: whether given settings that differ apply from the next step on.
-        pulse: called while snapshots are read, before the first step.
+        pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
-        JournalError: given settings differ, or records that are needed are gone.
+        JournalError: given settings differ, or required records are deleted.
         ParameterError: the learner does not support the policies.
     """
     place = f"{topics.journal}/{partition}"
     begun = settings_in_force(broker, topics, partition, pulse)
-    if begun and "seed" not in begun:  # a model has only those that it depends on
+    if begun and "seed" not in begun:  # an imported model has only the settings that it depends on
         place = f"the model imported into {topics.snapshots}/{partition}"
-    # Before the recovery, which may take long: settings that are refused are refused at once.
+    # Checked before the recovery, which can take long, so that wrong settings are refused at once.
     settings = resolve(begun, settings, given, change=change_settings, place=place)
     recovered = yield from rebuilding(broker, topics, partition, settings, progress, pulse=pulse)
     step = recovered.step
@@ -126,23 +126,23 @@ def rebuilding(
     decides: Decides | None = None,
     pulse: Pulse = lambda: None,
 ) -> Recovery:
-    """Bring a task to its last step or an earlier one, without a shared model; write nothing.
+    """Restore a task after its last step or an earlier one, without a shared model. Writes nothing.
 
     Args:
         broker: where the topics are.
         topics: the topics.
         partition: the task.
-        settings: of a task that has made no step; None: it must have made one.
-        progress: receives the progress before the first step and after each.
+        settings: settings if the task has made no step; None: the task must have made one.
+        progress: called with the progress before the first step and after each step.
         until: number of the last step to apply; None: all.
-        snapshots: False to begin with the journal's first step.
-        observe: receives the output of each step that is applied again.
-        decides: called before each step of a task on a shared model, which then decides again; None: its decisions
-            are those that were published.
-        pulse: called while snapshots are read, before the first step.
+        snapshots: False to start with the journal's first step.
+        observe: called with the output of each step that is applied again.
+        decides: called before each step of a task with a shared model, which then repeats its decisions; None: the
+            published decisions are used.
+        pulse: called repeatedly while snapshots are read, before the first step.
 
     Raises:
-        JournalError: it has made no step, or records that are needed are gone.
+        JournalError: the task has made no step, or required records are deleted.
     """
     journal = TopicPartition(topics.journal, partition)
     stored = read_snapshots(broker, topics, partition, until if snapshots else 0, pulse)
@@ -194,7 +194,7 @@ rebuild = at_once(rebuilding)
 
 
 def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
-    """The task as its newest snapshot has it."""
+    """The task in its newest snapshot."""
     assert stored.newest is not None
     found = decode(stored.newest, pulse)
     settings = task_settings(found.settings)
@@ -205,7 +205,7 @@ def _from_snapshot(topics: Topics, stored: Stored, pulse: Pulse) -> Recovered:
 def _from_beginning(
     broker: Broker, journal: TopicPartition, topics: Topics, stored: Stored, wanted: TaskSettings | None, pulse: Pulse
 ) -> Recovered:
-    """The task before its first step: with the settings of the journal, or else the wanted ones."""
+    """The task before its first step, with the journal's settings, or the user's if the journal is empty."""
     place, partition = f"{journal.topic}/{journal.partition}", journal.partition
     record, first = next(read_journal(broker, journal), (None, None))
     if broker.beginnings([journal])[journal] > 0 if first is None else first.number != 1:
@@ -222,8 +222,8 @@ def _from_beginning(
     else:
         if imported != first.imported and (shared or first.imported is not None):
             raise UnrecoverableError(
-                f"{place} was begun with {_named(first.imported)}; {where} holds {_named(imported)}: the topic has "
-                "changed since"
+                f"{place} was begun with {_named(first.imported)}; {where} holds {_named(imported)}. The snapshots "
+                "topic has changed"
             )
         imported, contexts, feedback = first.imported, first.contexts[0], first.feedback[0]
         stored.taken_ms = record.append_ms
@@ -242,24 +242,24 @@ def _named(imported: str | None) -> str:
 
 
 def _lost(broker: Broker, journal: TopicPartition, number: int, found: JournalStep | None) -> UnrecoverableError:
-    """Steps that are needed are not in the journal."""
+    """The error for required steps that are not in the journal."""
     place, beginning = f"{journal.topic}/{journal.partition}", broker.beginnings([journal])[journal]
     if beginning > 0:
         return UnrecoverableError(
-            f"recovery needs {place} from step {number} on; it is kept from offset {beginning} on: what came before it "
-            "is gone; set its retention.ms to -1"
+            f"recovery needs {place} from step {number} on; the journal begins at offset {beginning}. Earlier steps "
+            "were deleted. Set its retention.ms to -1"
         )
     return UnrecoverableError(
-        f"{place}: expected step {number}; got {'no step' if found is None else found.number}: another program has "
-        "written to it, or the topic was made anew since its last step or snapshot"
+        f"{place}: expected step {number}; got {'no step' if found is None else found.number}. Another program wrote "
+        "to the journal, or the topic was recreated"
     )
 
 
 def _steps(broker: Broker, journal: TopicPartition, first: int, last: int) -> Iterator[JournalStep]:
-    """The steps of a journal from one number to another.
+    """The steps of a journal in a range of numbers.
 
     Raises:
-        JournalError: they are not consecutive, or some are gone.
+        JournalError: they are not consecutive, or some are deleted.
     """
     for expected, (_, step) in enumerate(read_from_step(broker, journal, first), first):
         if step.number != expected:
@@ -270,7 +270,7 @@ def _steps(broker: Broker, journal: TopicPartition, first: int, last: int) -> It
 
 
 def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
-    """Compare the counts after a step that was applied again with those of the journal."""
+    """Check that the counts after a step applied again equal those in the journal."""
     expected, got = (*step.ledger, step.updates, step.alarms), (*task.join.ledger(), task.updates, task.alarms)
     if got != expected:
         counts = zip((*Ledger._fields, "updates", "alarms"), expected, got, strict=True)
@@ -280,6 +280,6 @@ def _check_same(task: Task, step: JournalStep, journal: TopicPartition) -> None:
 
 def _inputs_changed(step: JournalStep, journal: TopicPartition, difference: str) -> UnrecoverableError:
     return UnrecoverableError(
-        f"step {step.number} of {journal.topic}/{journal.partition}: {difference}: the inputs have changed since they "
-        "were applied"
+        f"step {step.number} of {journal.topic}/{journal.partition}: {difference}. The inputs have changed since the "
+        "step"
     )

@@ -1,4 +1,4 @@
-"""The settings that apply: the pipeline's, those that the user gave, and which of them may change."""
+"""Resolves the pipeline's settings and the user's, and checks which of them can change."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -8,23 +8,23 @@ from stream.journal.stored_settings import JOIN_SETTINGS, PARAMETER, stored_sett
 from stream.task.settings import TaskSettings
 
 Given = Collection[str] | None
-"""Names of the settings that the user gave, parameters as `parameters.NAME`; None: all of them."""
+"""Names of the settings that the user gave, with parameters as `parameters.NAME`; None: all."""
 
 CHANGEABLE = frozenset((*JOIN_SETTINGS, "on_expiry", "late"))
-"""The settings that may change in a running pipeline: windows, limits and policies.
+"""The settings that can change in a running pipeline: windows, limits and policies.
 
-The others decide what the model is made of: one that was trained under two of them could be explained by neither.
+The model depends on all other settings, and could not be reproduced if they changed.
 """
 
-_REMEDY = "start with the settings of before, or begin a new pipeline"
+_REMEDY = "use the earlier settings, or start a new pipeline with another topic prefix"
 _REMEDY_OF_FIXED = (
-    "this cannot change in a running pipeline; start with the settings of before, or carry the model into a new one "
-    "with `onebit model export` and `onebit model import`"
+    "this cannot change in a running pipeline; use the earlier settings, or move the model to a new pipeline with "
+    "`onebit model export` and `onebit model import`"
 )
 
 
 class Difference(NamedTuple):
-    """A setting that the user gave another value for than the pipeline has."""
+    """A setting whose given value differs from the pipeline's."""
 
     name: str
     begun: Any
@@ -32,15 +32,15 @@ class Difference(NamedTuple):
 
     @property
     def can_change(self) -> bool:
-        """Whether it may change in a running pipeline.
+        """Whether the setting can change in a running pipeline.
 
-        Corrections can end and cannot begin, because they need decisions that were kept since they expired.
+        Corrections can be disabled but not enabled, because they need expired decisions that were kept.
         """
         return self.name in CHANGEABLE and (self.name, self.given) != ("late", "correct")
 
 
 class SettingsDifferError(JournalError):
-    """The user gave settings that are not those of the pipeline."""
+    """Given settings differ from the pipeline's."""
 
     def __init__(self, place: str, differences: tuple[Difference, ...], remedy: str) -> None:
         self.differences = differences
@@ -49,7 +49,7 @@ class SettingsDifferError(JournalError):
 
     @property
     def can_change(self) -> bool:
-        """Whether all of them may change in a running pipeline."""
+        """Whether all of the settings can change in a running pipeline."""
         return all(difference.can_change for difference in self.differences)
 
 
@@ -59,20 +59,20 @@ def resolve(
     """The settings of the next step.
 
     Args:
-        begun: the pipeline's, by name: all, or those of an imported model, or none.
-        wanted: the user's, and for the rest the defaults of today, which apply only where `begun` has nothing.
-        given: names of those that the user gave.
-        change: whether a given setting that differs applies from now on, where it may change.
-        place: where the pipeline's settings are, for messages.
+        begun: the pipeline's settings by name: all, those of an imported model, or none.
+        wanted: the user's settings and the current defaults; a default applies only to a setting missing in `begun`.
+        given: names of the settings that the user gave.
+        change: whether a given setting that differs applies from now on, if it can change.
+        place: the topic and partition of the pipeline's settings, for messages.
 
     Raises:
-        SettingsDifferError: a given setting differs and may not or cannot change.
+        SettingsDifferError: a given setting differs, and cannot change or `change` is False.
     """
     values = stored_settings(wanted)
     parameters = {name for name in values if name.startswith(PARAMETER)}
     if given is None:
         given = values.keys() - parameters | {PARAMETER + name for name in wanted.parameters}
-    elif begun and "learner" not in given:  # the pipeline's learner: of the defaults' parameters only its own
+    elif begun and "learner" not in given:  # keep the pipeline's learner, and only its own parameters
         for name in parameters - {*given, *begun}:
             del values[name]
     chosen = {name: value for name, value in values.items() if name in given}
@@ -82,7 +82,7 @@ def resolve(
         if begun and begun.get(name) != value and (name in begun or name in parameters)
     )
     if learner := tuple(difference for difference in differences if difference.name == "learner"):
-        differences = learner  # the parameters are then of another learner, too
+        differences = learner  # the parameters then belong to another learner, too
     if differences and not change:
         raise SettingsDifferError(place, differences, _REMEDY)
     if fixed := tuple(difference for difference in differences if not difference.can_change):
@@ -91,6 +91,6 @@ def resolve(
 
 
 def _shown(value: object) -> str:
-    """A value in a message; vocabularies are long."""
+    """A value in a message, shortened: vocabularies are long."""
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "..."

@@ -1,6 +1,6 @@
-"""The settings of a task as journal and snapshots store them, and in which they are compared and shown: by name.
+"""The settings of a task by name: the form in which they are stored, compared and displayed.
 
-One flat object has the fields of `TaskSettings` and of its `JoinSettings`, and the learner's parameters as
+A flat object contains the fields of `TaskSettings` and of its `JoinSettings`, and the learner's parameters as
 `parameters.NAME`:
 
     {"learner": "soba-diag", "n_classes": 10, "parameters.gamma": 0.05, "window_ms": 300000, "class_names": null, ...}
@@ -14,7 +14,7 @@ from stream.task.join import JoinSettings
 from stream.task.settings import TaskSettings
 
 PARAMETER = "parameters."
-"""The prefix of the name of a learner's parameter."""
+"""The prefix of a parameter's name."""
 
 JOIN_SETTINGS = tuple(field.name for field in fields(JoinSettings))
 
@@ -28,17 +28,17 @@ def stored_settings(settings: TaskSettings) -> dict[str, Any]:
 
 
 def model_settings(settings: TaskSettings) -> dict[str, Any]:
-    """The settings that the state of a learner depends on; an imported model has only these."""
+    """The settings on which a learner's state depends; an imported model has only these."""
     stored, of_model = stored_settings(settings), ("learner", "n_classes", "n_features")
     return {name: value for name, value in stored.items() if name in of_model or name.startswith(PARAMETER)}
 
 
 def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings: all of a task, or those of `model_settings`.
+    """Check that settings are those of a task or of `model_settings`, and return them.
 
     Raises:
-        ValueError: settings or parameters are missing or unknown, or the learner is.
-        KeyError: there is no learner.
+        ValueError: settings or parameters are missing or unknown, or the learner is unknown.
+        KeyError: the learner is missing.
     """
     names_of = stored_settings if "seed" in stored else model_settings
     expected = names_of(TaskSettings(stored["learner"], 2, 1)).keys()
@@ -48,7 +48,7 @@ def check_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_settings(stored: Mapping[str, Any]) -> TaskSettings:
-    """The settings of a task from all of them by name; the inverse of `stored_settings`."""
+    """The inverse of `stored_settings`."""
     own = check_settings(stored)
     parameters = {name.removeprefix(PARAMETER): own.pop(name) for name in stored if name.startswith(PARAMETER)}
     join = JoinSettings(**{name: own.pop(name) for name in JOIN_SETTINGS})

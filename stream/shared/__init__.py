@@ -1,1 +1,1 @@
-"""One model over many partitions: its log, replicas that follow it, and what a task adds of its own."""
+"""A model shared by many partitions: replicas that follow its log, and each task's view of a replica."""

@@ -1,9 +1,9 @@
-"""A replica of a shared model: a function of the log of updates, and of nothing else.
+"""A replica of a shared model: a function of the log of updates alone.
 
-    model at version n = the first n entries of the log, applied one by one in the order of their offsets
+    model at version n = the first n entries of the log, applied one by one in offset order
 
-Replicas at equal versions are equal to the bit, in any process and with any number of records per read. The learner's
-own kernels apply the entries, in one compiled loop.
+Replicas at equal versions are bit-identical, in any process and with any number of records per read. The learner's
+kernels apply the entries in one compiled loop.
 """
 
 from collections.abc import Sequence
@@ -30,43 +30,43 @@ from stream.wire.updates import (
 
 
 class Place(NamedTuple):
-    """The end of the known log of one task."""
+    """The position of one task in the log, as read so far."""
 
-    step: int = 0  # the last one that wrote to it; 0: none has
-    parts: int = 0  # of that step, so far
-    decided: int = 0  # how many of the task's decisions the model has observed
+    step: int = 0  # its last step in the log; 0: none
+    parts: int = 0  # number of parts of that step so far
+    decided: int = 0  # number of the task's decisions that the model has observed
 
 
 class Replica:
-    """A shared model, and its position in the log."""
+    """A shared model and its position in the log."""
 
     def __init__(self, learner: KernelLearner) -> None:
-        """Begin before the first entry of the log."""
+        """Start before the first entry of the log."""
         self.learner = learner
         self.version = 0  # entries applied
-        self.updates = 0  # of these: bits and corrections that changed the model
-        self.offset = 0  # of the first record that is not read
+        self.updates = 0  # those entries that are bits or corrections and changed the model
+        self.offset = 0  # next offset to read
         self.places: dict[int, Place] = {}  # by partition
         self.foreign = Foreign()  # records of other programs, which are skipped
-        self.is_overlaid = False  # a task's own decisions are on top of it, see `stream.shared.view`
+        self.is_overlaid = False  # whether a task's own decisions are applied on top, see `stream.shared.view`
 
     def place_of(self, partition: int) -> Place:
-        """The end of the known log of a task."""
+        """The position of a task in the log."""
         return self.places.get(partition, Place())
 
     def read(self, records: Sequence[Record]) -> int:
         """Apply the next records, and return the number of their entries.
 
-        Records of steps and parts that were read before are skipped, because a mirror may write one twice. So are
-        records of other programs. After an error the replica is unusable.
+        Skips records of steps and parts that were read before, because a mirror can write a record twice, and records
+        of other programs. After an error the replica is unusable.
 
         Args:
-            records: of the log, in their order, from `offset` on; offsets without a record may be missing.
+            records: records of the log from `offset` on, in order; offsets without a record can be missing.
 
         Raises:
-            UpdatesError: records are missing, or one cannot be read or does not fit the model.
+            UpdatesError: records are missing, or one cannot be decoded or does not fit the model.
         """
-        assert not self.is_overlaid, "a task's decisions are on top of this model: they must be taken off first"
+        assert not self.is_overlaid, "a task's decisions are applied on top of this model: they must be taken off first"
         taken: list[tuple[Record, Entries]] = []
         for record in records:
             if record.offset < self.offset:
@@ -90,7 +90,7 @@ class Replica:
         return entries.kinds.size
 
     def _follows(self, record: Record, update: Update) -> bool:
-        """Whether a record is the next one of its task; then advance the task's place."""
+        """Whether a record is the next one of its task; if so, advance the task's position."""
         place = self.place_of(update.partition)
         is_next_part = (update.step, update.part) == (place.step, place.parts)
         is_next_step = update.step > place.step == update.follows and update.part == 0
@@ -99,7 +99,7 @@ class Replica:
                 return False
             raise UpdatesError(
                 f"{place_of(record)}: expected updates of partition {update.partition} after step {place.step}, part "
-                f"{place.parts - 1}; got step {update.step}, part {update.part}, after step {update.follows}: records "
+                f"{place.parts - 1}; got step {update.step}, part {update.part}, after step {update.follows}. Records "
                 "are missing; set the topic's retention.ms to -1"
             )
         decided = int(np.count_nonzero(update.entries.kinds == DECIDED))
@@ -113,8 +113,8 @@ class Replica:
             except ValueError as error:
                 raise UpdatesError(
                     f"{place_of(record)}: the updates do not fit a model of {self.learner.name}, "
-                    f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}: a learner with "
-                    "other settings has written them; give this one topics of its own"
+                    f"{self.learner.n_classes} classes and {self.learner.n_features} features: {error}. A learner with "
+                    "other settings wrote them; use another topic prefix for this one"
                 ) from error
 
 
@@ -150,9 +150,9 @@ def check(learner: KernelLearner, entries: Entries) -> None:
 
 
 def take_in(learner: KernelLearner, entries: Entries) -> int:
-    """Apply entries to a model that they fit; returns the number of bits and corrections that changed it.
+    """Apply checked entries to a model; returns the number of bits and corrections that changed it.
 
-    Corrections leave the compiled loop: about 10 µs each.
+    Corrections run outside the compiled loop and cost about 10 µs each.
     """
     loop = compile_loop(learner, _loop, {"np": np, "DECIDED": DECIDED, "CORRECTED": CORRECTED, "NO_LABEL": NO_LABEL})
     ends = np.cumsum(entries.sizes, dtype=np.int64)
@@ -172,8 +172,8 @@ def _loop(
 ) -> tuple[int, int]:
     """Apply entries from `done` on; the learner's kernels are globals, see `compile_loop`.
 
-    Returns the number of entries applied, all or those before a correction, which the caller applies, and how many of
-    them changed the model.
+    Returns the index of the first entry not applied, which is the end or a correction for the caller to apply, and
+    the number of entries that changed the model.
     """
     kinds, updates = entries.kinds, 0
     while done < kinds.size and kinds[done] != CORRECTED:

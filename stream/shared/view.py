@@ -1,10 +1,10 @@
-"""A shared model as one task sees it: a replica, and the task's own later decisions on top of it.
+"""One task's view of a shared model: a replica with the task's own later decisions on top.
 
-A task decides on the model at version n, *plus the observes of its own decisions that are not among those n entries*,
-in their order. Without these a learner that relies on `observe` plays the same class repeatedly until its decisions
-have come back through the log. The decisions of other tasks come through the log alone.
+A task decides on the model at version n *plus the observes of its own decisions that are not among those n entries*, in
+order. Without these, a learner that relies on `observe` plays the same class repeatedly until its decisions arrive
+through the log. Decisions of other tasks arrive through the log only.
 
-So a decision is a function of the log, of n and of the task's earlier decisions, and can be repeated.
+A decision is therefore a function of the log, of n and of the task's earlier decisions, and can be reproduced.
 """
 
 from collections import deque
@@ -24,16 +24,16 @@ from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, RECORD_BYT
 
 
 class Overlay:
-    """Observes on top of a model that can be undone to the bit.
+    """Observes on top of a model that can be undone exactly.
 
-    The parts of the state that an observe changes are copied before their first change. `observed_parts` of the learner
-    names them: of an array by class, the row of the action; of an array by feature, the entries of x; or a whole array.
+    Each part of the state that an observe changes is copied before its first change. The learner's `observed_parts`
+    names the parts: the action's row of an array by class, the entries of x of an array by feature, or a whole array.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
         self._learner = learner
-        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # an array, an index into it, its old content
-        self._kept: set[tuple[str, Any]] = set()  # the parts that were copied: of an action, or whole arrays
+        self._was: list[tuple[NDArray[Any], Any, NDArray[Any]]] = []  # array, index into it, old content
+        self._kept: set[tuple[str, Any]] = set()  # copied parts: rows of actions, or whole arrays
 
     def observe(self, x: Features, decision: Decision) -> None:
         """Observe a decision."""
@@ -47,7 +47,7 @@ class Overlay:
         self._learner.observe(x, decision)
 
     def take_off(self) -> None:
-        """Restore the model as it was before the first observe."""
+        """Restore the model's state before the first observe."""
         for array, index, was in reversed(self._was):
             array[index] = was
         self._was.clear()
@@ -67,34 +67,34 @@ def check_room(learner: Learner, x: Features) -> None:
     width = learner.n_classes + learner.logged_size
     if (needed := entry_bytes(x.indices.size, width)) > RECORD_BYTES_MAX:
         raise MalformedError(
-            f"x: with a shared model an entry of its log has at most {RECORD_BYTES_MAX} bytes; got {needed}, for "
+            f"x: expected at most {RECORD_BYTES_MAX} bytes for an entry in the shared model's log; got {needed}, for "
             f"{x.indices.size} features and {width} numbers of a decision"
         )
 
 
 class View:
-    """The Model of a task that shares one: the replica, and the task's entries for its log."""
+    """The Model of a task with a shared model: the replica, and the task's entries for the log."""
 
     def __init__(self, replica: Replica, partition: int) -> None:
-        """Begin without own decisions: all earlier ones of the task must have been read from the log."""
+        """Start without own decisions: the replica must have read all earlier ones of the task from the log."""
         self._replica = replica
         self._partition = partition
-        self._own: deque[tuple[Features, Decision]] = deque()  # decisions from number `_first` on
+        self._own: deque[tuple[Features, Decision]] = deque()  # own decisions from number `_first` on
         self._first = replica.place_of(partition).decided
         self.version = replica.version  # at the last step
         self._overlay = Overlay(replica.learner)
-        self._entries: list[Entry] = []  # of the step that is being made
+        self._entries: list[Entry] = []  # entries of the current step
 
     @property
     def learner(self) -> KernelLearner:
-        """The model, within `step` with the task's own decisions on top of it."""
+        """The model; within `step`, with the task's own decisions on top."""
         return self._replica.learner
 
     @contextmanager
     def step(self) -> Iterator[list[Entry]]:
-        """The context of a step; its list then has the step's entries for the log.
+        """The context of a step; yields the list that collects the step's entries for the log.
 
-        The replica can read the log only after it. After a step that is not committed the view is unusable.
+        The replica can read the log only outside this context. If the step is not committed, the view is unusable.
         """
         self._forget_those_in_the_log()
         self._entries = []
@@ -118,7 +118,7 @@ class View:
         return self.learner.predict(x, u)
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Observe a decision of the step: here at once, and for all tasks through the log."""
+        """Observe a decision: in this view at once, in all other tasks through the log."""
         if self._replica.learner.observed:
             self._overlay.observe(x, decision)
             self._own.append((x, decision))
@@ -128,7 +128,7 @@ class View:
         """Add a bit to the entries for the log."""
         known = NO_LABEL if label is None else label
         self._entries.append(Entry(SETTLED, x, decision, reward, NO_BIT, v, known))
-        return None  # drift alarms come through the log
+        return None  # drift alarms arrive through the log
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
         """Add a correction to the entries for the log."""
@@ -136,7 +136,7 @@ class View:
 
     @property
     def ahead(self) -> int:
-        """Number of the task's decisions that the model has not observed yet."""
+        """The number of the task's decisions that the model has not observed yet."""
         self._forget_those_in_the_log()
         return len(self._own)
 
@@ -146,10 +146,10 @@ class View:
         return self._replica.offset
 
     def _forget_those_in_the_log(self) -> None:
-        """Remove the decisions that the model has observed.
+        """Remove the own decisions that the model has observed.
 
-        It may have observed more than were made here: another process has continued the task, and this one has not
-        noticed. The commit of its step will be refused.
+        It can have observed more decisions than this view made, if another process has continued the task and this
+        process has not noticed. The commit of this step will then be refused.
         """
         decided = self._replica.place_of(self._partition).decided
         for _ in range(min(decided - self._first, len(self._own))):
@@ -158,21 +158,21 @@ class View:
 
 
 class Recall:
-    """The Model of a task on a shared one whose steps are applied again: its decisions are the published ones.
+    """A Model that returns published decisions, to apply again the steps of a task with a shared model.
 
-    So a task is recovered without the model that it decided on. Its entries are in the log already.
+    So the task is recovered without the model versions that it used. Its entries are already in the log.
     """
 
     def __init__(self, learner: KernelLearner) -> None:
-        """Recall nothing yet; of the learner only its kind and sizes are used."""
+        """Start without decisions; only the learner's kind and sizes are used."""
         self.learner = learner
         self.version = 0
         self._decisions: deque[tuple[str, Decision]] = deque()
 
     def expect(self, version: int, decisions: Iterable[tuple[str, Decision]]) -> None:
-        """Set the decisions of the next step, with their event ids, and the version that they were made on.
+        """Set the decisions of the next step with their event ids, and their model version.
 
-        An id occurs twice if it was forgotten in between.
+        An id occurs twice if it was forgotten between two decisions.
         """
         self.version = version
         self._decisions = deque(decisions)
@@ -182,20 +182,20 @@ class Recall:
         """The context of a step that is applied again.
 
         Raises:
-            RecallError: it has not made all expected decisions.
+            RecallError: the step has not made all expected decisions.
         """
         yield []
         if self._decisions:
-            raise RecallError(f"{self._decisions[0][0]!r} was decided, and is not any more")
+            raise RecallError(f"{self._decisions[0][0]!r} has a published decision, but applied again it has none")
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
-        """The decision that was published for an event; u is not used.
+        """The published decision of an event; u is not used.
 
         Raises:
-            RecallError: there was none.
+            RecallError: there is none.
         """
         if not self._decisions or self._decisions[0][0] != event_id:
-            raise RecallError(f"{event_id!r} is decided, and was not")
+            raise RecallError(f"{event_id!r} has no published decision, but applied again it has one")
         return self._decisions.popleft()[1]
 
     def observe(self, x: Features, decision: Decision) -> None:
@@ -209,4 +209,4 @@ class Recall:
 
 
 class RecallError(Exception):
-    """A step that is applied again does not make the decisions that it made."""
+    """A step that is applied again does not make the published decisions."""

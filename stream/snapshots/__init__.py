@@ -1,1 +1,1 @@
-"""Snapshots of a task and of a shared model: state, chunks, and how a topic is searched for them."""
+"""Snapshots of a task and of a shared model: state, chunks, and their schedule."""

@@ -1,17 +1,17 @@
-"""Snapshots as records of the snapshots topic: chunks in slots, and the newest whole generation among them.
+"""Snapshots as records of the snapshots topic: chunks in slots, and the search for the newest whole generation.
 
 The topic is compacted; a record's key is `KEYS/SLOT/INDEX`. KEYS is the task's partition, or `0/model` for a shared
-model. Generations alternate between the slots `a` and `b`, so that the one before the newest stays whole while that is
-written. The slot `import` has the model that `onebit model import` wrote. A generation's number is the step after
-which it was taken, or the version of the shared model. A value, the *chunk*, is
+model. Generations alternate between the slots `a` and `b`, so that the previous generation stays whole while the next
+one is written. The slot `import` has the model written by `onebit model import`. A generation's number is the step
+after which it was taken, or the version of the shared model. The value is a *chunk*:
 
     length of the head, u32 | head, JSON | payload, at most CHUNK_BYTES
 
-    head    {"format": 1, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk besides
+    head    {"format": 1, "generation": 4211, "index": 3, "sha256": of the payload}, and in the last chunk also
             {"count": 4, "whole": sha256 over the chunks' sha256 (32 bytes each, in order)}
 
-The payloads of a generation, one after the other, are the state: see `stream.snapshots.state`. A generation with a
-chunk that is missing or does not have its checksum is *torn*, and is ignored.
+The concatenated payloads of a generation are the state: see `stream.snapshots.state`. A generation with a missing chunk
+or a wrong checksum is *torn*, and is ignored.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +32,7 @@ from stream.wire.topics import Topics
 FORMAT = 1
 
 CHUNK_BYTES = 500_000
-"""Size of a chunk's payload: well under the 1 MB that Kafka lets a record have by default."""
+"""Size of a chunk's payload, much smaller than Kafka's default limit of 1 MB for a record."""
 
 ROTATING_SLOTS = ("a", "b")
 IMPORT_SLOT = "import"
@@ -41,10 +41,10 @@ MODEL_PARTITION = 0
 """The partition whose task writes the snapshots of a shared model."""
 
 MODEL_KEYS = f"{MODEL_PARTITION}/model"
-"""The keys of snapshots of a shared model begin with this."""
+"""Key prefix of snapshots of a shared model."""
 
 Pulse = Callable[[], None]
-"""Called again and again during long work; an exception that it raises ends the work."""
+"""Called repeatedly during long work; an exception that it raises ends the work."""
 
 
 class SnapshotError(JournalError):
@@ -52,10 +52,10 @@ class SnapshotError(JournalError):
 
 
 class Message(NamedTuple):
-    """A record of the snapshots topic, to be written."""
+    """A record to write to the snapshots topic."""
 
     key: bytes
-    value: bytes | None  # None: deletes a chunk of an earlier, longer generation
+    value: bytes | None  # None deletes a chunk of an earlier, longer generation
 
 
 class ChunkHead(Struct):
@@ -74,28 +74,28 @@ class Generation(NamedTuple):
 
     number: int
     slot: str
-    place: str  # of its first record
+    place: str  # topic, partition and offset of its first record
     payloads: list[memoryview]
-    whole: str = ""  # SHA-256 over the chunks' checksums, which identifies its content
+    whole: str = ""  # SHA-256 over the chunks' checksums, which identifies the content
 
 
 class ChunkWriter:
-    """Writes the chunks of one generation, a portion at a time."""
+    """Produces the chunks of one generation in portions."""
 
     def __init__(
         self, number: int, state: Iterable[bytes | memoryview], keys: str, slot: str, chunks_before: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
-        """Write a state over `chunks_before` chunks of an earlier generation in a slot."""
+        """Start a generation that replaces `chunks_before` chunks of an earlier one in a slot."""
         self.slot = slot
-        self.count = 0  # chunks returned so far
-        self.done = False  # whether all were
+        self.count = 0  # number of chunks returned so far
+        self.done = False  # whether all chunks were returned
         self._keys = keys
         self._chunks_before = chunks_before
         self._chunks = _chunks(number, state, chunk_bytes)
 
     def portion(self, bytes_max: int) -> list[Message]:
-        """The next messages, about `bytes_max` bytes; the last portion ends with deletions."""
+        """The next messages, with about `bytes_max` bytes; the last portion ends with deletions."""
         messages: list[Message] = []
         size = 0
         while size < bytes_max:
@@ -113,7 +113,7 @@ class ChunkWriter:
 
 
 def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """The chunks of a generation, each made when it is asked for."""
+    """The chunks of a generation, encoded lazily."""
     digests: list[bytes] = []
     for payload, following in pairwise(chain(_cut(state, chunk_bytes), (None,))):
         assert payload is not None
@@ -125,7 +125,7 @@ def _chunks(number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) 
 
 
 def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """The same bytes in pieces of one size; the last may be shorter."""
+    """The bytes in pieces of equal size; the last one can be shorter."""
     waiting: list[bytes | memoryview] = []
     size = 0
     for part in parts:
@@ -142,7 +142,7 @@ def _cut(parts: Iterable[bytes | memoryview], chunk_bytes: int) -> Iterator[byte
 
 
 def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
-    """Head and payload of a chunk; None if it is not one, or not as it was written."""
+    """Head and payload of a chunk; None if it is not a chunk or its checksum is wrong."""
     start = 4 + int.from_bytes(chunk[:4], "little")
     try:
         head = convert(orjson.loads(chunk[4:start]), ChunkHead)
@@ -153,10 +153,10 @@ def decode_chunk(chunk: bytes) -> tuple[ChunkHead, memoryview] | None:
 
 
 class Stored:
-    """The snapshots of a task, or of a shared model: the newest whole generation, and the slot of the next."""
+    """The snapshots of a task or of a shared model: the newest whole generation, and the slot of the next one."""
 
     def __init__(self, keys: str, number_max: int | None = None) -> None:
-        """Find the newest generation, or the newest up to a number.
+        """Start a search for the newest generation, or for the newest one up to a number.
 
         Args:
             keys: prefix of the keys: the task's partition, or MODEL_KEYS.
@@ -166,17 +166,17 @@ class Stored:
         self.newest: Generation | None = None
         self.imported: Generation | None = None
         self.next_slot = ROTATING_SLOTS[0]
-        self.taken_ms = -1  # stream time of the newest, or of when the interval began; -1: not known yet
-        self.taken_of: object = None  # its version or ledger: a state with the same needs no other snapshot
+        self.taken_ms = -1  # stream time of the newest one, or of the start of the interval; -1: unknown
+        self.taken_of: object = None  # its version or ledger; an equal one needs no new snapshot
         self._number_max = number_max
         self._chunks: dict[str, set[int]] = {slot: set() for slot in (*ROTATING_SLOTS, IMPORT_SLOT)}
         self._begun: dict[str, tuple[Generation, list[bytes]]] = {}  # with the digests of its chunks
 
     def add(self, record: Record) -> None:
-        """Read the next record; records that are no chunk of these snapshots are skipped.
+        """Add the next record of the topic; records that are not chunks of these snapshots are skipped.
 
         Raises:
-            SnapshotError: it is of another format.
+            SnapshotError: the chunk has another format.
         """
         try:
             keys, slot, text = (record.key or b"").decode().rsplit("/", 2)
@@ -221,24 +221,24 @@ class Stored:
             self.next_slot = _other(generation.slot)
 
     def chunks_in(self, slot: str) -> int:
-        """Chunks in a slot, which the next generation must overwrite or delete.
+        """The number of chunks in a slot, which the next generation overwrites or deletes.
 
-        They are consecutive. A key far behind them is of another program, and would be an endless number of chunks.
+        Only consecutive chunks count. A much larger index is of another program, and would require endless deletions.
         """
         return next(index for index in count() if index not in self._chunks[slot])
 
     def writer(self, number: int, state: Iterable[bytes | memoryview], chunk_bytes: int) -> ChunkWriter:
-        """A writer of the next generation."""
+        """A writer for the next generation."""
         slot = self.next_slot
         return ChunkWriter(number, state, self.keys, slot, self.chunks_in(slot), chunk_bytes)
 
     def wrote(self, writer: ChunkWriter) -> None:
-        """Note that a generation was committed."""
+        """Mark a generation as committed."""
         self._chunks[writer.slot] = set(range(writer.count))
         self.next_slot = _other(writer.slot)
 
     def release(self) -> None:
-        """Free the memory of the generations' payloads."""
+        """Free the payloads of all generations."""
         for generation in filter(None, (self.newest, self.imported)):
             generation.payloads.clear()
 
@@ -256,18 +256,18 @@ def read_snapshots(
     *,
     keys: str | None = None,
 ) -> Stored:
-    """The snapshots of a task, or of a shared model.
+    """Read the snapshots of a task or of a shared model.
 
     Args:
-        broker: where the topics are.
-        topics: the topics.
-        partition: of the snapshots topic.
+        broker: the broker.
+        topics: the pipeline's topics.
+        partition: partition of the snapshots topic.
         number_max: greatest number of a generation; None: any.
         pulse: called after each record.
-        keys: prefix of the keys; None: that of the partition's task.
+        keys: prefix of the keys; None: the prefix of the partition's task.
 
     Raises:
-        SnapshotError: one is of another format.
+        SnapshotError: a chunk has another format.
     """
     stored = Stored(str(partition) if keys is None else keys, number_max)
     for record in read_partition(broker, TopicPartition(topics.snapshots, partition)):
@@ -277,11 +277,11 @@ def read_snapshots(
 
 
 def read_model_snapshots(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> Stored:
-    """The snapshots of a shared model; see `read_snapshots`."""
+    """Read the snapshots of a shared model; see `read_snapshots`."""
     return read_snapshots(broker, topics, MODEL_PARTITION, pulse=pulse, keys=MODEL_KEYS)
 
 
 def imported_model(broker: Broker, topics: Topics, pulse: Pulse = lambda: None) -> str | None:
-    """The digest of the model that was imported for all tasks, see `Generation.whole`; None: they start without one."""
+    """The digest of the imported shared model, see `Generation.whole`; None if there is none."""
     imported = read_model_snapshots(broker, topics, pulse).imported
     return None if imported is None else imported.whole

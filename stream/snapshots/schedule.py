@@ -1,8 +1,8 @@
 """The schedule of snapshots in a learner process: one at a time, a portion with each step.
 
-A snapshot is due when stream time has moved by the interval, or nothing was applied for as long, and the state has
-changed since the last one. An idle task takes one, too: after retention has deleted its inputs, only a snapshot that
-was taken after the last of them can be recovered.
+A snapshot is due if the state has changed since the last one, and stream time has advanced by the interval or nothing
+was applied for the interval. An idle task takes one, too: after retention has deleted its inputs, the task can be
+recovered only from a snapshot taken after its last input.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,25 +14,25 @@ from stream.snapshots.state import ModelSnapshot, Snapshot, encode
 
 
 class Source(NamedTuple):
-    """A task, or a shared model, that takes snapshots with the steps of a partition."""
+    """A task or a shared model whose snapshots are written in the steps of a partition."""
 
     partition: int
     stored: Stored
-    state: object  # its ledger or version: equal if it has not changed
-    number: int  # of a generation that is taken now
-    take: Callable[[State | None], Snapshot | ModelSnapshot]  # into the memory of an earlier copy
+    state: object  # its ledger or version; equal if the state has not changed
+    number: int  # number of a generation taken now
+    take: Callable[[State | None], Snapshot | ModelSnapshot]  # can reuse the memory of an earlier copy
 
 
 class SnapshotSchedule:
-    """The snapshots of all tasks of one process, and of a shared model."""
+    """Schedules the snapshots of all tasks of one process, and of a shared model."""
 
     def __init__(self, interval_ms: int, bytes_max: int, chunk_bytes: int = CHUNK_BYTES) -> None:
-        """Write nothing yet.
+        """Create an empty schedule.
 
         Args:
-            interval_ms: from one snapshot to the next; 0: none is taken.
-            bytes_max: of a snapshot in one step, about.
-            chunk_bytes: of a snapshot in one record.
+            interval_ms: interval of snapshots; 0: no snapshots.
+            bytes_max: approximate limit of a snapshot's bytes in one step.
+            chunk_bytes: bytes of a snapshot in one record.
         """
         self.interval_ms = interval_ms
         self.spare: State | None = None  # memory for the next copy of a learner's state
@@ -41,19 +41,19 @@ class SnapshotSchedule:
         self._writing: tuple[Source, ChunkWriter] | None = None
 
     def needs_step(self, partition: int, sources: Iterable[Source], stream_ms: int, silent_ms: int) -> bool:
-        """Whether a partition needs a step although it has nothing to apply; for the arguments see `portion`."""
+        """Whether a partition without records needs a step for a snapshot; for the arguments see `portion`."""
         if self._writing is not None:
             return self._writing[0].partition == partition
         return any(self._is_due(source, stream_ms, silent_ms) for source in sources)
 
     def portion(self, partition: int, sources: Sequence[Source], stream_ms: int, silent_ms: int) -> list[Message]:
-        """The next portion of the snapshot that is being written, or of one that is due now.
+        """The next portion of the snapshot in progress, or of one that is due now.
 
         Args:
             partition: the partition that makes a step.
-            sources: what takes snapshots with its steps, as it is after the step.
-            stream_ms: its stream time.
-            silent_ms: for how long it has made no step before this one.
+            sources: the sources of the partition's snapshots, in their state after the step.
+            stream_ms: the partition's stream time.
+            silent_ms: time since the partition's previous step.
         """
         if self._writing is None:
             due = [source for source in sources if self._is_due(source, stream_ms, silent_ms)]
@@ -68,14 +68,14 @@ class SnapshotSchedule:
         return self._writing[1].portion(self._bytes_max)
 
     def committed(self) -> None:
-        """Note that the last portions were committed."""
+        """Mark the last portions as committed."""
         if self._writing is not None and self._writing[1].done:
             source, writer = self._writing
             source.stored.wrote(writer)
             self._writing = None
 
     def abandon(self, partition: int) -> None:
-        """Stop writing a snapshot of a partition: its rest would be of another state."""
+        """Abort the snapshot of a partition, because its remaining chunks would have another state."""
         if self._writing is not None and self._writing[0].partition == partition:
             self._writing[0].stored.taken_of = None
             self._writing = None

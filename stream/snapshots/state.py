@@ -1,16 +1,16 @@
-"""The content of snapshots: the state of a task or of a shared model as bytes, and back.
+"""The content of snapshots: encodes and decodes the state of a task or of a shared model.
 
 A state is a sequence of sections, see `stream.wire.sections`:
 
-    state     values: the task's settings, its last step and its times; or `model` with those of a shared model
-    learner   a part of `Learner.state()`: one section for each
+    state     values: the task's settings, its last step and its times; `model` for a shared model
+    learner   one part of `Learner.state()`; one section for each part
     pending   a block of pending decisions, oldest first; as many sections as needed
     orphans   a block of feedback that waits for its context
     retained  a block of settled ids
     kept      a block of decisions of settled ids, for late feedback to correct
     end       empty; comes last
 
-A *block* has up to BLOCK_ENTRIES entries as one column for each of their parts. `BLOCKS` lists the columns.
+A *block* has up to BLOCK_ENTRIES entries, with one column for each of their fields. `BLOCKS` lists the columns.
 """
 
 import json
@@ -41,16 +41,16 @@ BLOCK_ENTRIES = 2_000
 class Snapshot(NamedTuple):
     """A task's state after a step."""
 
-    settings: Mapping[str, Any]  # stored ones; of an imported model only its own
-    step: JournalStep  # of an imported model number 0
-    dated_ms: int  # time of the newest decisions that have one
-    undated: Sequence[int]  # steps whose ticks were not applied; their decisions may be settled already
+    settings: Mapping[str, Any]  # as stored; for an imported model only those of the model
+    step: JournalStep  # number 0 for an imported model
+    dated_ms: int  # time of the newest dated decisions
+    undated: Sequence[int]  # steps whose ticks were not applied; their decisions can be settled already
     stream_ms: int
     overflows: Overflows
     learner: State  # empty with a shared model
     pending: tuple[Sequence[str], Sequence[Pending]]  # with their ids
     orphans: tuple[Sequence[str], Sequence[Orphan]]
-    retained: tuple[Sequence[str], Sequence[Retained], Sequence[int]]  # with the stream times of their settlement
+    retained: tuple[Sequence[str], Sequence[Retained], Sequence[int]]  # with the stream times of settlement
 
 
 class ModelSnapshot(NamedTuple):
@@ -65,13 +65,13 @@ class ModelSnapshot(NamedTuple):
 
 
 def take(task: Task, step: JournalStep, spare: State | None = None) -> Snapshot:
-    """Copy the state of a task. Later steps change nothing of it but unknown decision times, which are not encoded.
+    """Copy the state of a task. Later steps change only unknown decision times, which are not encoded.
 
     Args:
         task: the task.
         step: its last step.
-        spare: a state of a learner with the same settings, whose arrays are overwritten. Memory that a process has not
-            touched yet can cost ten times as much as the copy itself: 250 ms against 10 ms for 100 MB, measured.
+        spare: an earlier state of a learner with the same settings, whose arrays are overwritten. Copying 100 MB takes
+            10 ms into used memory and 250 ms into new memory (measured).
     """
     join = task.join
     learner = {} if task.settings.model == "shared" else _copy(task.learner, spare)
@@ -98,14 +98,14 @@ def _copy(learner: Any, spare: State | None) -> State:
 def _entries(kept: dict[str, Any]) -> tuple[list[str], list[Any]]:
     """Keys and values of one of the join's maps, oldest first.
 
-    The methods of dict are four times as fast as those of OrderedDict; the order is the same, because the join moves no
-    entry.
+    The methods of dict are four times as fast as those of OrderedDict. The order is the same, because the join never
+    moves an entry.
     """
     return list(dict.keys(kept)), list(dict.values(kept))
 
 
 def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, place: str = "snapshot") -> Task:
-    """The task that a snapshot was taken of.
+    """Restore a task from a snapshot.
 
     Raises:
         SnapshotError: the learner's state does not fit the settings.
@@ -121,7 +121,7 @@ def restore(snapshot: Snapshot, settings: TaskSettings, contexts_topic: str, pla
     times = task.undated
 
     def dated(pending: Pending) -> Pending:
-        """With its step's time if that is not known yet: the step's tick dates all of its decisions."""
+        """Share the DecisionTime of the step if its tick was not applied: the tick dates all decisions of the step."""
         time = pending.time
         return pending if time.ms is not None else pending._replace(time=times.setdefault(time.step, time))
 
@@ -146,12 +146,12 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
     """Restore a snapshot into a fresh replica.
 
     Raises:
-        JournalError: it is one of another model.
+        JournalError: the snapshot is of another model.
     """
     if (expected := model_settings(settings)) != snapshot.settings:
         raise JournalError(
             f"the snapshot of the shared model at version {snapshot.version} is of {snapshot.settings}; expected "
-            f"{expected}: another pipeline has written it"
+            f"{expected}. Another pipeline wrote it"
         )
     replica.learner.load(snapshot.learner)
     replica.version, replica.updates, replica.offset = snapshot.version, snapshot.updates, snapshot.offset
@@ -159,7 +159,7 @@ def restore_model(snapshot: ModelSnapshot, replica: Replica, settings: TaskSetti
 
 
 def encode(snapshot: Snapshot | ModelSnapshot) -> Iterator[bytes | memoryview]:
-    """The bytes of a snapshot, in parts that are made when they are asked for."""
+    """Encode a snapshot lazily, in parts."""
     for section in _task_sections(snapshot) if isinstance(snapshot, Snapshot) else _model_sections(snapshot):
         yield from encode_section(section)
     yield from encode_section(Section("end"))
@@ -199,12 +199,12 @@ def _learner_sections(state: State) -> Iterator[Section]:
 
 
 def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
-    """The snapshot of a task in a generation, whose payloads are released as they are read.
+    """Decode the snapshot of a task, and release the generation's payloads as they are read.
 
-    The pulse is called between two sections.
+    The pulse is called between sections.
 
     Raises:
-        SnapshotError: it cannot be read.
+        SnapshotError: the snapshot cannot be decoded.
     """
     with _refusing(generation):
         values, learner, blocks = _read(generation, pulse)
@@ -220,7 +220,7 @@ def decode(generation: Generation, pulse: Pulse = lambda: None) -> Snapshot:
 
 
 def decode_model(generation: Generation) -> ModelSnapshot:
-    """The snapshot of a shared model in a generation; see `decode`."""
+    """Decode the snapshot of a shared model; see `decode`."""
     with _refusing(generation):
         values, learner, _ = _read(generation, lambda: None)
         places = {partition: Place(*place) for partition, *place in values["places"]}
@@ -238,7 +238,7 @@ def _refusing(generation: Generation) -> Iterator[None]:
 
 
 def _read(generation: Generation, pulse: Pulse) -> tuple[Mapping[str, Any], State, dict[str, list[list[Any]]]]:
-    """The values of the first section, the learner's state, and the entries of all blocks by their name."""
+    """The values of the first section, the learner's state, and the entries of all blocks by name."""
     reader = SectionReader(generation.payloads)
     values = reader.section().values
     learner: State = {}
@@ -259,22 +259,22 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 class Kind(NamedTuple):
-    """A kind of column: how its values become arrays, and back."""
+    """A kind of column: converts its values to arrays, and back."""
 
-    arrays: tuple[str, ...]  # suffixes of their names
+    arrays: tuple[str, ...]  # suffixes of the arrays' names
     encode: Callable[[Sequence[Any]], Iterable[NDArray[Any]]]
     decode: Callable[..., Sequence[Any]]
     ndim: int = 1
 
     def of(self, to_stored: Callable[[Any], Any], from_stored: Callable[[Any], Any]) -> "Kind":
-        """The same kind of column for values that are stored as others."""
+        """This kind of column with a conversion of its values."""
         return self._replace(
             encode=lambda values: self.encode(list(map(to_stored, values))),
             decode=lambda *arrays: list(map(from_stored, self.decode(*arrays))),
         )
 
     def or_none(self) -> "Kind":
-        """The same for values from 0 on, or None, which is stored as -1."""
+        """This kind of column for values that are at least 0 or None; None is stored as -1."""
         return self.of(lambda value: -1 if value is None else value, lambda value: None if value < 0 else value)
 
 
@@ -287,7 +287,7 @@ def _ragged(dtype: str) -> Kind:
 
     def decode(lengths: NDArray[Any], items: NDArray[Any]) -> list[NDArray[Any]]:
         if lengths.min(initial=0) < 0 or lengths.sum() != len(items):
-            raise ValueError(f"lengths: expected {len(items)} in all; got {lengths.sum()}")
+            raise ValueError(f"lengths: expected a sum of {len(items)}; got {lengths.sum()}")
         return np.split(items, np.cumsum(lengths)[:-1])
 
     return Kind(
@@ -309,12 +309,12 @@ def _decode_blobs(lengths: NDArray[Any], items: NDArray[Any]) -> list[bytes | No
     joined, sizes = items.tobytes(), lengths.tolist()
     ends = list(accumulate(max(size, 0) for size in sizes))
     if len(joined) != (ends[-1] if ends else 0):
-        raise ValueError(f"lengths: expected {len(joined)} in all; got {ends[-1:]}")
+        raise ValueError(f"lengths: expected a sum of {len(joined)}; got {ends[-1:]}")
     return [None if size < 0 else joined[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _headers_json(headers: Any) -> bytes:
-    # Not orjson, which refuses the lone surrogates of a name that is not UTF-8.
+    # Not orjson, which rejects the lone surrogates of a name that is not UTF-8.
     return json.dumps([(name, value.hex()) for name, value in headers], separators=(",", ":")).encode()
 
 
@@ -331,12 +331,12 @@ OUTCOMES = I1.of((*Outcome,).index, (*Outcome,).__getitem__)
 
 
 class Block(NamedTuple):
-    """The columns of a block, and how its entries become their values, and back."""
+    """The columns of a block, and the conversion between its entries and their values."""
 
     columns: Mapping[str, Kind]
-    split: Callable[..., Iterable[Sequence[Any]]]  # entries, and the steps without a time
+    split: Callable[..., Iterable[Sequence[Any]]]  # arguments: entries, and steps without a time
     join: Callable[..., list[list[Any]]]
-    lists: int = 2  # that `join` returns: ids, entries, and of settled ids the times of their settlement
+    lists: int = 2  # number of lists that `join` returns: ids, entries and, for settled ids, the times
 
 
 def _split_pending(ids: Sequence[str], entries: Sequence[Pending], undated: Collection[int]) -> Iterable[Sequence[Any]]:
@@ -408,9 +408,9 @@ def encode_block(name: str, *entries: Sequence[Any], undated: Collection[int] = 
     """The arrays of a block.
 
     Args:
-        name: of the block.
-        entries: event ids and entries, and of settled ids the times of their settlement.
-        undated: steps without a time when the snapshot was taken. Their ticks may be applied while it is written.
+        name: name of the block.
+        entries: event ids, entries and, for settled ids, the times at which they were settled.
+        undated: steps without a time when the snapshot was taken. Their ticks can be applied while it is written.
     """
     block = BLOCKS[name]
     arrays: dict[str, NDArray[Any]] = {}
@@ -420,7 +420,7 @@ def encode_block(name: str, *entries: Sequence[Any], undated: Collection[int] = 
 
 
 def decode_block(name: str, arrays: Columns) -> list[list[Any]]:
-    """The entries of a block; the inverse of `encode_block`.
+    """Decode the entries of a block; the inverse of `encode_block`.
 
     Raises:
         ValueError, TypeError, KeyError, IndexError: the arrays are not those of such a block, or their lengths differ.
@@ -433,7 +433,7 @@ def decode_block(name: str, arrays: Columns) -> list[list[Any]]:
         if arrays[column].ndim != kind.ndim:
             raise ValueError(f"{column}: expected {kind.ndim} dimensions; got {arrays[column].shape}")
     firsts = {column: len(arrays[column + kind.arrays[0]]) for column, kind in block.columns.items()}
-    if len(set(firsts.values())) != 1:  # before anything is decoded: rows without columns may be any number
+    if len(set(firsts.values())) != 1:  # checked first: a wrong length could decode to any number of rows
         raise ValueError(f"columns: expected one length; got {firsts}")
     return block.join(
         *(kind.decode(*(arrays[column + suffix] for suffix in kind.arrays)) for column, kind in block.columns.items())

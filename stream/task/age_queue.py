@@ -1,17 +1,17 @@
-"""Ids and their times, oldest first, in 17 to 19 bytes per id."""
+"""A queue of ids and their times, oldest first, with 17 to 19 bytes per id."""
 
 from array import array
 from collections import deque
 
 
 class AgeQueue:
-    """A queue of ids by age. An `OrderedDict` gives the oldest id as well, for 70 bytes more per id."""
+    """A queue of ids by age. An `OrderedDict` would need 70 bytes more per id."""
 
     __slots__ = ("_head", "_ids", "_times_ms")
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
-        self._times_ms = array("q")  # of the ids from `_head` on; before it are those of removed ids
+        self._times_ms = array("q")  # valid from `_head` on; earlier ones are of removed ids
         self._head = 0
 
     def append(self, event_id: str, time_ms: int) -> None:
@@ -28,7 +28,7 @@ class AgeQueue:
         return self._times_ms[self._head] if self._ids else None
 
     def popleft(self) -> bool:
-        """Remove the oldest id; whether the memory of a quarter of the ids was freed by that."""
+        """Remove the oldest id; returns whether this freed the memory of a quarter of the ids."""
         self._ids.popleft()
         self._head += 1
         if self._head <= len(self._ids) >> 2:

@@ -7,7 +7,7 @@ late depends on append times alone, not on when records were read:
                             in time         │          late
     decision     decided ├──── window_ms ───┤ deadline (the deadline itself is in time)
 
-The code finds the rule for an input, and follows it: it contains no next state and no count of its own.
+The code looks up the rule for an input and follows it. Next states and counts are in the table only.
 """
 
 from collections import OrderedDict
@@ -52,17 +52,17 @@ class Orphan(NamedTuple):
     """Feedback that waits for its context."""
 
     feedback: Feedback
-    record: Record  # as it came
-    kept_at_ms: int  # stream time when it was kept
+    record: Record  # as received
+    kept_at_ms: int  # stream time at which it was received
 
 
 class Retained(NamedTuple):
     """A settled decision, kept to recognise further records of its id. Ids with equal entries share one."""
 
     outcome: Outcome
-    reward: int | None  # the bit that counted; None: expired, nothing assumed; or unmatched
-    action: int  # the decided one
-    pending: Pending | None = None  # for the correction by a later bit, where corrections are asked for
+    reward: int | None  # the first bit; None: unmatched, or expired without an assumed bit
+    action: int  # the decided action
+    pending: Pending | None = None  # for a correction by a later bit, if corrections are enabled
 
 
 class Settled(NamedTuple):
@@ -72,14 +72,14 @@ class Settled(NamedTuple):
     pending: Pending
     outcome: Outcome
     feedback: Feedback | None  # None: expired, or unmatched
-    record: Record | None  # the record of the feedback; of an unmatched decision, that of the feedback that waited
+    record: Record | None  # the feedback's record; for an unmatched decision, that of the orphan
 
 
 class Late(NamedTuple):
-    """A bit for a settled decision: it replaces the learned one, if the decision is kept for that."""
+    """A bit for a settled decision; it replaces the learned bit if the decision was kept for corrections."""
 
     feedback: Feedback
-    retained: Retained  # as it was before
+    retained: Retained  # the entry before this bit
 
 
 class Mismatched(NamedTuple):
@@ -91,14 +91,14 @@ class Mismatched(NamedTuple):
 
 
 class DroppedOrphan(NamedTuple):
-    """Feedback whose context did not come."""
+    """Feedback whose context did not arrive in time."""
 
     id: str
     orphan: Orphan
 
 
 Event = Settled | Late | Mismatched | DroppedOrphan
-"""What the task must act on: learn, correct, or write a dead letter."""
+"""An outcome for the task to process: learn, correct, or write a dead letter."""
 
 
 class Overflows(NamedTuple):
@@ -110,12 +110,12 @@ class Overflows(NamedTuple):
 
 
 class _Collection:
-    """The entries of the ids in a state, oldest first, and their limits."""
+    """The entries of ids in a state, oldest first, with their limits."""
 
     __slots__ = ("entries", "entries_max", "limit_ms", "overflows", "state")
 
     def __init__(self, state: State, entries: dict[str, Any]) -> None:
-        self.state = state  # one of those that share the collection
+        self.state = state  # one of the states that share the collection
         self.entries = entries
         self.limit_ms = self.entries_max = self.overflows = 0
 
@@ -132,11 +132,11 @@ _ledger_counts = itemgetter(*Ledger._fields)
 class Join:
     """The state machines of all event ids of one task.
 
-    The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and acts on the events returned.
-    Stream time never goes back, so the oldest entry of each collection is the next one due.
+    The task passes each input to `receive_context`, `receive_feedback` or `pass_time`, and processes the events
+    returned. Stream time never decreases, so the oldest entry of each collection is the next one due.
 
-    Pending decisions and orphans leave in any order, and each collection is an `OrderedDict`. Settled ids leave in
-    the order in which they came, and are the most numerous: they are in a plain dict and a queue.
+    Pending decisions and orphans are removed in any order, so each collection is an `OrderedDict`. Settled ids are the
+    most numerous and are removed in order of insertion, so they use a plain dict and a queue.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Join:
         corrects: bool = False,
         table: Table = TRANSITIONS,
     ) -> None:
-        """A join without entries.
+        """Create an empty join.
 
         Raises:
             TableError: the table contradicts itself.
@@ -155,13 +155,13 @@ class Join:
         check_table(table)
         self._table = dict(table)
         self.stream_ms = 0
-        self.dated_ms = 0  # the time of the newest decision that has one
+        self.dated_ms = 0  # time of the newest dated decision
         self._quiet_until_ms = -1  # nothing is due before stream time exceeds this
         self.pending: OrderedDict[str, Pending] = OrderedDict()
         self.orphans: OrderedDict[str, Orphan] = OrderedDict()
         self.retained: dict[str, Retained] = {}
-        self._settled = AgeQueue()  # the ids in `retained`, and when they were settled
-        self._equal: dict[Retained, Retained] = {}  # the entries that ids share
+        self._settled = AgeQueue()  # the ids in `retained`, with the times at which they were settled
+        self._equal: dict[Retained, Retained] = {}  # entries shared by several ids
         self._collections = (
             _Collection(State.PENDING, self.pending),
             _Collection(State.ORPHAN, self.orphans),
@@ -171,10 +171,10 @@ class Join:
         self._collection_of |= dict.fromkeys(_SETTLED_STATES.values(), self._collections[2])
         self._counts = dict.fromkeys(Ledger._fields, 0)
         self.change_settings(settings, assumes_negative=assumes_negative, corrects=corrects)
-        self._is_changed = False  # the settings were, since anything was settled by them
+        self._is_changed = False  # whether the settings changed since entries were last settled
 
     def change_settings(self, settings: JoinSettings, *, assumes_negative: bool, corrects: bool) -> None:
-        """Use other settings; `settle_changed` then settles what is due by them.
+        """Change the settings; `settle_changed` then settles entries that are due under the new ones.
 
         Raises:
             TableError: the table replaces bits of settled decisions, and the settings do not allow corrections.
@@ -195,7 +195,7 @@ class Join:
         self._is_changed = True
 
     def settle_changed(self) -> Sequence[Event]:
-        """Settle what is overdue or beyond the limits, as it can be only after a change of the settings."""
+        """Settle entries that are overdue or beyond the limits after a change of settings."""
         if not self._is_changed:
             return ()
         self._is_changed = False
@@ -248,23 +248,23 @@ class Join:
         return Overflows(*(collection.overflows for collection in self._collections))
 
     def restore_counts(self, ledger: Ledger, overflows: Overflows) -> None:
-        """Use the counts of a stored state."""
+        """Restore the counts of a stored state."""
         self._counts.update(ledger._asdict())
         for collection, count in zip(self._collections, overflows, strict=True):
             collection.overflows = count
 
     def count(self, *names: str, by: int = 1) -> None:
-        """Count records that pass no rule, or a property of a record, under fields of the ledger."""
+        """Increase fields of the ledger for records without a rule, or for properties of records."""
         for name in names:
             self._counts[name] += by
 
     def receive_context(self, event_id: str, decide: Callable[[], tuple[Pending, bool]]) -> Sequence[Event]:
-        """Apply a context, and return what the task must act on, in order.
+        """Apply a context, and return the events for the task, in order.
 
         Args:
             event_id: its id.
-            decide: makes the decision, and returns whether its bit can come: False if a replayed log has another
-                action. It is called only for an id without a decision.
+            decide: makes the decision, and returns whether feedback is possible: False if a replayed log has another
+                action. Called only for an id without a decision.
         """
         self._counts["contexts"] += 1
         state, kept = self._find(event_id)
@@ -282,7 +282,7 @@ class Join:
         return self._follow(state, happened, event_id, kept, pending, feedback, record)
 
     def receive_feedback(self, feedback: Feedback, record: Record) -> Sequence[Event]:
-        """Apply feedback whose append time was passed to `pass_time`, and return what the task must act on."""
+        """Apply feedback whose append time was passed to `pass_time`, and return the events for the task."""
         self._counts["feedback"] += 1
         state, kept = self._find(feedback.id)
         happened = Input.FEEDBACK
@@ -292,7 +292,7 @@ class Join:
         return self._follow(state, happened, feedback.id, kept, pending, feedback, record)
 
     def pass_time(self, stream_ms: int) -> Sequence[Event]:
-        """Advance stream time, settle what is due, and return what the task must act on, in order.
+        """Advance stream time, settle entries that are due, and return the events for the task, in order.
 
         An earlier time changes nothing.
         """
@@ -302,12 +302,12 @@ class Join:
         return self._settle_due() if stream_ms > self._quiet_until_ms else ()
 
     def next_deadline_ms(self) -> int | None:
-        """The next time at which a decision expires or an orphan is dropped, if nothing else happens."""
+        """The next deadline of a pending decision or an orphan."""
         due = map(self._due_ms, self._collections[:2])
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def date(self, time: DecisionTime, ms: int) -> None:
-        """Date the decisions of a step, not before those of earlier steps: a new leader's clock may be behind.
+        """Set the time of a step's decisions, but not before earlier decisions: a new leader's clock can be behind.
 
         The task calls this once per step. Until then the step's decisions are never due.
         """
@@ -327,7 +327,7 @@ class Join:
 
     def _settle_due(self) -> list[Event]:
         events: list[Event] = []
-        # Later entries are dated by this stream time or a later one.
+        # Later entries have this stream time or a later one.
         self._quiet_until_ms = self.stream_ms + min(collection.limit_ms for collection in self._collections)
         for collection in self._collections:
             while (due_ms := self._due_ms(collection)) is not None and due_ms < self.stream_ms:
@@ -337,7 +337,7 @@ class Join:
         return events
 
     def _due_ms(self, collection: _Collection) -> int | None:
-        """The deadline of the oldest entry of a collection; None: it is empty, or its oldest entry has no time yet."""
+        """The deadline of a collection's oldest entry; None if it is empty or the oldest entry has no time yet."""
         since_ms: int | None
         if not collection.entries:
             return None
@@ -372,18 +372,17 @@ class Join:
         feedback: Any,
         record: Record | None,
     ) -> Sequence[Event]:
-        """Follow the rule for an input: count, collect what the task must act on, and move the id to its next state.
+        """Follow the rule for an input: count, collect events, and move the id to its next state.
 
-        Which of the last four arguments are given depends on state and input; `check_table` has compared them with what
-        the rule needs.
+        The last four arguments depend on state and input; `check_table` has checked that the rule's needs are met.
 
         Args:
-            state: of the id.
+            state: the id's state.
             happened: the input.
             event_id: the id.
             kept: its entry.
-            pending: its decision that is not settled yet.
-            feedback: the feedback that came, or that waited for this context.
+            pending: its unsettled decision.
+            feedback: the new feedback, or the orphan of this context.
             record: the record of this feedback.
         """
         rule = self._table[state, happened]
@@ -411,7 +410,7 @@ class Join:
             collection = self._collection_of[state]
             del collection.entries[event_id]
             if collection.state is State.MATCHED and self._settled.popleft():
-                # A dict does not reuse the room of removed ids, and grows to twice its size.
+                # A dict does not reuse the space of removed ids, and grows to twice its size.
                 self.retained = collection.entries = dict(self.retained)
         if after is State.UNSEEN:
             return events
@@ -430,9 +429,9 @@ class Join:
     def _compare(
         self, rule: Rule, state: State, event_id: str, kept: Any, feedback: Feedback, record: Any
     ) -> Sequence[Event]:
-        """Follow a rule for feedback that comes after the id's first, or late, and changes no state."""
+        """Follow a rule for late or repeated feedback, which changes no state."""
         if rule.move is Move.TAKE_LATE:
-            rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # it is corrected once
+            rest = self.retained[event_id] = self._shared(kept._replace(pending=None))  # an id is corrected only once
             return (Late(feedback, kept if self._corrects else rest),)
         if rule.move is Move.PASS_OVER:
             return ()
@@ -449,5 +448,5 @@ class Join:
         return (Late(feedback, kept),)
 
     def _shared(self, entry: Retained) -> Retained:
-        """An equal entry that other ids have, too; with a decision, the entry itself."""
+        """The shared entry equal to this one; an entry with a decision is not shared."""
         return entry if entry.pending is not None else self._equal.setdefault(entry, entry)

@@ -1,7 +1,7 @@
 """The table of the join: one rule for each state of an event id and each input.
 
-A rule names everything: the move, the next state, the counts, and the outcome of a decision that it settles. To change
-a policy, edit the rule. `check_table` rejects a table with a rule that contradicts itself.
+A rule contains the move, the next state, the counts, and the outcome if it settles a decision. To change a policy, edit
+the rule. `check_table` rejects a table with an inconsistent rule.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from stream.wire.ledger import IDENTITIES, Ledger
 class State(Enum):
     """The state of an event id."""
 
-    __hash__ = object.__hash__  # an event looks up some rules, and Enum's own hash takes 0.1 µs
+    __hash__ = object.__hash__  # each event looks up several rules, and Enum's own hash costs 0.1 µs
 
     UNSEEN = ("no decision",)
     ORPHAN = ("no decision", "waiting feedback", "a first bit", "a deadline")
@@ -29,16 +29,16 @@ class State(Enum):
 
 
 class Input(Enum):
-    """An input of an event id, which can come in a state that has all of `requires`."""
+    """An input of an event id. It is possible in a state that has all of `requires`."""
 
     __hash__ = object.__hash__
 
     CONTEXT = ("a context",), ()
-    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # decided, but not as the feedback names
+    CONTEXT_MISMATCH = ("a context", "another action"), ("waiting feedback",)  # the orphan names another action
     ASIDE = ("a context", "no bit in the log"), ("no decision",)  # the log has another action than the decided one
     FEEDBACK = ("new feedback",), ()
     MISMATCH = ("new feedback", "another action"), ("a decision",)  # feedback that names another action
-    DEADLINE = ("no record",), ("a deadline",)  # the state's time limit has passed, or the oldest id must make room
+    DEADLINE = ("no record",), ("a deadline",)  # the state's deadline has passed, or its limit is exceeded
 
     def __init__(self, brings: tuple[str, ...], requires: tuple[str, ...]) -> None:
         self.brings = frozenset(brings)
@@ -46,7 +46,7 @@ class Input(Enum):
 
 
 class Move(Enum):
-    """The join's action on an event id: its meaning, what it needs, the next state if another one, the outcome."""
+    """The join's action on an event id: meaning, needs, next state if it changes, outcome."""
 
     DECIDE = "predict, and wait for feedback", ("a context", "no decision"), State.PENDING
     DECIDE_AND_MATCH = "predict, and learn at once", ("a context", "waiting feedback"), State.MATCHED, Outcome.MATCHED
@@ -73,13 +73,13 @@ class Move(Enum):
 
 
 class Rule(NamedTuple):
-    """Everything that happens on one input in one state."""
+    """The effects of one input in one state."""
 
     move: Move
     after: State
     counts: tuple[str, ...] = ()  # fields of `Ledger`; each increases by one
-    settles: Outcome | None = None  # the outcome of the decision that is settled
-    differing: tuple[str, ...] = ()  # further counts, if the bit differs from the first one
+    settles: Outcome | None = None  # outcome of the settled decision
+    differing: tuple[str, ...] = ()  # further counts if the bit differs from the first one
 
 
 Table = Mapping[tuple[State, Input], Rule]
@@ -117,32 +117,32 @@ TRANSITIONS: dict[tuple[State, Input], Rule] = {
     (State.UNMATCHED, Input.MISMATCH): Rule(Move.PASS_OVER, State.UNMATCHED, _PASS),
     (State.UNMATCHED, Input.DEADLINE): Rule(Move.FORGET, State.UNSEEN),
 }
-"""All that can happen.
+"""The default table.
 
-Feedback for another action is refused in every state with a decision: it neither settles nor corrects, and it is no
-duplicate. Of two orphans with one id the first counts, whatever action the second one names. The action of feedback for
-an unmatched decision is not checked either: such feedback is about the log's action, and teaches nothing.
+Feedback for another action is refused in every state with a decision: it neither settles nor corrects, and is not a
+duplicate. Of two orphans with one id the first counts, whatever the second one's action. The action of feedback for an
+unmatched decision is not checked either, because such feedback is about the log's action and is not learned.
 """
 
-_LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of the ids in a state
+_LEVELS = {"pending": State.PENDING, "orphans_waiting": State.ORPHAN}  # counts of ids in a state
 _IN_IDENTITIES = {name for total, parts in IDENTITIES for name in (total, *parts)}
 _OF_RULES = _IN_IDENTITIES - {"contexts", "feedback", "context_malformed", "feedback_malformed", *_LEVELS}
 
 
 class TableError(ValueError):
-    """A table of the join with a missing rule, or with one that contradicts itself."""
+    """A table of the join has a missing or inconsistent rule."""
 
 
 def check_table(table: Table) -> None:
     """Reject a table that the join cannot follow.
 
     Raises:
-        TableError: a rule is missing or cannot apply, needs what its state and input do not have, names another next
-            state or outcome than its move, or breaks an equation of the ledger.
+        TableError: a rule is missing or impossible, has needs that its state and input do not meet, has another next
+            state or outcome than its move, or violates an equation of the ledger.
     """
     rows = {(state, happened) for state in State for happened in Input if happened.requires <= state.has}
     for state, happened in rows ^ table.keys():
-        kind = "missing rule" if (state, happened) in rows else "rule for an input that cannot come"
+        kind = "missing rule" if (state, happened) in rows else "rule for an impossible input"
         raise TableError(f"join table, {state.name} + {happened.name}: {kind}")
     for (state, happened), rule in table.items():
         for contradiction in _contradictions(state, happened, rule):
@@ -161,7 +161,7 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
     if outcomes != [move.settles] * (move.settles is not None):
         found.append(f"expected the outcome {move.settles} to be counted; got {outcomes}")
     unknown = {*rule.counts} - _OF_RULES | {*rule.differing} - ({*Ledger._fields} - _IN_IDENTITIES)
-    found += [f"the count {name} is not one of a rule" for name in sorted(unknown)]
+    found += [f"{name} is not a count that a rule can increase" for name in sorted(unknown)]
     if rule.differing and "a first bit" not in move.needs:
         found.append("the move compares no bits")
 
@@ -171,5 +171,5 @@ def _contradictions(state: State, happened: Input, rule: Rule) -> list[str]:
         changes[name] = (rule.after is level) - (state is level)
     for total, parts in IDENTITIES:
         if changes.get(total, 0) != sum(changes.get(part, 0) for part in parts):
-            found.append(f"the counts break {total} = {' + '.join(parts)}")
+            found.append(f"the counts violate {total} = {' + '.join(parts)}")
     return found

@@ -1,4 +1,4 @@
-"""The model of a task, as a port: its own, a shared one, or the recall of stored decisions."""
+"""The port for a task's model: its own model, a view of a shared model, or stored decisions."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,22 +18,22 @@ class Model(Protocol):
 
     @property
     def learner(self) -> Learner:
-        """The learner behind it."""
+        """The underlying learner."""
 
     def step(self) -> AbstractContextManager[Sequence[Entry]]:
-        """The context of all calls below; yields the step's entries for the log of a shared model."""
+        """The context for the calls below; yields the step's entries for the shared model's log."""
 
     def decide(self, event_id: str, x: Features, u: float) -> Decision:
-        """Make a decision by the uniform draw u; nothing changes."""
+        """Make a decision with the uniform draw u; the state does not change."""
 
     def observe(self, x: Features, decision: Decision) -> None:
-        """Apply what a decision itself changes."""
+        """Apply a decision's own effect on the model."""
 
     def settle(self, x: Features, decision: Decision, reward: int, v: float, label: int | None) -> Drift | None:
-        """Learn a reward, and return the drift detector that it set off, if any."""
+        """Learn a reward, and return the drift detector that it triggered, if any."""
 
     def correct(self, x: Features, decision: Decision, assumed: int, reward: int, v: float) -> None:
-        """Replace a learned reward by another one."""
+        """Replace a learned reward with another one."""
 
 
 class OwnModel:
@@ -68,11 +68,11 @@ class OwnModel:
 
 
 def _triggered(before: bytes, alarms: FloatArray) -> Drift | None:
-    """The drift detector that an update set off, see `Learner.alarms`; one at most.
+    """The drift detector triggered by an update, at most one; see `Learner.alarms`.
 
     Args:
-        before: the bytes of the alarms before the update; comparing bytes costs less than reading numbers.
-        alarms: the alarms after it.
+        before: the bytes of the alarms before the update, because comparing bytes is faster than comparing numbers.
+        alarms: the alarms after the update.
     """
     if before == alarms.tobytes():
         return None

@@ -1,4 +1,4 @@
-"""Which records stand in another partition than their keys belong to: their producer uses another partitioner."""
+"""Counts records whose partition is not the one of their key, because their producer uses another partitioner."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ LengthArray = NDArray[np.int64]
 
 
 def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> int:
-    """How many of these keys do not belong to a partition, by the default partitioner of Kafka's own clients.
+    """The number of keys that do not belong to a partition by Kafka's default partitioner.
 
-    All keys of a step go to compiled code at once: 0.3 µs each, and one by one in Python 10 µs.
+    Compiled code processes all keys of a step at once: 0.3 µs per key instead of 10 µs in Python.
 
     >>> count_misplaced([b"a", b"b", b"c"], 0, 1)
     0
@@ -27,7 +27,7 @@ def count_misplaced(keys: Sequence[bytes], partition: int, partitions: int) -> i
 
 @compiled
 def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, partitions: int) -> int:
-    """Over the keys one after the other: murmur2, its sign bit taken off, modulo the number of partitions."""
+    """For the concatenated keys: murmur2 without its sign bit, modulo the number of partitions."""
     misplaced = 0
     start = 0
     for length in lengths:
@@ -39,7 +39,7 @@ def _count_misplaced(data: ByteArray, lengths: LengthArray, partition: int, part
 
 @compiled
 def _murmur2(data: ByteArray) -> np.uint32:
-    """MurmurHash2, 32 bits, with the seed of Kafka's partitioner: `stream.kafka.partitioner`, compiled."""
+    """32-bit MurmurHash2 with the seed of Kafka's partitioner: `stream.kafka.partitioner`, compiled."""
     multiplier = np.uint32(0x5BD1E995)
     h = np.uint32(0x9747B28C) ^ np.uint32(data.size)
     whole = data.size & ~3
@@ -55,7 +55,7 @@ def _murmur2(data: ByteArray) -> np.uint32:
 
 @compiled
 def _word(data: ByteArray, start: int, size: int) -> np.uint32:
-    """Up to four bytes as a number, the lowest first."""
+    """Up to four bytes as a little-endian number."""
     word = np.uint32(0)
     for index in range(size):
         word |= np.uint32(data[start + index]) << np.uint32(8 * index)

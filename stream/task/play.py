@@ -1,11 +1,13 @@
-"""Replay of a logged decision: the learner's own is played, the log's is played, or both must agree.
+"""Replay of logged decisions: plays the learner's decision, the log's decision, or requires that both agree.
 
-*own*: the learner decides, and a log is not looked at. *logged*: the log's action is played, with the log's propensity,
-and learned from; what the learner would have done is its *target*. *match*: the learner decides, and the decision
-counts only where the log has the same action (Li, Chu, Langford, Wang, "Unbiased offline evaluation of
-contextual-bandit-based news article recommendation algorithms", WSDM 2011): of a log whose actions were uniform, what
-is left is distributed as if the learner had been there. Of another log, whose least propensity is at least m, a
-decision of propensity p is taken with probability m/p first: in what is left of that, too, all actions are alike.
+- *own*: the learner decides, and the log is ignored.
+- *logged*: the log's action is played with the log's propensity, and learned. The learner's own decision is the
+  *target*.
+- *match*: the learner decides, and the decision counts only if the log has the same action (Li, Chu, Langford, Wang,
+  "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", WSDM 2011). If the
+  log's actions are uniform, the matched events are distributed as if the learner had made the logged decisions. For
+  another log with a minimum propensity m, a decision with propensity p is first accepted with probability m/p, so that
+  all actions are equally likely among the accepted ones.
 """
 
 from typing import Literal, NamedTuple
@@ -16,29 +18,29 @@ from stream.wire.events import Decision, Features, Logged, Target
 Play = Literal["own", "logged", "match"]
 
 Reward = Literal["exclusive", "any"]
-"""How many classes may be right for one context: exactly one, or any number, of which the bit tells one alone."""
+"""The number of right classes per context: exactly one, or any number; the bit is about the played class only."""
 
 UNKNOWN_PROPENSITY = float("nan")
 
 
 class Played(NamedTuple):
-    """A decision as it is published, and what there is to say about it."""
+    """A decision as published, with its relation to the log."""
 
     decision: Decision
     target: Target
-    counts: bool = True  # False: the log cannot tell its bit
-    is_floored: bool = False  # the logged propensity is below the least that is allowed
+    counts: bool = True  # False: the log has no bit for it
+    is_floored: bool = False  # the logged propensity is below the minimum
 
 
 def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged, propensity_min: float) -> Played:
-    """Play what the log says.
+    """Play the log's decision.
 
     Args:
-        learner: who would have decided otherwise.
-        x: for what.
-        own: what it would have done.
-        logged: what was done.
-        propensity_min: the least propensity that is learned from; 0 where the learner weighs by none.
+        learner: the learner.
+        x: the context's features.
+        own: the learner's own decision.
+        logged: the log's decision.
+        propensity_min: minimum propensity for learning; 0 if the learner does not weight by propensities.
     """
     propensity = UNKNOWN_PROPENSITY if logged.propensity is None else logged.propensity
     decision = learner.as_played(x, own, logged.action, propensity)
@@ -46,13 +48,13 @@ def play_logged(learner: Learner, x: Features, own: Decision, logged: Logged, pr
 
 
 def play_match(own: Decision, logged: Logged, propensity_min: float, u: float) -> Played:
-    """Play what the learner decides, and let it count where the log can tell its bit.
+    """Play the learner's decision, which counts only if the log has the same action.
 
     Args:
-        own: what the learner decides.
-        logged: what was done; its propensity is known.
-        propensity_min: the least propensity of the log; 0: the log is uniform, and every decision of it is taken.
-        u: uniform in [0, 1), by which it is taken.
+        own: the learner's decision.
+        logged: the log's decision, with a known propensity.
+        propensity_min: the log's minimum propensity; 0: the log is uniform, and every logged decision is accepted.
+        u: uniform draw in [0, 1) for the acceptance.
     """
     propensity = logged.propensity or 0.0
     is_taken = propensity_min == 0.0 or u * propensity < propensity_min

@@ -1,4 +1,4 @@
-"""The settings of a task, and their check against its learner."""
+"""The settings of a task, and their compatibility with its learner."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,19 +23,19 @@ DatedBy = Literal["tick", "context"]
 
 
 class Unsuitable(Enum):
-    """Why a learner cannot follow a policy; the values are messages."""
+    """The reasons why a learner cannot follow a policy; the values are messages."""
 
     NO_LABEL = "{learner} learns from labels, and an expired decision has none"
     NOTHING_ASSUMED = "late feedback can correct only an assumed reward, and none is assumed at expiry"
     NOT_RETRACTABLE = "late feedback can correct only an update that can be undone; {learner} has none"
     NOT_FROM_LOGS = "{learner} learns only from its own actions, not from a log's; use one of {suitable}"
     ONE_RIGHT_CLASS = (
-        "{learner}, with its parameters, expects one right class, and reward is any; use one of {suitable}"
+        "{learner} with these parameters requires exactly one right class, and reward is any; use one of {suitable}"
     )
 
 
 class PolicyError(ParameterError):
-    """A policy, for expired decisions, for late feedback or for a log's decisions, that a learner cannot follow."""
+    """A learner cannot follow a policy for expired decisions, late feedback or logged decisions."""
 
     def __init__(self, reason: Unsuitable, learner: str, suitable: Iterable[str] = ()) -> None:
         super().__init__(reason.value.format(learner=learner, suitable=", ".join(suitable)))
@@ -45,26 +45,26 @@ class PolicyError(ParameterError):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Everything that a task's state depends on, beside its inputs."""
+    """Everything that a task's state depends on, except its inputs."""
 
     learner: str
     n_classes: int
     n_features: int
-    parameters: dict[str, Any] = field(default_factory=dict)  # the given ones, or all
+    parameters: dict[str, Any] = field(default_factory=dict)  # those given, or all
     seed: int = 0
     join: JoinSettings = field(default_factory=JoinSettings)
-    on_expiry: OnExpiry = "drop"  # the update by an expired decision: none, or as if it were wrong
+    on_expiry: OnExpiry = "drop"  # the update for an expired decision: none, or as if it were wrong
     late: LatePolicy = "ignore"  # the effect of late feedback on an assumed reward
     play: Play = "own"  # the use of a log's decision
     reward: Reward = "exclusive"  # the number of right classes
     propensity_min: float = 0.0  # smaller propensities of a log are raised to it; 0: no minimum
     features: Mapping[str, Any] | None = None  # the indices of named features, as `to_plain` writes them
-    class_names: tuple[str, ...] | None = None  # class k is called class_names[k]; None: by its number alone
-    model: Sharing = "own"  # the model of the task alone, or one of all tasks
-    dated_by: DatedBy = "tick"  # the context in virtual time, where a learner counts as polling always
+    class_names: tuple[str, ...] | None = None  # name of each class; None: classes have no names
+    model: Sharing = "own"  # a model per task, or one shared by all tasks
+    dated_by: DatedBy = "tick"  # "context" in virtual time, where a learner polls continuously
 
     def resolved(self) -> "TaskSettings":
-        """These settings with all the learner's parameters, at their defaults if not given.
+        """These settings with all of the learner's parameters; parameters not given have their defaults.
 
         Raises:
             ParameterError: an unknown learner or parameter, or a value out of range.
@@ -78,7 +78,7 @@ class TaskSettings:
         """Create a learner for a model that tasks share.
 
         Raises:
-            ParameterError: a learner that has no kernels, or what `make_learner` refuses.
+            ParameterError: the learner has no kernels, or see `make_learner`.
         """
         learner = self.make_learner()
         if not isinstance(learner, KernelLearner):
@@ -86,7 +86,7 @@ class TaskSettings:
         return learner
 
     def make_learner(self) -> Learner:
-        """Create a learner; reject settings that it cannot work with.
+        """Create a learner, and reject incompatible settings.
 
         Raises:
             PolicyError: a policy that this learner cannot follow.
@@ -103,10 +103,10 @@ class TaskSettings:
         return learner
 
     def feature_encoder(self) -> FeatureEncoder | None:
-        """The encoder of named features; None: there are none.
+        """The encoder of named features, or None.
 
         Raises:
-            ParameterError: it cannot be read, or has another number of features than the learner.
+            ParameterError: the encoder is invalid, or its number of features differs from the learner's.
         """
         if self.features is None:
             return None
@@ -139,7 +139,7 @@ class TaskSettings:
 
     @property
     def log_reading(self) -> LogReading | None:
-        """How to read a context's decision of a log; None ignores it."""
+        """How to read the logged decision of a context; None ignores it."""
         if self.play == "own":
             return None
         if self.play == "match":
@@ -156,7 +156,7 @@ class TaskSettings:
         return registered()[self.learner].from_logs is FromLogs.PROPENSITY
 
     def warm_up(self) -> None:
-        """Compile or load all kernels that a step needs, so that the first event does not wait."""
+        """Compile or load all kernels of a step, so that the first event is not delayed."""
         learner = self.make_learner()
         x = Features(np.zeros(1, dtype=np.int32), np.ones(1))
         decision = learner.predict(x, 0.5)

@@ -1,8 +1,8 @@
-"""The pure step of a task: records, in the order in which they are applied, to decisions, updates and effects.
+"""The pure step of a task: turns records, in order, into decisions, updates and effects.
 
-A task is partition n of contexts and of feedback, with its own join and its own model or its view of a shared one. It
-reads no clock: stream time is the largest append time of the feedback records that it has applied, so the same records
-in the same order give the same state, bit for bit.
+A task is partition n of contexts and of feedback, with its own join, and its own model or a view of a shared one. It
+reads no clock: stream time is the largest append time of the feedback records applied. So the same records in the same
+order give the same state, bit for bit.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from stream.wire.updates import Entry
 
 
 class DeadLetter(NamedTuple):
-    """A record that could not be used, with the reason."""
+    """An unusable record, with the reason."""
 
     record: Record
     kind: str
@@ -37,22 +37,22 @@ class DeadLetter(NamedTuple):
 class Effects(NamedTuple):
     """A step's output."""
 
-    predictions: list[tuple[Prediction, int]]  # with the offset of the context
-    examples: list[tuple[Example, int | None]]  # with the offset of the feedback
+    predictions: list[tuple[Prediction, int]]  # each with its context's offset
+    examples: list[tuple[Example, int | None]]  # each with its feedback's offset
     dead_letters: list[DeadLetter]
-    updates: Sequence[Entry] = ()  # for the log of a shared model
+    updates: Sequence[Entry] = ()  # for the shared model's log
 
 
 def merge(
     contexts: deque[Record], feedback: deque[Record], *, contexts_lag: int, feedback_lag: int, records_max: int
 ) -> list[Record]:
-    """Remove and return the next records, in the order of append time, contexts before feedback, offset.
+    """Remove and return the next records, ordered by append time, then contexts before feedback, then offset.
 
-    While one buffer is empty, the other waits only if the last fetch said that the broker has more for the empty one
-    (as in Kafka Streams with `max.task.idle.ms=0`).
+    If one buffer is empty, the other one waits only if the last fetch reported more records of the empty one on the
+    broker, as in Kafka Streams with `max.task.idle.ms=0`.
 
         contexts   10 ──── 30              returned: 10, 20, 25
-        feedback      20 25 (lag 3)        30 waits: the broker has feedback that may be earlier
+        feedback      20 25 (lag 3)        30 waits: the broker has feedback that can be earlier
     """
     merged: list[Record] = []
     while contexts and feedback and len(merged) < records_max:
@@ -69,11 +69,11 @@ _MALFORMED_FEEDBACK = ("feedback", "feedback_malformed")
 
 
 class StepFailedError(Exception):
-    """An earlier step of this task raised: its state is undefined, and it must be recovered."""
+    """An earlier step of this task raised an error: its state is undefined, and it must be recovered."""
 
 
 class Task:
-    """The state of one partition, and what each record does to it."""
+    """The state of one partition, and the effect of each record."""
 
     def __init__(self, settings: TaskSettings, contexts_topic: str) -> None:
         self.settings = settings = settings.resolved()
@@ -85,8 +85,8 @@ class Task:
             settings.join, assumes_negative=settings.on_expiry == "negative", corrects=settings.late == "correct"
         )
         self._contexts_topic = contexts_topic
-        self._time = DecisionTime(0)  # of the decisions of the current step
-        self.undated: dict[int, DecisionTime] = {}  # of the steps whose ticks were not read yet, by number
+        self._time = DecisionTime(0)  # shared by the decisions of the current step
+        self.undated: dict[int, DecisionTime] = {}  # by number, of steps whose ticks were not applied yet
         self._is_broken = False
         self._draw_action = Draws(settings.seed, Purpose.ACTION)
         self._draw_update = Draws(settings.seed, Purpose.UPDATE)
@@ -102,19 +102,19 @@ class Task:
 
     @property
     def updates(self) -> int:
-        """Updates that changed the model; of a shared one, its version at the last step."""
+        """The number of updates that changed the model; for a shared model, its version at the last step."""
         return self.model.version
 
     @property
     def alarms(self) -> int:
-        """How often drift has reset the model, or a class of it; 0 for a shared one, whose log has the alarms."""
+        """The number of drift alarms; 0 for a shared model, whose log has the alarms."""
         return 0 if self.settings.model == "shared" else int(self.learner.alarms.sum())
 
     def change_settings(self, settings: TaskSettings) -> None:
-        """Use other settings from the next step on, which first settles what is overdue or too many by them.
+        """Change the settings from the next step on. That step first settles entries that are overdue or beyond limits.
 
         Args:
-            settings: the same learner, sizes, parameters, seed and play; another window, other limits or policies.
+            settings: can differ in window, limits and policies only.
         """
         self.settings = settings = settings.resolved()
         self.join.change_settings(
@@ -122,25 +122,25 @@ class Task:
         )
 
     def use_model(self, view: View) -> None:
-        """Decide on a shared model from the next step on; before that, steps can only be applied again."""
+        """Use a shared model from the next step on; until then, steps can only be applied again."""
         view.version = self.model.version
         self.model = view
 
     def step(self, records: Sequence[Record], number: int, partitions: int = 1) -> Effects:
         """Apply records in their order.
 
-        The decisions have no time yet, unless they are dated by their contexts: it comes with the step's tick.
+        The decisions have no time until the step's tick is applied, unless they have the times of their contexts.
 
         Args:
-            records: contexts and feedback, as `merge` returned them.
-            number: of the step.
-            partitions: the number of partitions of the inputs, which gives the partition of a key.
+            records: contexts and feedback, as returned by `merge`.
+            number: the step's number.
+            partitions: the number of partitions of the inputs, for the partition of a key.
 
         Raises:
             StepFailedError: an earlier step raised.
         """
         if self._is_broken:
-            raise StepFailedError("a step of this task raised: expected a recovered task; recover it from its topics")
+            raise StepFailedError("an earlier step of this task raised an error: recover the task from its topics")
         self._is_broken = True
         with self.model.step() as entries:
             effects = self._step(records, number, partitions)
@@ -179,10 +179,10 @@ class Task:
         return effects
 
     def _apply_tick(self, record: Record) -> None:
-        """Date the decisions of the step that wrote a tick.
+        """Set the time of the decisions of the step that wrote a tick.
 
-        Their time is the tick's append time, and never before that of earlier decisions: clocks may step back when
-        another broker becomes the leader of the partition.
+        It is the tick's append time, but not before earlier decisions: the clock can step back when another broker
+        becomes the leader of the partition.
         """
         time = self.undated.pop(tick_step(record) or 0, None)
         if time is not None:
@@ -199,7 +199,7 @@ class Task:
         return context.id
 
     def _answer(self, context: Context, record: Record, effects: Effects) -> tuple[Pending, bool]:
-        """Decide on a context, and publish the prediction; with whether the log has its bit, if there is one."""
+        """Decide on a context and publish the prediction; returns also whether a bit is possible (see `Join`)."""
         event_id, x, logged = context
         decision, target, counts = self.model.decide(event_id, x, self._draw_action(event_id)), None, True
         if logged is not None:
@@ -219,16 +219,16 @@ class Task:
         return pending, counts
 
     def _play(self, context: Context, own: Decision) -> Played:
-        """Play a decision where a log has one."""
+        """Play a decision, with the log's if there is one."""
         assert context.logged is not None
         if self.settings.play == "logged":
             return play_logged(self.learner, context.x, own, context.logged, self._propensity_min)
         return play_match(own, context.logged, self.settings.propensity_min, self._draw_log(context.id))
 
     def _taught(self, decision: Decision) -> Decision:
-        """A decision as the learner gets it: its propensity is raised to the minimum if the learner weighs by it.
+        """The decision for the learner: its propensity is raised to the minimum if the learner weights by it.
 
-        Other learners do not use it, and get 1 where the log has none.
+        Other learners do not use the propensity, and get 1 if the log has none.
         """
         propensity = decision.propensity
         if propensity >= self._propensity_min:
@@ -260,7 +260,7 @@ class Task:
         reward = None if outcome is Outcome.UNMATCHED else self.join.assumed_reward
         if feedback is not None and record is not None:
             reward, label = feedback.reward, feedback.label
-            decided_ms = pending.time.ms  # None: the feedback came before the step's tick
+            decided_ms = pending.time.ms  # None: the feedback was appended before the step's tick
             delay_ms = 0 if decided_ms is None else max(0, record.append_ms - decided_ms)
         if reward is not None:
             taught = decision if self._log is None else self._taught(decision)
@@ -272,10 +272,10 @@ class Task:
         effects.examples.append((example, None if record is None else record.offset))
 
     def _correct(self, late: Late) -> None:
-        """Replace the reward that was learned or assumed by a later one."""
+        """Replace a learned or assumed reward with a later one."""
         feedback, (_, learned, _, pending) = late
         if pending is not None and learned is not None:
-            v = self._update_draw(feedback.id)  # the one that the first update was made with
+            v = self._update_draw(feedback.id)  # the draw of the first update
             self.model.correct(pending.x, self._taught(pending.decision), learned, feedback.reward, v)
 
     def _refuse(self, mismatched: Mismatched, effects: Effects) -> None:

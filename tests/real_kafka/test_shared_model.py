@@ -72,7 +72,7 @@ def test_three_learners_of_which_one_is_killed_have_one_model(pipeline: MakePipe
     learners["a"].stop()
     other = shared.start("learn", "--model", "own", "--instance", "a")
     assert other.wait() == 2
-    assert "has model = 'shared'; got 'own': start with the settings of before, or begin a new pipeline" in other.said()
+    assert "has model = 'shared'; got 'own': " in other.said()
 
 
 def test_run_on_kafka_shares_a_model(kafka: LocalKafka, pipeline: MakePipeline) -> None:

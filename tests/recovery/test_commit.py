@@ -167,7 +167,7 @@ def test_recovery_with_other_settings_is_refused_and_the_setting_named(changed: 
 def test_recovery_is_refused_when_retention_has_deleted_its_inputs(topic: str) -> None:
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_records(TopicPartition(topic, 0), 3)
-    with pytest.raises(JournalError, match=rf"{topic}/0 from offset 0; it is kept from 3 on: raise its retention.ms"):
+    with pytest.raises(JournalError, match=rf"{topic}/0 from offset 0; it begins at 3. .*retention.ms"):
         idle(pipeline.learner())
 
 
@@ -175,7 +175,7 @@ def test_recovery_is_refused_when_retention_has_deleted_its_inputs(topic: str) -
 def test_recovery_is_refused_when_retention_has_deleted_the_journal(before: int) -> None:
     pipeline, _ = settled_pipeline()
     pipeline.broker.delete_records(TopicPartition(TOPICS.journal, 0), before)
-    with pytest.raises(JournalError, match=r"what came before .* is gone; set its retention.ms to -1"):
+    with pytest.raises(JournalError, match=r"from step 1 on; .* retention.ms to -1"):
         idle(pipeline.learner())
 
 
@@ -194,7 +194,7 @@ def test_recovery_is_refused_when_the_inputs_are_others_than_those_applied() -> 
     pipeline.broker.create_topics(TOPICS.specs(1))
     for number in range(12):
         pipeline.answer(f"other-{number}", 1)
-    with pytest.raises(JournalError, match="the inputs have changed since they were applied"):
+    with pytest.raises(JournalError, match="The inputs have changed"):
         idle(pipeline.learner())
 
 
@@ -215,7 +215,7 @@ def test_learner_that_finds_other_partitions_than_at_its_last_step_is_refused(mo
 
     before = len(pipeline.records(TOPICS.journal))
     monkeypatch.setattr(pipeline.broker, "describe_topics", grown)
-    with pytest.raises(UnrecoverableError, match=r"journal/0: the topics' number of partitions was 1 .* is 3 now"):
+    with pytest.raises(UnrecoverableError, match=r"journal/0: expected topics with 1 partitions, .*; got 3"):
         idle(pipeline.learner())
     assert len(pipeline.records(TOPICS.journal)) == before
     monkeypatch.undo()

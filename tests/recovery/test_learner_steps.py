@@ -108,9 +108,7 @@ def test_partition_that_is_held_up_holds_up_no_other_and_is_neither_read_nor_tol
         learner.step(0)
     assert (sorted(learner.tasks), learner.ready) == ([1], False)
     assert {record.partition for record in polled.records} == {1}
-    assert [message for message in said if "waits" in message] == [
-        "partition 0 waits for a transaction of the learner that had it before"
-    ]
+    assert [message.partition(" waits ")[0] for message in said if "waits" in message] == ["partition 0"]
     before.abort()
     idle(learner)
     assert learner.ready

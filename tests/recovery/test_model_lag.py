@@ -130,9 +130,7 @@ def test_people_are_warned_once_of_each_transaction_and_told_what_ends_one_that_
     warnings = LagWarnings("onebit.updates", "kafka:9092", 60_000, 20_000)
     assert warnings.of(None) == warnings.of(Hold(7, 4_999, 3)) == []
     (held,) = warnings.of(Hold(7, 5_000, 3))
-    assert held.startswith(
-        "onebit.updates/0 cannot be read beyond offset 7: a transaction is open there; decisions are"
-    )
+    assert held.startswith("onebit.updates/0 cannot be read beyond offset 7")
     assert held.endswith(ENDED_BY)
     assert warnings.of(Hold(7, 49_999, 3)) == []
     (overdue,) = warnings.of(Hold(7, 50_000, 3))

@@ -75,7 +75,7 @@ def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram) -> None:
     wait(pipeline, GONE_MS - 1)
     idle(learner)
     wait(pipeline, 1)
-    with pytest.raises(UnrecoverableError, match=r"test.updates/0: expected .* the topic was cut or made anew"):
+    with pytest.raises(UnrecoverableError, match=r"^test.updates/0: expected "):
         idle(learner)
 
 
@@ -134,7 +134,7 @@ def test_a_log_whose_beginning_is_gone_is_not_gone_on_with(interval_ms: int) -> 
     idle(learner)
     learner.close()
     pipeline.broker.delete_records(LOG, pipeline.broker.ends([LOG])[LOG].stable)
-    with pytest.raises(UnrecoverableError, match=r"set retention\.ms to -1"):
+    with pytest.raises(UnrecoverableError, match=r"retention\.ms to -1"):
         idle(pipeline.learner())
 
 
@@ -261,7 +261,7 @@ def test_a_task_whose_decisions_cannot_be_read_back_holds_back_decides_on_when_t
     idle(learner)
     ledger = pipeline.ledger()
     assert (ledger.decided, ledger.matched) == (5, 1)
-    assert ["decides again" in line for line in said if "pauses" in line or "decides" in line] == [False, True]
+    assert ["resumes" in line for line in said if "pauses" in line or "resumes" in line] == [False, True]
     assert all(finding.ok for finding in pipeline.audits())
 
 

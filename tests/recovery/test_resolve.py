@@ -70,7 +70,9 @@ def with_other(name: str) -> TaskSettings:
 def test_given_setting_that_differs_is_refused_and_named(name: str, all_given: bool) -> None:
     begun = stored_settings(BEGUN)
     wanted = with_other(name)
-    with pytest.raises(SettingsDifferError, match=rf"^{PLACE} has {name} = .*; got .*: start with the") as raised:
+    with pytest.raises(
+        SettingsDifferError, match=rf"^{PLACE} has {name} = .*; got .*: use the earlier settings"
+    ) as raised:
         resolved(wanted, None if all_given else (name,))
     assert raised.value.differences == (Difference(name, begun[name], OTHERS.get(name, 0.5)),)
     assert raised.value.can_change == (name in CHANGEABLE and name != "late")
@@ -104,7 +106,7 @@ def test_corrections_can_end_and_cannot_begin() -> None:
 
 def test_several_differences_are_named_together_but_of_another_learner_only_that() -> None:
     wanted = replace(BEGUN, seed=8, join=replace(BEGUN.join, window_ms=5))
-    with pytest.raises(SettingsDifferError, match="has seed = 7; got 8, window_ms = 1000; got 5: start") as raised:
+    with pytest.raises(SettingsDifferError, match="has seed = 7; got 8, window_ms = 1000; got 5: ") as raised:
         resolved(wanted, None)
     assert not raised.value.can_change
     with pytest.raises(SettingsDifferError) as raised:

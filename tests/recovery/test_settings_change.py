@@ -127,7 +127,7 @@ def test_given_setting_that_differs_is_refused_before_anything_is_written() -> N
     pipeline, _ = begun()
     ends = pipeline.ends()
     program = pipeline.learner(settings=SHORTER)
-    with pytest.raises(SettingsDifferError, match=r"^test.journal/0 has window_ms = 1000; got 300: start with the"):
+    with pytest.raises(SettingsDifferError, match=r"^test.journal/0 has window_ms = 1000; got 300: "):
         idle(program)
     assert pipeline.ends() == ends
 
@@ -246,7 +246,7 @@ def test_settings_in_force_are_not_known_where_a_change_was_deleted_that_no_snap
     assert settings_in_force(pipeline.broker, TOPICS, 0)["window_ms"] == 300
     pipeline.broker.delete_records(JOURNAL, change + 1)
     assert settings_in_force(pipeline.broker, TOPICS, 0) == {}
-    with pytest.raises(JournalError, match="is kept from"):
+    with pytest.raises(JournalError, match="begins at"):
         recover(pipeline.broker, TOPICS, 0, BEGUN, given=())
 
 
@@ -283,7 +283,7 @@ def other_seed(record: Record) -> Record:
 DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
     "the step is missing": (
         lambda records: [record for record in records if not is_change(record)],
-        r"expected step \d+; got \d+: another program",
+        r"expected step \d+; got \d+",
         "does not follow on",
     ),
     "the step has other settings": (

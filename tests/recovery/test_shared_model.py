@@ -313,10 +313,8 @@ def test_a_context_that_no_record_of_the_log_has_room_for_is_malformed_whenever_
     learner = pipeline.learner()
     idle(learner)
     (reason,) = [dict(record.headers)["onebit-reason"] for record in pipeline.records(TOPICS.dead_letter)]
-    assert reason == (
-        b"x: with a shared model an entry of its log has at most 900000 bytes; got 900062, for 75000 features and 3 "
-        b"numbers of a decision"
-    )
+    assert reason.startswith(b"x: expected at most 900000 bytes")
+    assert b"got 900062" in reason
     assert task_digest(recover(pipeline.broker, TOPICS, 0, pipeline.settings).task) == task_digest(learner.tasks[0])
     assert audit_partition(pipeline.broker, TOPICS, 0).ok
 
@@ -365,7 +363,7 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
     pipeline = Pipeline(LEARNERS["late-ucb"], partitions=2)
     whole_run(pipeline, snapshot_interval_ms=40)
     other = replace(pipeline.settings, parameters={"project": 4})
-    with pytest.raises(JournalError, match=r"of the shared model at version .*another pipeline has written it"):
+    with pytest.raises(JournalError, match="of the shared model at version"):
         Process(pipeline.broker, TOPICS, other, pipeline.now_ms)
 
 

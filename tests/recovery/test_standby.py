@@ -155,7 +155,7 @@ def test_member_without_a_partition_says_who_holds_them_once_after_a_while() -> 
     for _ in range(5):
         pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
         learner.step(0)
-    assert said == ["no partition is assigned: learner-1, learner-2 hold them; learner-3 waits for one to be free"]
+    assert ["learner-1, learner-2 have all" in line for line in said] == [True]
 
 
 def test_member_that_has_lost_its_partition_says_so_again() -> None:
@@ -170,4 +170,4 @@ def test_member_that_has_lost_its_partition_says_so_again() -> None:
         pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
         learner.step(0)
         back.step(0)
-    assert said == ["no partition is assigned: learner-1, learner-2 hold them; learner-3 waits for one to be free"] * 2
+    assert ["learner-1, learner-2 have all" in line for line in said] == [True, True]
