@@ -1,1 +1,1 @@
-"""What stands in the topics: events, records, bytes, names, and the ledger that accounts for them."""
+"""The contents of the topics: events, records, encodings, names, and the ledger."""

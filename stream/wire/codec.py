@@ -1,7 +1,7 @@
 """Encoding and decoding of events: the only module that knows the wire format.
 
 Values are JSON. Every field is checked; unknown fields are ignored. The version is in a record header. A record
-without it has version 1, so that any producer can write contexts and feedback.
+without the header has version 1, so that any producer can write contexts and feedback.
 """
 
 import math
@@ -45,16 +45,16 @@ VERSION_HEADER = ("onebit-version", b"%d" % VERSION)
 HEADERS: Headers = (VERSION_HEADER,)
 
 ID_BYTES_MAX = 256
-"""Longer ids are malformed: an id is stored for every pending and retained event, and is every record's key."""
+"""Maximum size of an id. Ids are record keys and are stored for every pending and retained event."""
 
 VALUE_BYTES_MAX = 1_000_000
-"""Kafka's default limit of a record; larger values are not parsed."""
+"""Kafka's default limit for a record; larger values are not parsed."""
 
 UNIFORM_TOLERANCE = 1e-3
-"""Tolerance for a propensity of 1/K, relative to it: logs round to .0125 for 1/80, or to .0294 for 1/34."""
+"""Relative tolerance for a propensity of 1/K, because logs round: .0125 for 1/80, or .0294 for 1/34."""
 
 _STEP_HEADER = "onebit-step"
-_HEADER_DIGITS_MAX = 18  # of a number that fits 64 bits
+_HEADER_DIGITS_MAX = 18  # digits of a number that fits 64 bits
 
 Fields = TypeVar("Fields", bound=EventFields)
 
@@ -64,20 +64,20 @@ class MalformedError(ValueError):
 
 
 class LogReading(NamedTuple):
-    """How a task reads the decision of a log in a context, which is then required."""
+    """How a task reads the logged decision in a context. The decision is then required."""
 
     n_classes: int
     needs_propensity: bool = False
-    is_uniform: bool = False  # each class was played with probability 1/K: any other propensity is malformed
+    is_uniform: bool = False  # every propensity must be 1/K
 
 
 def step_headers(step: int) -> Headers:
-    """The headers of a record that a task's step publishes."""
+    """The headers of a step's output records."""
     return (VERSION_HEADER, (_STEP_HEADER, b"%d" % step))
 
 
 def step_of(record: Record) -> int | None:
-    """The step that published a record; 0 if another program of Onebit did, None if neither did."""
+    """The step that published a record; 0 for another program of Onebit; None for any other client."""
     headers = dict(record.headers)
     if _STEP_HEADER in headers:
         return header_number(headers[_STEP_HEADER])
@@ -85,7 +85,7 @@ def step_of(record: Record) -> int | None:
 
 
 def header_number(content: bytes | None) -> int | None:
-    """The number in a header; None if it is no number of at most 64 bits."""
+    """The number in a header; None if it is not a number of at most 64 bits."""
     return int(content) if content and content.isdigit() and len(content) <= _HEADER_DIGITS_MAX else None
 
 
@@ -108,12 +108,12 @@ def decode_context(
 
     Args:
         record: the record.
-        n_features: the learner's d.
-        log: how to read the decision of a log; None ignores it.
-        encoder: the indices of named features; None: there are none.
+        n_features: the learner's dimension d.
+        log: how to read the logged decision; None ignores it.
+        encoder: the encoder of named features, or None.
 
     Raises:
-        MalformedError: not a context, or its features or a required decision of a log do not fit.
+        MalformedError: not a context, or its features or a required logged decision are invalid.
     """
     fields = _read(CONTEXT_READERS[encoder is not None, log is not None], record)
     x = fields.x
@@ -144,12 +144,12 @@ def _sparse(x: SparseFields, n_features: int) -> Features:
     elif len(x.v) == nnz:
         values = np.fromiter(x.v, np.float64, nnz)
     else:
-        raise MalformedError(f"x.v: expected as many numbers as x.i has, {nnz}; got {len(x.v)}")
+        raise MalformedError(f"x.v: expected {nnz} numbers, as in x.i; got {len(x.v)}")
     return make(Features, (np.fromiter(x.i, np.int32, nnz), values))
 
 
 def _named(x: dict[str, Any], n_features: int, encoder: FeatureEncoder) -> Features:
-    """Named features; or indices and values, if `i` is a list, as no value of a named feature is."""
+    """Named features, or indices and values if `i` is a list: a named feature's value is never a list."""
     try:
         return _sparse(convert(x, SparseFields), n_features) if type(x.get("i")) is list else encoder.encode(x)
     except (NamedFeaturesError, ValidationError) as error:
@@ -170,7 +170,7 @@ def _logged(logged: LoggedFields, log: LogReading) -> Logged:
 
 @lru_cache(maxsize=4_096)
 def ones(n: int) -> FloatArray:
-    """A float64[n] of ones: a view of a shared vector, not to be written to, as all arrays of events."""
+    """A float64[n] of ones: a read-only view of a shared vector."""
     global _shared_ones
     if n > _shared_ones.size:
         _shared_ones = np.ones(2 * n)
@@ -182,7 +182,7 @@ _ONES = _shared_ones.tobytes()
 
 
 def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
-    """Encode a prediction's value, with the offset of the context that it answers."""
+    """Encode a prediction's value, with the offset of its context."""
     decision = prediction.decision
     fields = {
         "id": prediction.id,
@@ -203,7 +203,7 @@ def encode_prediction(prediction: Prediction, context_offset: int) -> bytes:
 
 
 def decode_prediction(record: Record) -> tuple[Prediction, int]:
-    """Decode a prediction, and the offset of the context that it answers.
+    """Decode a prediction and the offset of its context.
 
     Raises:
         MalformedError: not a prediction.
@@ -222,7 +222,7 @@ def decode_prediction(record: Record) -> tuple[Prediction, int]:
 
 
 def decode_answer(record: Record) -> Answer:
-    """Decode the part of a prediction that a judge needs, without its arrays.
+    """Decode the fields of a prediction that are needed to judge it, without its arrays.
 
     Raises:
         MalformedError: not a prediction.
@@ -254,12 +254,13 @@ def encode_feedback(feedback: Feedback) -> bytes:
 
 
 def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False) -> Feedback:
-    """Decode a feedback for a learner of n_classes classes.
+    """Decode a feedback record for a learner with n_classes classes.
 
-    A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers; a null action is none.
+    A reward is 0 or 1 as an integer, a float or a boolean. Labels and actions are integers. A null action counts as
+    absent.
 
     Raises:
-        MalformedError: not a feedback, or without the label that a full-information learner needs.
+        MalformedError: not feedback, or the label that a full-information learner needs is missing.
     """
     fields = _read(read_feedback, record)
     reward, action, label = fields.reward, fields.action, None
@@ -276,7 +277,7 @@ def decode_feedback(record: Record, n_classes: int, *, needs_label: bool = False
 
 
 def encode_example(example: Example, feedback_offset: int | None) -> bytes:
-    """Encode an example's value, with the offset of the feedback that settled it."""
+    """Encode an example's value, with the offset of its feedback."""
     fields = {
         "id": example.id,
         "outcome": example.outcome,
@@ -291,7 +292,7 @@ def encode_example(example: Example, feedback_offset: int | None) -> bytes:
 
 
 def decode_example(record: Record) -> tuple[Example, int | None]:
-    """Decode an example, and the offset of the feedback that settled it.
+    """Decode an example and the offset of its feedback.
 
     Raises:
         MalformedError: not an example.
@@ -306,7 +307,7 @@ def decode_example(record: Record) -> tuple[Example, int | None]:
 
 
 def _read(decode: Callable[[bytes], Fields], record: Record) -> Fields:
-    """Decode the fields of a record's value, and check what all events have in common."""
+    """Decode the fields of a record's value, and check the parts that all events have."""
     value = record.value
     if not value:
         raise MalformedError("value: expected a JSON object; got " + ("nothing" if value is None else "an empty value"))
@@ -337,11 +338,11 @@ def _check_class(name: str, value: int, n_classes: int) -> None:
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
-_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # msgspec names them in another order in each process
+_TYPES = re.compile(r"(?<=`)[\w. ]+ \| [\w. |]+(?=`)")  # msgspec lists them in a different order in each process
 
 
 def _reason(error: ValidationError, value: bytes) -> str:
-    """The field that failed validation, the expected value and the actual one.
+    """The field that failed validation, with the expected and the actual value.
 
     >>> from stream.wire.typed_fields import read_feedback
     >>> try:
@@ -361,5 +362,5 @@ def _reason(error: ValidationError, value: bytes) -> str:
         for name, place in _PATH.findall(path):
             found = found[int(place)] if place else found.get(name)
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
-        return expected  # a number that orjson rejects, too; or a field that is there twice
+        return expected  # a number that orjson rejects too, or a duplicate field
     return f"{expected}; got {shown(found)}"

@@ -1,4 +1,4 @@
-"""Dead letters: records that could not be used, as they were, with their place and the reason in headers."""
+"""Dead letters: unusable records, unchanged, with their position and the reason in headers."""
 
 import re
 from typing import NamedTuple
@@ -11,22 +11,22 @@ DEAD_LETTER_ORPHAN = "orphan"
 DEAD_LETTER_MISMATCHED = "mismatched"
 
 DEAD_LETTER_BYTES_MAX = 500_000
-"""Limit of the key, and of the value. A topic may hold larger records than a producer may send, because compressed
-records count as they are stored: their dead letters are cut, and a header says so."""
+"""Limit of the key, and of the value. A topic can contain larger records than a producer can send, because the limit
+applies to the compressed size. Dead letters of such records are truncated, and a header reports it."""
 
 _CONTENT_BYTES_MAX = 1_020_000
-"""Limit of key, value and the record's own headers together: Kafka's default of 1 MiB for a record, without room for
-Onebit's headers. So at least 20,000 bytes of own headers fit, and usually all of them."""
+"""Limit of key, value and the record's own headers together: Kafka's default of 1 MiB for a record, minus space for
+Onebit's headers. At least 20,000 bytes of own headers fit, and usually all of them."""
 
-_REASON_CHARACTERS_MAX = 2_000  # some reasons contain names that the record's sender chose
-_HEADER_OVERHEAD_BYTES = 10  # of two lengths, at most
+_REASON_CHARACTERS_MAX = 2_000  # some reasons contain names from the record
+_HEADER_OVERHEAD_BYTES = 10  # maximum for two lengths
 
 _RESERVED_NAME = re.compile(r"(original-)*onebit-")
-"""Names of own headers that get the prefix `original-` in a dead letter."""
+"""Names of the record's own headers that get the prefix `original-` in a dead letter."""
 
 
 class DeadLetter(NamedTuple):
-    """A record that could not be used."""
+    """An unusable record."""
 
     topic: str
     partition: int
@@ -35,12 +35,12 @@ class DeadLetter(NamedTuple):
     reason: str
     key: bytes | None
     value: bytes | None
-    headers: Headers  # the record's own, under their original names
-    is_whole: bool  # nothing was cut or omitted
+    headers: Headers  # the record's own headers, with their original names
+    is_whole: bool  # nothing was truncated or omitted
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reason: str) -> Headers:
-    """The headers of a dead letter: the place of the record, and the reason."""
+    """The headers of a dead letter: the record's position and the reason."""
     return (
         VERSION_HEADER,
         ("onebit-topic", topic.encode()),
@@ -54,7 +54,7 @@ def dead_letter_headers(topic: str, partition: int, offset: int, kind: str, reas
 def encode_dead_letter(record: Record, kind: str, reason: str) -> tuple[bytes | None, bytes | None, Headers]:
     """Key, value and headers of a record's dead letter: Onebit's headers first, then the record's own.
 
-    Own headers with reserved names get the prefix `original-`, so that readers find only Onebit's under those.
+    Own headers with reserved names get the prefix `original-`, so that reserved names are always Onebit's.
     """
     headers = dead_letter_headers(record.topic, record.partition, record.offset, kind, reason)
     key, value = record.key, record.value
@@ -99,4 +99,4 @@ def decode_dead_letter(record: Record) -> DeadLetter:
             is_whole=not ours.keys() & {"onebit-key-bytes", "onebit-value-bytes", "onebit-headers"},
         )
     except (KeyError, ValueError) as error:
-        raise MalformedError(f"a dead letter without a usable header: {error}") from error
+        raise MalformedError(f"dead letter: a header is missing or invalid: {error}") from error

@@ -1,7 +1,7 @@
-"""The events of the pipeline: what crosses a topic, in memory.
+"""The events of the pipeline as Python objects.
 
-NamedTuples rather than dataclasses: a frozen dataclass costs 1 µs to make, a NamedTuple 0.3 µs, and one is made for
-every event. All are immutable; the arrays they carry are not written to once an event is made.
+They are NamedTuples because creating one takes 0.3 µs, and a frozen dataclass 1 µs, for every event. All are immutable,
+and their arrays must not be written to.
 """
 
 from enum import StrEnum
@@ -15,50 +15,50 @@ IndexArray = NDArray[np.int32]
 
 
 class Features(NamedTuple):
-    """A sparse feature vector x with nnz entries, of a space with d features."""
+    """A sparse feature vector x with nnz entries, in a space with d features."""
 
     indices: IndexArray  # int32[nnz], 0-based, strictly increasing, each < d
     values: FloatArray  # float64[nnz], finite
 
 
 class Logged(NamedTuple):
-    """What was done long ago for a context that is replayed from a log of decisions."""
+    """The logged decision of a context that is replayed from a log."""
 
     action: int  # the class that was played
-    propensity: float | None = None  # the probability with which it was played; None: the log does not say
+    propensity: float | None = None  # the probability with which it was played; None: not in the log
 
 
 class Context(NamedTuple):
-    """What the learner sees of an event."""
+    """The part of an event that the learner decides on."""
 
     id: str
     x: Features
-    logged: Logged | None = None  # None: it is of no log, or what the log says is not looked at
+    logged: Logged | None = None  # None: not from a log, or the log is ignored
 
 
 NOTHING_LOGGED: FloatArray = np.zeros(0)
 
 
 class Decision(NamedTuple):
-    """A learner's answer to a context, with all that its update will need from prediction time."""
+    """A learner's decision for a context, with everything that its update needs from prediction time."""
 
     action: int  # the class that was played, sampled from p
     greedy: int  # the class with the highest score
-    propensity: float  # p[action], the probability with which it was played; NaN: a log that does not say played it
+    propensity: float  # p[action], the probability with which it was played; NaN: played by a log without propensities
     scores: FloatArray  # float64[K]
-    logged: FloatArray = NOTHING_LOGGED  # float64[L], the learner's own; most have none
+    logged: FloatArray = NOTHING_LOGGED  # float64[L], further numbers that the learner stores; empty for most learners
 
 
 class DecisionTime:
-    """When the decisions of a step were made, in ms since 1970: one object, shared by all of them.
+    """The time of a step's decisions in ms since 1970: one object, shared by all of them.
 
-    The time is unknown until the task reads the step's tick in its feedback partition.
+    The time is unknown until the task applies the step's tick.
     """
 
     __slots__ = ("ms", "step")
 
     def __init__(self, step: int, ms: int | None = None) -> None:
-        self.step = step  # of no meaning once the time is known
+        self.step = step  # unused once the time is known
         self.ms = ms
 
     def __eq__(self, other: object) -> bool:
@@ -73,39 +73,39 @@ class DecisionTime:
 
 
 class Target(NamedTuple):
-    """What the learner would have done by itself, where a log says what was done."""
+    """The learner's own decision for a context whose logged decision was played."""
 
     action: int
     propensity: float
 
 
 class Prediction(NamedTuple):
-    """A decision as it is published."""
+    """A decision as published."""
 
     id: str
     decision: Decision
-    model_version: int  # updates the model had seen
-    target: Target | None = None  # None: it was no decision of a log
-    class_name: str | None = None  # what the action is called; None: by its number alone
-    logged: FloatArray | None = None  # what the decision logs, where it is read back: with a shared model; else None
+    model_version: int  # number of updates applied to the model
+    target: Target | None = None  # None: not a logged decision
+    class_name: str | None = None  # name of the action; None: classes have no names
+    logged: FloatArray | None = None  # numbers that the learner stores, only with a shared model
 
 
 class Answer(NamedTuple):
-    """The part of a prediction that a program needs to judge it: to give feedback, or to count errors."""
+    """The part of a prediction that a program needs to send feedback or to count errors."""
 
     id: str
     action: int
     greedy: int
-    context_offset: int  # of the context that it answers, in the partition of the same number
+    context_offset: int  # offset of its context, in the partition with the same number
 
 
 class Feedback(NamedTuple):
-    """The one bit: was the action right."""
+    """The one bit: whether the action was right."""
 
     id: str
     reward: int  # 1 right, 0 wrong
     label: int | None = None  # the true class, only for full-information baselines
-    action: int | None = None  # the class that the sender judged, checked against the decision; None: it does not say
+    action: int | None = None  # the judged class, checked against the decision; None: not given
 
 
 class Outcome(StrEnum):
@@ -113,11 +113,11 @@ class Outcome(StrEnum):
 
     MATCHED = "matched"
     EXPIRED = "expired"
-    UNMATCHED = "unmatched"  # the log that is replayed holds another action: nobody will tell the bit of this one
+    UNMATCHED = "unmatched"  # the replayed log has another action, so there is no bit for this one
 
 
 Drift = Literal["global"] | int
-"""A detector of drift: the one of all classes together, or a class's own."""
+"""A drift detector: the one for all classes together, or that of a class."""
 
 DRIFT_OF_ALL: Drift = "global"
 
@@ -130,6 +130,6 @@ class Example(NamedTuple):
     action: int
     propensity: float
     reward: int | None  # None: expired without an assumed reward, or unmatched
-    delay_ms: int | None  # from the decision to its feedback; 0 if that came first, None if none came
+    delay_ms: int | None  # from decision to feedback; 0 if the feedback was first, None without feedback
     settled_at_ms: int  # stream time when the decision was settled
-    drift: Drift | None = None  # the detector that went off by this reward; None: none did
+    drift: Drift | None = None  # the drift detector triggered by this reward, or None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """An equation of the ledger: a total, and the parts that add up to it."""
+    """An equation of the ledger: a total, and its summands."""
 
     total: str
     parts: tuple[str, ...]
@@ -19,11 +19,11 @@ IDENTITIES = (
         "feedback_malformed", "feedback_unmatched",
     )),
 )  # fmt: skip
-"""Equations that are true at every commit, in names of fields of `Ledger`."""
+"""Equations between fields of `Ledger` that are true at every commit."""
 
 
 class Ledger(NamedTuple):
-    """Counts of all contexts and feedback that were read, by what became of them."""
+    """Counts of all contexts and feedback read, by outcome."""
 
     contexts: int = 0  # records read from the contexts topic
     decided: int = 0
@@ -35,16 +35,16 @@ class Ledger(NamedTuple):
     pending: int = 0
     late: int = 0
     feedback_duplicates: int = 0
-    conflicts: int = 0  # those of feedback_duplicates whose bit differed from the first
+    conflicts: int = 0  # those of feedback_duplicates whose bit differs from the first
     orphans_waiting: int = 0
     orphans_dropped: int = 0
     feedback_malformed: int = 0
     mismatched: int = 0  # feedback that names another action than the one decided
-    contexts_misplaced: int = 0  # of contexts, those whose key belongs to another partition
+    contexts_misplaced: int = 0  # contexts whose key belongs to another partition
     feedback_misplaced: int = 0
-    unmatched: int = 0  # decisions for which a log has no bit, because it has another action
+    unmatched: int = 0  # decisions without a bit, because the log has another action
     feedback_unmatched: int = 0  # feedback for unmatched decisions
-    propensities_floored: int = 0  # of decided, those whose logged propensity was raised to the minimum
+    propensities_floored: int = 0  # decisions whose logged propensity was raised to the minimum
 
     @property
     def balances(self) -> bool:
@@ -52,7 +52,7 @@ class Ledger(NamedTuple):
         return not self.imbalances()
 
     def imbalances(self) -> tuple[str, ...]:
-        """The identities that fail, with their numbers; empty when all hold.
+        """The identities that are violated, with their numbers; empty if all are true.
 
         >>> Ledger(contexts=3, decided=2, matched=2, feedback=2).imbalances()
         ('contexts 3 != 2 = decided 2 + context_duplicates 0 + context_malformed 0',)
@@ -65,8 +65,8 @@ class Ledger(NamedTuple):
                 failed.append(f"{total} {counts[total]} != {found} = {terms}")
         return tuple(failed)
 
-    def __add__(self, other: object) -> "Ledger":  # and not the concatenation of two tuples
-        """The ledger of two partitions together.
+    def __add__(self, other: object) -> "Ledger":  # not the concatenation of two tuples
+        """The sum of the ledgers of two partitions.
 
         >>> Ledger(contexts=3, decided=3) + Ledger(contexts=2, decided=1, context_duplicates=1)  # doctest: +ELLIPSIS
         Ledger(contexts=5, decided=4, context_duplicates=1, ...)
@@ -77,5 +77,5 @@ class Ledger(NamedTuple):
 
 
 def total_ledger(ledgers: Iterable[Ledger]) -> Ledger:
-    """The ledger of all partitions together."""
+    """The sum of the ledgers of all partitions."""
     return sum(ledgers, start=Ledger())

@@ -1,11 +1,12 @@
-"""Named features, `{"price": 3, "country": "de"}`, as indices and values, by an encoder that can be stored as JSON.
+"""Encoder of named features, `{"price": 3, "country": "de"}`, as indices and values. It can be stored as JSON.
 
-Numbers are values. A category has one index for each of its values, with value 1. A text is its words, in lower case,
-each with the number of its occurrences. Null, an empty text and the number 0 have no entry.
+A number is one entry with that value. A category has an index for each of its values, with the value 1. A text has an
+entry for each of its words in lower case, with the number of occurrences. Null, an empty text and the number 0 have no
+entry.
 
-A name with a small vocabulary has its own indices, one for each value. A name with a large one is hashed: its values
-share 2**hash_bits indices, which follow all others. Entries of a row with the same index are added up. An encoder
-without any names hashes all of them, numbers too.
+A name with a small vocabulary has its own indices, one for each value. A name with a large vocabulary is hashed: its
+values share 2**hash_bits indices after all others. Entries of a row with equal indices are summed. An encoder without
+names hashes all names, including numbers.
 """
 
 import math
@@ -25,16 +26,16 @@ from stream.wire.shown import shown
 
 VERSION: Literal[1] = 1
 HASH_BITS_MAX = 30
-"""Indices are 32-bit, and names with a vocabulary need some."""
+"""Limit of hash bits: indices have 32 bits, and names with a vocabulary need some of them."""
 
 NO_INDEX = -1
-"""The index of a value that is not in a vocabulary, where nothing is hashed."""
+"""The index of a value that is not in the vocabulary, if nothing is hashed."""
 
 _WORD = re.compile(r"\w+")
 
 
 class NamedFeaturesError(ValueError):
-    """Named features that an encoder cannot read, or an encoder that cannot be read."""
+    """Named features that an encoder cannot encode, or an invalid encoder."""
 
 
 class Kind(StrEnum):
@@ -49,7 +50,7 @@ class Vocabulary(NamedTuple):
     """A name's kind and indices."""
 
     kind: Kind
-    indices: Mapping[str, int] | None  # of its values; None: they are hashed. A numeric name has one, called ""
+    indices: Mapping[str, int] | None  # by value; None: values are hashed. A numeric name has one index, under ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class FeatureEncoder:
     """The index of each named feature."""
 
     names: Mapping[str, Vocabulary]
-    own: int  # the number of indices before those of hashes
+    own: int  # the number of indices before the hashed ones
     hash_bits: int | None  # None: nothing is hashed
 
     @property
@@ -66,11 +67,11 @@ class FeatureEncoder:
         return self.own + (0 if self.hash_bits is None else 1 << self.hash_bits)
 
     def encode(self, x: Mapping[str, Any]) -> Features:
-        """The entries of one row; a category or word that is in no vocabulary has none where nothing is hashed.
+        """Encode one row. A category or word outside the vocabulary has no entry if nothing is hashed.
 
         Raises:
-            NamedFeaturesError: an unknown name, a value that is not of its name's kind, or numbers that share an index
-                and are too large together.
+            NamedFeaturesError: a name is unknown, a value does not have the kind of its name, or numbers that
+                share an index have a sum that is too large.
         """
         entries: dict[int, float] = {}
         for name, given in x.items():
@@ -97,7 +98,7 @@ class FeatureEncoder:
         return Features(indices, values)
 
     def kind_of(self, name: str, given: object) -> Kind:
-        """The kind of a name's values; without any names, the kind of this one.
+        """The kind of a name's values; in an encoder without names, the kind of this value.
 
         Raises:
             NamedFeaturesError: the name is unknown.
@@ -135,12 +136,12 @@ class FeatureEncoder:
 def build(
     names: Mapping[str, tuple[Kind, Sequence[str] | None]], hash_bits: int | None, *, unknown: bool = False
 ) -> FeatureEncoder:
-    """Build an encoder from names with their vocabularies; None is a hashed one.
+    """Build an encoder from names with their vocabularies; a vocabulary of None is hashed.
 
     Args:
-        names: in the order of their indices.
+        names: the names, in the order of their indices.
         hash_bits: hashed values share 2**hash_bits indices.
-        unknown: hash values that are in no vocabulary, even if no name is hashed.
+        unknown: whether to hash values outside the vocabularies even if no name is hashed.
     """
     if hash_bits is not None and not 1 <= hash_bits <= HASH_BITS_MAX:
         raise NamedFeaturesError(f"hash_bits: expected 1 to {HASH_BITS_MAX}; got {hash_bits}")
@@ -187,7 +188,7 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
     """Read the output of `to_plain`.
 
     Raises:
-        NamedFeaturesError: it is not such an object, or another version of Onebit wrote it.
+        NamedFeaturesError: the object is invalid, or another version of Onebit wrote it.
     """
     try:
         plain = convert(fields, _PlainEncoder)
@@ -201,7 +202,7 @@ def from_plain(fields: Mapping[str, Any]) -> FeatureEncoder:
 
 
 def text_of(value: object) -> str | None:
-    """A category, as text: whole numbers are written alike however they came; None for what is no category.
+    """A category as text, with one form for equal whole numbers; None if the value is not a category.
 
     >>> [text_of(value) for value in ("de", 3, 3.0, 0.5, True, None, [1])]
     ['de', '3', '3', '0.5', 'true', None, None]
@@ -221,7 +222,7 @@ def number_of(name: str, value: object) -> float:
     """The number of an entry of a numeric name.
 
     Raises:
-        NamedFeaturesError: it is no finite number.
+        NamedFeaturesError: the value is not a finite number.
     """
     if type(value) in (int, float, bool):
         try:
@@ -243,12 +244,12 @@ def words_of(text: str) -> list[str]:
 
 
 def hash_of(name: str, value: str) -> int:
-    """64 bits of a value of a name."""
+    """A 64-bit hash of a name's value."""
     return xxhash.xxh3_64_intdigest(f"{len(name)}:{name}{value}".encode("utf-8", "surrogatepass"))
 
 
 def sharing(distinct: float, hash_bits: int) -> float:
-    """The expected number of distinct hashed features that share their index with another one.
+    """The expected number of distinct hashed features that share an index with another one.
 
     >>> round(sharing(1_000, 16)), round(sharing(10, 16), 3)
     (15, 0.001)
@@ -257,5 +258,5 @@ def sharing(distinct: float, hash_bits: int) -> float:
 
 
 def _shown_name(name: str) -> str:
-    """A name for a message: without an encoder's names it is foreign."""
+    """A name for a message, escaped, because any client can choose it."""
     return name[:100] if name.isprintable() else repr(name[:100])

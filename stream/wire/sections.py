@@ -1,8 +1,8 @@
-"""Sections: a name, some values and some arrays as bytes, and back. What is stored in binary form is made of them.
+"""Sections: a name, values and arrays, encoded as bytes. All binary formats consist of sections.
 
 All numbers are little-endian:
 
-    length of the head, u32 | head, JSON | the arrays' bytes, one after the other, rows first
+    length of the head, u32 | head, JSON | the arrays' bytes, concatenated, in row-major order
 
     head    {"name": "learner", "values": {...}, "arrays": [["W", "<f8", [3, 400]], ...]}
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 class Section(NamedTuple):
-    """A part of something stored."""
+    """A named part of a stored state."""
 
     name: str
     values: Mapping[str, Any] = MappingProxyType({})
@@ -26,7 +26,7 @@ class Section(NamedTuple):
 
 
 def encode_section(section: Section) -> Iterator[bytes | memoryview]:
-    """The bytes of a section, in parts."""
+    """Encode a section, in parts."""
     arrays = [
         (name, np.asarray(array, array.dtype.newbyteorder("<"), order="C")) for name, array in section.arrays.items()
     ]
@@ -38,13 +38,13 @@ def encode_section(section: Section) -> Iterator[bytes | memoryview]:
 
 
 def headed(head: Mapping[str, Any]) -> bytes:
-    """A JSON object, and its length before it."""
+    """A JSON object, preceded by its length."""
     encoded = orjson.dumps(head)
     return len(encoded).to_bytes(4, "little") + encoded
 
 
 def section_name(data: bytes) -> str | None:
-    """The name in the head of the section that bytes begin with; None where there is none."""
+    """The name of the section at the start of some bytes; None if there is no section."""
     try:
         head = orjson.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])
     except orjson.JSONDecodeError:
@@ -53,27 +53,27 @@ def section_name(data: bytes) -> str | None:
 
 
 class SectionReader:
-    """Reads sections off payloads, and lets each payload go when it has been read."""
+    """Reads sections from payloads, and releases each payload after it was read."""
 
     def __init__(self, payloads: list[memoryview]) -> None:
         self._payloads = payloads
         self._payloads.reverse()
         self._remaining = sum(map(len, payloads))
-        self._start = 0  # in the next payload
+        self._start = 0  # position in the next payload
 
     def section(self) -> Section:
         """The next section.
 
         Raises:
-            ValueError, TypeError, KeyError, IndexError, AttributeError: the bytes are none.
+            ValueError, TypeError, KeyError, IndexError, AttributeError: the bytes are not a section.
         """
         head = orjson.loads(self._bytes(int.from_bytes(self._bytes(4), "little")))
         arrays = {}
         for name, dtype, shape in head["arrays"]:
             size = math.prod(shape) * np.dtype(dtype).itemsize
             if np.dtype(dtype).kind not in "biuf" or size > self._remaining:
-                raise ValueError(f"{name}: {dtype} of {shape} is no array of the {self._remaining} bytes left")
-            # Memory of its own: the kernels were compiled for arrays that are aligned and may be written to.
+                raise ValueError(f"{name}: {dtype} of {shape} is not an array of the {self._remaining} bytes left")
+            # A copy, because the kernels require aligned and writable arrays.
             array = np.empty(shape, dtype)
             if array.size:
                 self._fill(array.reshape(-1).view(np.uint8).data)

@@ -1,11 +1,11 @@
-"""Foreign values in messages, shortened."""
+"""Formats values of unknown origin for messages."""
 
 from collections.abc import Sequence
 from typing import Any
 
 
 def shown(value: object) -> str:
-    """A value for a message, in some 80 characters.
+    """A value for a message, shortened to about 80 characters.
 
     >>> shown(None), shown("a"), shown([1] * 100)[-12:]
     ('nothing', "'a'", ', 1, 1, 1...')
@@ -20,7 +20,7 @@ def shown(value: object) -> str:
 def repr_of(value: object, length: int) -> str:
     """The first characters of a value's `repr`, for JSON of any depth.
 
-    Python's `repr` fails if a value is nested deeper than its stack: a kilobyte of brackets is enough.
+    Python's `repr` fails for deeply nested values: a kilobyte of brackets is enough.
 
     >>> repr_of({"a": [1, 2, 3]}, 12)
     "{'a': [1, 2,"
@@ -29,7 +29,7 @@ def repr_of(value: object, length: int) -> str:
 
 
 def _to_depth(value: Any, depth: int) -> Any:
-    """A value without the parts that are nested deeper."""
+    """A value without the parts nested deeper than `depth`."""
     if type(value) is list:
         return [_to_depth(item, depth - 1) for item in value] if depth > 0 else []
     if type(value) is dict:

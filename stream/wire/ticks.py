@@ -1,7 +1,7 @@
-"""Ticks: records that the learner appends to the feedback topic so that time moves and decisions have a date.
+"""Ticks: records that the learner appends to the feedback topic to advance stream time and to date decisions.
 
-A tick has no key and no value, and the header `onebit-tick` with the number of the step that wrote it. It is no
-feedback: every reader of the topic skips it by the header, and no equation of the ledger counts it.
+A tick has no key and no value. The header `onebit-tick` has the number of the step that wrote it. Readers of the topic
+recognise ticks by the header and skip them, and the ledger does not count them.
 """
 
 from stream.wire.codec import VERSION_HEADER, header_number
@@ -11,7 +11,7 @@ TICK_HEADER = "onebit-tick"
 
 
 def tick_headers(step: int) -> Headers:
-    """The headers of the tick that a step writes."""
+    """The headers of a step's tick."""
     return (VERSION_HEADER, (TICK_HEADER, b"%d" % step))
 
 
@@ -21,5 +21,5 @@ def is_tick(record: Record) -> bool:
 
 
 def tick_step(record: Record) -> int | None:
-    """The number of the step that wrote a tick; None if the record is no tick or its header is no number."""
+    """The number of the step that wrote a tick; None if the record is not a tick or its header is not a number."""
     return header_number(dict(record.headers)[TICK_HEADER]) if is_tick(record) else None

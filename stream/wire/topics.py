@@ -1,4 +1,4 @@
-"""The names of the topics, and their specifications."""
+"""The names and specifications of the topics."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class TopicSpec(NamedTuple):
     name: str
     partitions: int
     compacted: bool = False
-    retention_ms: int = -1  # -1: kept for ever
+    retention_ms: int = -1  # -1: unlimited
     replication: int = 1
 
 
@@ -27,11 +27,11 @@ class TopicDescription(NamedTuple):
     compacted: bool
     retention_ms: int
     replication: int
-    topic_id: str = ""  # a topic that is deleted and made anew has another one; empty: the broker gives none
+    topic_id: str = ""  # changes if a topic is recreated; empty: not reported by the broker
 
 
 class Topics(NamedTuple):
-    """The topics of one pipeline; all names share a prefix."""
+    """The topics of a pipeline; all names have the same prefix."""
 
     contexts: str
     predictions: str
@@ -49,7 +49,7 @@ class Topics(NamedTuple):
 
     @property
     def updates(self) -> str:
-        """The log of a shared model; without one there is no such topic."""
+        """The log of a shared model; exists only with a shared model."""
         return self.journal.removesuffix("journal") + "updates"
 
     def all_of(self, *, shares_model: bool) -> list[str]:
@@ -57,16 +57,16 @@ class Topics(NamedTuple):
         return [*self, self.updates] if shares_model else [*self]
 
     def of_events(self) -> tuple[str, ...]:
-        """The topics of events; the others are for recovery."""
+        """The topics of events; all others are for recovery."""
         return (self.contexts, self.predictions, self.feedback, self.examples, self.dead_letter)
 
     def specs(
         self, partitions: int, replication: int = 1, retention_ms: int = -1, *, shares_model: bool = False
     ) -> list[TopicSpec]:
-        """The specifications of all topics, with equal partition numbers: an event is in the same one throughout.
+        """The specifications of all topics, with equal numbers of partitions, so that an event has the same one in all.
 
-        The retention is that of the topics of events. The journal and the log of a shared model are kept forever: an
-        idle task could not be recovered without the step of its newest snapshot.
+        The retention applies to the topics of events. The journal and the log of a shared model have unlimited
+        retention: an idle task cannot be recovered without the step of its newest snapshot.
         """
         log = [TopicSpec(self.updates, 1, replication=replication)] if shares_model else []
         return log + [
@@ -83,10 +83,11 @@ class Topics(NamedTuple):
     def retention_warnings(
         self, found: Mapping[str, TopicDescription], snapshot_interval_ms: int, window_ms: int
     ) -> list[str]:
-        """Warnings about topics whose retention deletes records that a recovery needs.
+        """Warnings for topics whose retention can delete records that a recovery needs.
 
-        It needs two intervals, because the newest snapshot may be torn, and a window, so that a learner that was away
-        for one finds all feedback. With a shared model it reads predictions again, and the whole log of the model.
+        A recovery needs two snapshot intervals, because the newest snapshot can be torn, plus a window, so that a
+        learner that was stopped for a window finds all feedback. With a shared model it also reads predictions and the
+        model's whole log.
         """
         needed_ms = 2 * snapshot_interval_ms + window_ms if snapshot_interval_ms else -1
         names = [self.contexts, self.feedback, self.journal]

@@ -1,4 +1,4 @@
-"""The JSON values of events as typed fields, and their readers: msgspec checks types and ranges while it parses."""
+"""The JSON fields of events as msgspec types, and their decoders. msgspec checks types and ranges during parsing."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -17,33 +17,33 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 
 
 class EventFields(Struct, gc=False):
-    """The field of all events. Unknown fields are ignored."""
+    """The common field of all events. Unknown fields are ignored."""
 
     id: str
 
 
 class SparseFields(Struct, gc=False):
-    """An x as indices and values; without values they are ones."""
+    """An x as indices and values; omitted values are ones."""
 
     i: list[Index]
-    v: list[float] | UnsetType = UNSET  # finite: JSON has no NaN, and numbers beyond float64 are refused
+    v: list[float] | UnsetType = UNSET  # finite: JSON has no NaN, and numbers beyond float64 are rejected
 
 
 class ContextFields(EventFields, Generic[X], gc=False):
-    """A context; a decision of a log is ignored."""
+    """A context without its logged decision."""
 
     x: X
 
 
 class LoggedFields(Struct, gc=False):
-    """A decision of a log."""
+    """A logged decision."""
 
     action: Whole
     propensity: Probability | None = None
 
 
 class LoggedContextFields(ContextFields[X], Generic[X], gc=False):
-    """A context with a decision of a log."""
+    """A context with a logged decision."""
 
     logged: LoggedFields
 
@@ -57,7 +57,7 @@ class FeedbackFields(EventFields, gc=False):
 
 
 class TargetFields(Struct, gc=False):
-    """A learner's own decision, where a log's was published."""
+    """The learner's own decision, if a logged decision was published."""
 
     action: Whole
     propensity: Probability
@@ -99,7 +99,7 @@ CONTEXT_READERS: dict[tuple[bool, bool], Callable[[bytes], Any]] = {
     (True, False): Decoder(ContextFields[Named]).decode,
     (True, True): Decoder(LoggedContextFields[Named]).decode,
 }
-"""Readers of contexts: with named features or not, with a decision of a log or not."""
+"""Decoders of contexts, with or without named features and a logged decision."""
 
 read_feedback = Decoder(FeedbackFields).decode
 read_prediction = Decoder(PredictionFields).decode

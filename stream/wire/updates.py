@@ -1,7 +1,7 @@
-"""The topic of updates, the log of a model that many tasks share: encoding and decoding of its records.
+"""The topic of updates, the log of a shared model: encoding and decoding of its records.
 
-The entries of one step of one task for the model are one record, or several parts if it would be too large. The value
-is a section, see `stream.wire.sections`, whose arrays are columns of the step's *entries* in their order:
+The *entries* of one step are one record, or several parts if the record would be too large. The value is a section, see
+`stream.wire.sections`, whose arrays are columns of the step's entries in order:
 
     {"name": "updates", "values": {"partition": 2, "step": 41, "part": 0, "follows": 39}, "arrays": [...]}
 
@@ -9,16 +9,16 @@ is a section, see `stream.wire.sections`, whose arrays are columns of the step's
     action       <i4 [n]        of the decision, as the next three
     greedy       <i4 [n]
     propensity   <f8 [n]
-    scores       <f8 [n, K+L]   the scores, then the numbers that the learner itself logged
+    scores       <f8 [n, K+L]   the scores, then the further numbers that the learner stores
     reward       |i1 [n]        the bit; -1 if decided
     nnz          <i4 [n]        the number of features of x
-    x.indices    <i4            of all x, one after the other
+    x.indices    <i4            of all x, concatenated
     x.values     <f8            likewise. Absent: ones
     assumed      |i1 [n]        the bit that a correction replaces; -1 if none. Absent: -1
     v            <f8 [n]        the draw of a randomised update. Absent: 0
     label        <i4 [n]        the true class; -1 if none was given. Absent: -1
 
-An entry contains everything that a model needs to apply it, so a reader of the log stores no pending decisions.
+An entry contains everything needed to apply it, so a reader of the log stores no pending decisions.
 `follows` is the previous step that wrote to the log, 0 for the first: a reader notices missing and repeated steps.
 
 The header `onebit-version` is the format. A record without it, or without a section of this name, is of another
@@ -41,23 +41,23 @@ FORMAT = 1
 HEADERS: Headers = ((VERSION_HEADER[0], b"%d" % FORMAT),)
 
 RECORD_BYTES_MAX = 900_000
-"""Limit of the entries in one record: below Kafka's default of 1 MB, with room for the head."""
+"""Limit of the entries in one record: less than Kafka's default of 1 MB, which leaves room for the head."""
 
 DECIDED, SETTLED, CORRECTED = 0, 1, 2
-"""Kinds of entries: a decision, its bit (real or assumed), the real bit that replaces an assumed one."""
+"""Kinds of entries: a decision, its bit (real or assumed), and the real bit that replaces an assumed one."""
 
 NO_BIT, NO_LABEL = -1, -1
 
 _NAME = "updates"
-_ENTRY_BYTES = 38  # of an entry, without its scores and its x
+_ENTRY_BYTES = 38  # bytes of an entry without its scores and its x
 
 
 class UpdatesError(OnebitError):
-    """The log of updates cannot be read further; the message gives the remedy."""
+    """The log of updates cannot be read further."""
 
 
 class Entry(NamedTuple):
-    """An entry of a step for the model: one decision, one bit, or one correction."""
+    """An entry of a step in the log: a decision, a bit, or a correction."""
 
     kind: int
     x: Features
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Entries in columns, in their order."""
+    """Entries as columns, in order."""
 
     kinds: NDArray[np.int8]  # int8[n]
     actions: NDArray[np.int32]  # int32[n]
@@ -90,7 +90,7 @@ class _Column(NamedTuple):
 
     name: str
     dtype: type[np.generic]
-    absent: float | None = None  # a column of this value alone is not stored; None: it always is
+    absent: float | None = None  # a column with only this value is not stored; None: always stored
 
 
 _COLUMNS = (  # in the order of the fields
@@ -113,9 +113,9 @@ class Update(NamedTuple):
     """One record of the log."""
 
     partition: int  # the task
-    step: int  # of the task
-    part: int  # from 0 on
-    follows: int  # the previous step that wrote to the log; 0: none
+    step: int  # the task's step
+    part: int  # number of the part, from 0
+    follows: int  # the task's previous step in the log; 0: none
     entries: Entries
 
 
@@ -147,7 +147,7 @@ def entry_at(entries: Entries, place: int, end: int, n_classes: int) -> Entry:
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
-    """Entries of one model, one after the other."""
+    """Entries of one model, concatenated."""
     return parts[0] if len(parts) == 1 else Entries(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -171,12 +171,12 @@ def encode_updates(
 
 
 def decode_update(record: Record) -> Update | None:
-    """Decode a record of the log; None if another program wrote it: it has no version, or no section of updates.
+    """Decode a record of the log; None if another program wrote it, without a version or a section of updates.
 
-    Such a record hides no step: the steps of a task are chained by their numbers.
+    Such a record cannot hide a missing step, because the steps of a task are chained by their numbers.
 
     Raises:
-        UpdatesError: it has another format, or cannot be read.
+        UpdatesError: the record has another format, or cannot be decoded.
     """
     version = dict(record.headers).get(VERSION_HEADER[0])
     if version is None or section_name(record.value or b"") != _NAME:
@@ -193,7 +193,7 @@ def decode_update(record: Record) -> Update | None:
 
 
 def entry_bytes(nnz: int, width: int) -> int:
-    """The bytes of an entry in a record, for an x of nnz features and K + L = width numbers of a decision."""
+    """The size of an entry, for an x with nnz features and a decision with K + L = width numbers."""
     return _ENTRY_BYTES + 12 * nnz + 8 * width
 
 
@@ -220,7 +220,7 @@ def _arrays(entries: Entries) -> dict[str, NDArray[Any]]:
 def _update(section: Section) -> Update:
     arrays = section.arrays
     if unknown := arrays.keys() - {stored.name for stored in _COLUMNS}:
-        raise ValueError(f"{min(unknown)}: no column of updates")
+        raise ValueError(f"{min(unknown)}: not a column of updates")
     count, size = arrays["kind"].size, arrays["x.indices"].size
     columns = []
     for name, dtype, absent in _COLUMNS:
