@@ -1,4 +1,4 @@
-"""Records of topics from a time on, in the order of their append times, and as they arrive."""
+"""Reading records of several topics from a time on, in the order of append times, and following new ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +23,7 @@ def offset_at(broker: Broker, tp: TopicPartition, time_ms: int) -> int:
 
 
 def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Record]:
-    """The records up to the current ends, by append time; at the same time, in the order of the partitions.
+    """The records up to the current ends, ordered by append time, then by partition.
 
     Args:
         broker: the broker.
@@ -33,7 +33,7 @@ def read_in_order(broker: Broker, starts: Mapping[TopicPartition, int]) -> Itera
 
 
 def follow(broker: Broker, starts: Mapping[TopicPartition, int]) -> Iterator[Sequence[Record]]:
-    """New records without an end: those of each poll by append time, or none."""
+    """New records, endlessly: those of each poll ordered by append time, or an empty sequence."""
     with closing(broker.reader(list(starts))) as consumer:
         for tp, start in starts.items():
             consumer.seek(tp, start)

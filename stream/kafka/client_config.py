@@ -1,8 +1,8 @@
 """Access to a secured Kafka: TLS, a user's name and password, or a token; in librdkafka's property names.
 
-The files of properties are those that companies distribute for Kafka's Java client or for librdkafka. Properties that
-both understand are accepted; Java's spelling of a user, and its stores in PEM, are translated. Properties that change
-how Onebit reads or writes are rejected, and so are unknown names: a property without effect would go unnoticed.
+It reads property files for Kafka's Java client or for librdkafka. Properties that both understand are accepted; Java's
+user and PEM store properties are translated. Properties that change how Onebit reads or writes are rejected. Unknown
+names are rejected too, because otherwise a property without effect would go unnoticed.
 
 No error and no repr shows a secret.
 """
@@ -33,13 +33,13 @@ class ClientConfigError(BrokerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """Access of a client. A field is a property, with _ for its dots."""
+    """A client's access settings. Each field is a property, with _ instead of dots."""
 
     security_protocol: str = "PLAINTEXT"  # one of PROTOCOLS
     sasl_mechanism: str | None = None  # one of MECHANISMS
     sasl_username: str | None = None
     sasl_password: SecretStr | None = None
-    sasl_oauthbearer_token_command: str | None = None  # Onebit's own: a command that prints a token
+    sasl_oauthbearer_token_command: str | None = None  # Onebit's own property: a command that prints a token
     ssl_ca_location: str | None = None  # PEM; None: the certificate store of this machine
     ssl_certificate_location: str | None = None  # PEM
     ssl_key_location: str | None = None  # PEM
@@ -58,7 +58,7 @@ class ClientConfig:
         return self.security_protocol.startswith("SASL_")
 
     def librdkafka(self) -> dict[str, str]:
-        """The properties for librdkafka, secrets in the clear; without the token command, which its caller runs."""
+        """The properties for librdkafka, with secrets in plain text and without the token command."""
         given = {property_of(field.name): getattr(self, field.name) for field in fields(self)}
         given.pop("sasl.oauthbearer.token.command")
         return {name: _plain(value) for name, value in given.items() if value is not None}
@@ -112,7 +112,7 @@ _REFUSED = {
         _OWN,
     ),
 }  # fmt: skip
-"""Properties of other clients that cannot be used (with a dot at the end: all that begin so), and the remedy."""
+"""Rejected properties of other clients (with a final dot: a prefix), and the remedy."""
 
 _JAAS = re.compile(r"[\w.]*\.(?P<module>Scram|Plain)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
@@ -126,7 +126,7 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
     """
     translated = _translated(properties)
     unknown = [_unknown(name) for name in translated if name not in PROPERTIES]
-    if unknown:  # all at once: files of companies often have several
+    if unknown:  # all at once, because a file often has several
         raise ClientConfigError("; ".join(unknown))
     values = {name: _value(name, text) for name, text in translated.items()}
     config = ClientConfig(**{name.replace(".", "_"): value for name, value in values.items()})  # type: ignore[arg-type]
@@ -135,10 +135,10 @@ def client_config(properties: Mapping[str, str]) -> ClientConfig:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The properties of a file: NAME=VALUE lines, # before comments, a backslash before a line that continues.
+    """Read a property file: NAME=VALUE lines, # for comments, a backslash at the end of a continued line.
 
     Raises:
-        ClientConfigError: the file cannot be read, or a line is no property.
+        ClientConfigError: the file cannot be read, or a line is not a property.
     """
     try:
         text = "\n".join(path.read_text(encoding="utf-8-sig").splitlines())  # some editors write a byte-order mark
@@ -170,18 +170,18 @@ _JAVA_CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def _of_java(value: str) -> str:
-    """A value as Java reads it from a file of properties, where a backslash escapes the next character."""
+    """A value as Java reads it from a property file, where a backslash escapes the next character."""
     return _JAVA_ESCAPE.sub(
         lambda found: chr(int(found[1], 16)) if found[1] else _JAVA_CHARACTERS.get(found[2], found[2]), value
     )
 
 
 _PEM_STORES = {"ssl.truststore": ("ssl.ca.location",), "ssl.keystore": ("ssl.certificate.location", "ssl.key.location")}
-"""Java's stores, and the properties for one in PEM."""
+"""Java's store properties, and librdkafka's properties for a store in PEM."""
 
 
 def _translated(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties by librdkafka's names."""
+    """The properties with librdkafka's names."""
     given = {name: value for name, value in properties.items() if name != BOOTSTRAP}
     mechanism = given.pop("sasl.mechanisms", None)
     if mechanism is not None and given.setdefault("sasl.mechanism", mechanism) != mechanism:
@@ -232,7 +232,7 @@ def _unknown(name: str) -> str:
 
 
 def _value(name: str, text: str) -> str | SecretStr:
-    """A property's value; a choice in upper or lower case."""
+    """A property's value; choices are case-insensitive."""
     if name in SECRETS:
         return SecretStr(text)
     if name in _CHOICES:

@@ -1,10 +1,10 @@
-"""Clocks that tell the broker's time: the embedded one's, and what a client knows of a real one's."""
+"""Clocks of the broker's time: the embedded broker's clock, and an estimate for a real broker."""
 
 from collections.abc import Callable
 
 
 class VirtualClock:
-    """The embedded broker's time, in milliseconds; it moves when its owner moves it, and never back."""
+    """The embedded broker's time in milliseconds. Only its owner advances it, and it never decreases."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms
@@ -15,21 +15,21 @@ class VirtualClock:
 
 
 class EstimatedClock:
-    """A broker's time as a client can tell it: its latest known append time, and the time that went by since.
+    """A client's estimate of the broker's time: the latest known append time plus the elapsed time.
 
-    It is never ahead of the broker's, as long as this host's clock does not run faster.
+    It is never ahead of the broker's time if this host's clock does not run faster.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
         self._monotonic_ms = monotonic_ms
-        self._ahead_ms: int | None = None  # the broker's time less this host's monotonic one
+        self._ahead_ms: int | None = None  # the broker's time minus this host's monotonic time
 
     def heard(self, append_ms: int) -> None:
-        """Take in an append time that the broker has just given, or gave some time ago."""
+        """Update the estimate with an append time from the broker."""
         ahead_ms = append_ms - self._monotonic_ms()
         if self._ahead_ms is None or ahead_ms > self._ahead_ms:
             self._ahead_ms = ahead_ms
 
     def now_ms(self) -> int:
-        """The broker's time, at least; 0 as long as none is known."""
+        """A lower bound of the broker's time; 0 if unknown."""
         return 0 if self._ahead_ms is None else self._monotonic_ms() + self._ahead_ms

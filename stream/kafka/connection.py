@@ -1,4 +1,4 @@
-"""A connection to a Kafka cluster: its settings, its open clients, and client errors in the words of the port."""
+"""A connection to a Kafka cluster: its settings, its open clients, and the translation of client errors."""
 
 import re
 import time
@@ -10,7 +10,7 @@ from stream.kafka.client_config import ClientConfig
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 
 RETRY_S = 0.1
-_SLACK_S = 2.0  # added to the client's own timeout, so that the client reports its reason first
+_SLACK_S = 2.0  # added to the client's own timeout, so that the client reports the reason first
 _CONNECTION_MS_MAX = 5_000
 
 REASONS = {
@@ -28,7 +28,7 @@ class ConnectionSettings(NamedTuple):
     config: ClientConfig = ClientConfig()
     connect_timeout_ms: int = 30_000  # until the first answer
     request_timeout_ms: int = 15_000  # for every other operation
-    session_timeout_ms: int = 10_000  # the group reassigns the partitions of a member that is silent for longer
+    session_timeout_ms: int = 10_000  # the group removes a member without a heartbeat for this long
     transaction_timeout_ms: int = 60_000  # the broker aborts a transaction that is open for longer
     progress: Callable[[str], None] = lambda _: None  # called with a line at a time while waiting to connect
 
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Connection:
-    """What the adapters of all clients share; a subclass classifies the errors of its client."""
+    """The common part of all adapters' connections; a subclass classifies its client's errors."""
 
     RAISED: ClassVar[tuple[type[BaseException], ...]] = ()  # by the client
 
@@ -58,7 +58,7 @@ class Connection:
         raise NotImplementedError
 
     def access_error(self, what: str, error: Any, needs: Iterable[Acl]) -> AccessError | None:
-        """The port's error for a client that is not let in, or is not allowed to do something; None for all others."""
+        """The port's error for a failed authentication or authorization; None for all other errors."""
         raise NotImplementedError
 
     def forget(self, client: Any) -> None:
@@ -73,14 +73,14 @@ class Connection:
                 client.close()
 
     def deadline_s(self) -> float:
-        """The deadline of a request that begins now, by this host's monotonic clock."""
+        """The deadline of a request that starts now, by this host's monotonic clock."""
         return time.monotonic() + self.request_timeout_s
 
     def ask(self, what: str, question: Callable[[], Result], needs: Iterable[Acl] = ()) -> Result:
         """Send a request, and retry transient errors until the request timeout.
 
         Args:
-            what: the request in words, for messages.
+            what: a description of the request, for messages.
             question: sends it.
             needs: the ACLs that it requires.
         """
@@ -115,7 +115,7 @@ class Connection:
             self.refuse(what, error, needs)
 
     def forbidden(self, what: str, needs: Iterable[Acl], kind: str, is_named: Callable[[str], bool]) -> AccessError:
-        """The error for a refusal about resources of a kind; if it names none, about all that are needed."""
+        """The error for a refusal about resources of a kind: those named in it, or else all that are needed."""
         of_kind = list(dict.fromkeys(acl for acl in needs if acl.kind == kind))
         named = [acl for acl in of_kind if is_named(acl.name)]
         missing = named or [acl for acl in of_kind if acl.operation == of_kind[0].operation]

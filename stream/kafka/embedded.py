@@ -17,18 +17,18 @@ from stream.wire.records import Headers, Record, TopicPartition, make
 from stream.wire.topics import TopicDescription, TopicSpec
 
 _HOLD = object()
-"""The key in `_Log.open` of a held high watermark."""
+"""The key of a held high watermark in `_Log.open`."""
 
 
 class _Log:
-    """One partition: its records, and which of them are not (or not yet) visible."""
+    """One partition: its records, and which of them are visible."""
 
     __slots__ = ("aborted", "first", "open", "records")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0  # the offset of records[0]
-        self.open: dict[object, int] = {}  # the first offset of the open transaction of each producer, and of a hold
+        self.open: dict[object, int] = {}  # the first offset of each producer's open transaction, and of a hold
         self.aborted: set[int] = set()
 
     def at(self, offset: int) -> Record:
@@ -74,7 +74,7 @@ class EmbeddedBroker:
         self._topics_made = 0
         self._logs: dict[tuple[str, int], _Log] = {}
         self._groups: dict[str, _Group] = {}
-        self._producers: dict[str, EmbeddedTransactionalProducer] = {}  # the latest of each transactional id
+        self._producers: dict[str, EmbeddedTransactionalProducer] = {}  # the newest producer of each transactional id
 
     def create_topics(self, specs: Sequence[TopicSpec]) -> None:
         """See Broker."""
@@ -149,16 +149,16 @@ class EmbeddedBroker:
         return self.log(tp).end()
 
     def hold(self, tp: TopicPartition) -> None:
-        """Keep a partition's high watermark where its log ends now, until it is released.
+        """Hold a partition's high watermark at the current end of its log until `release`.
 
-        Records appended later are in the log, but cannot be read. A flush of them raises BrokerUnavailableError, as
-        with acks=all when a follower does not answer in time.
+        Records appended later are in the log but cannot be read. A flush of them raises BrokerUnavailableError, as
+        with acks=all when a follower does not respond in time.
         """
         log = self.log(tp)
         log.open.setdefault(_HOLD, log.end())
 
     def release(self, tp: TopicPartition) -> None:
-        """Let a held high watermark catch up with the end of the log."""
+        """Advance a held high watermark to the end of the log."""
         self.log(tp).open.pop(_HOLD, None)
 
     def delete_records(self, tp: TopicPartition, before: int) -> None:
@@ -189,14 +189,14 @@ class EmbeddedBroker:
                 raise BrokerError(
                     f"could not send a record of {len(value)} bytes to {topic}/{partition}: at most {RECORD_BYTES_MAX}"
                 )
-            # An encoder's bytes are a slice of the buffer that they were written to, a page of memory for each record.
+            # An encoder's bytes keep their whole buffer alive, a page of memory for each record.
             value = b"%b" % value
         offset = log.first + len(log.records)
         log.records.append(make(Record, (topic, partition, offset, self.clock.now_ms, key, value, headers)))
         return log
 
     def join(self, member: "EmbeddedMember") -> None:
-        """Add a member to its group. One that replaces an earlier one of its name causes no rebalance."""
+        """Add a member to its group. Replacing a member with the same name causes no rebalance."""
         before = member.current()
         member.group.members[member.subscription.member] = member
         if before is not None and list(before.subscription.topics) == list(member.subscription.topics):
@@ -211,11 +211,11 @@ class EmbeddedBroker:
             self._rebalance(member.group)
 
     def expel(self, group: str, member: str) -> None:
-        """Remove a member from its group as a session time-out does; its next poll reports that."""
+        """Remove a member from its group, like a session timeout; its next poll reports that."""
         self.leave(self._groups[group].members[member])
 
     def _rebalance(self, group: _Group) -> None:
-        """Assign the partition numbers in ranges to the members, which receive them in their next poll."""
+        """Assign ranges of partition numbers to the members, which receive them in their next poll."""
         group.generation += 1
         members = [group.members[name] for name in sorted(group.members)]
         for consumer in members:
@@ -252,7 +252,7 @@ class EmbeddedProducer:
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
         self._last_ms = -1
-        self._unstable: dict[_Log, int] = {}  # last offset in partitions with a hold or an open transaction
+        self._unstable: dict[_Log, int] = {}  # last offsets in partitions with a hold or an open transaction
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
@@ -282,7 +282,7 @@ class EmbeddedTransactionalProducer:
         self._is_fenced = False
         self._is_open = False
         self._written: dict[_Log, list[int]] = {}  # offsets in each partition
-        self._flushed: dict[_Log, int] = {}  # the last offset in each that a flush has reported
+        self._flushed: dict[_Log, int] = {}  # last flushed offset in each partition
         self._offsets: list[tuple[_Group, Mapping[TopicPartition, int]]] = []
 
     def fence(self) -> None:
@@ -390,7 +390,7 @@ class EmbeddedConsumer:
         return frozenset(self._positions)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:
-        """See Consumer; in virtual time there is nothing to wait for."""
+        """See Consumer; in virtual time it never waits."""
         records: list[Record] = []
         read, paused = self._broker.read, self._paused
         for tp, position in self._positions.items():
@@ -406,7 +406,7 @@ class EmbeddedConsumer:
         return self._positions[tp]
 
     def lag(self, tp: TopicPartition) -> int:
-        """See Consumer; as after a fetch made now."""
+        """See Consumer; always current."""
         return max(0, self._broker.log(tp).stable() - self._positions[tp])
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
@@ -439,7 +439,7 @@ class EmbeddedMember(EmbeddedConsumer):
         self._closed = False
 
     def current(self) -> "EmbeddedMember | None":
-        """The member that has the place of this one."""
+        """The member that now has this one's place."""
         return self.group.members.get(self.subscription.member)
 
     def poll(self, timeout_ms: int, records_max: int) -> list[Record]:

@@ -1,4 +1,4 @@
-"""The partition of a key, as Kafka's own clients choose it."""
+"""The partition of a key, as chosen by Kafka's default partitioner."""
 
 
 def partition_for(key: bytes, partitions: int) -> int:
@@ -9,7 +9,7 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def _murmur2(data: bytes) -> int:
-    """MurmurHash2, 32 bits, with the seed that Kafka's partitioner uses."""
+    """32-bit MurmurHash2 with the seed of Kafka's partitioner."""
     multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(data)
     whole = len(data) & ~3

@@ -24,7 +24,7 @@ class BrokerUnavailableError(BrokerError):
 
 
 class FencedError(BrokerError):
-    """Another process has this one's transactional id or place in the group, or the group has thrown it out."""
+    """Another process has this one's transactional id or place in the group, or the group has removed it."""
 
     exit_code = ExitCode.FENCED
 
@@ -34,7 +34,7 @@ class StaleMemberError(BrokerError):
 
 
 class Acl(NamedTuple):
-    """A right of a user, in the words of Kafka's own tool `kafka-acls`."""
+    """A permission of a user, in the terms of Kafka's tool `kafka-acls`."""
 
     kind: str  # topic, group, transactional-id
     name: str
@@ -44,7 +44,7 @@ class Acl(NamedTuple):
 class AccessError(BrokerError):
     """The broker does not let this client in, cannot be trusted, or does not allow an operation.
 
-    A retry is useless: somebody must change a password, a certificate or an ACL.
+    A retry cannot succeed: a password, a certificate or an ACL must be changed.
     """
 
     def __init__(self, message: str, missing: Sequence[Acl] = (), user: str | None = None) -> None:
@@ -53,7 +53,7 @@ class AccessError(BrokerError):
         Args:
             message: what was refused, where and why.
             missing: the ACLs to add; empty for other reasons, or if they are not known.
-            user: who needs them, if the client has a name.
+            user: the user that needs them, if the client has a name.
         """
         super().__init__(message)
         self.missing = tuple(missing)
@@ -65,7 +65,7 @@ class TopicSettingsError(BrokerError):
 
 
 class Producer(Protocol):
-    """Writes records, each on its own, at least once."""
+    """Writes records individually, at least once."""
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record."""
@@ -86,7 +86,7 @@ class TransactionalProducer(Protocol):
     """Writes records and consumed offsets in transactions. A new one fences all earlier ones of the same id."""
 
     def begin(self) -> None:
-        """Open a transaction. It may wait some milliseconds, until the last one's markers are written."""
+        """Open a transaction. It may wait some milliseconds until the markers of the last one are written."""
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Queue a record in the open transaction."""
@@ -123,7 +123,7 @@ class TransactionalProducer(Protocol):
         """Abort the open transaction, if there is one."""
 
     def close(self) -> None:
-        """Release; an open transaction is aborted."""
+        """Abort an open transaction, and release."""
 
 
 class Consumer(Protocol):
@@ -148,11 +148,11 @@ class Consumer(Protocol):
         """Offsets between the position and the last stable offset of the last fetch response; asks the broker nothing.
 
         Counts records that the client has fetched and `poll` has not returned, and what `poll` will skip before them.
-        0 at the last stable offset, whatever is open beyond it, and while nothing was fetched.
+        0 at the last stable offset, even if records follow it, and before the first fetch.
         """
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Read on from this offset."""
+        """Continue reading at this offset."""
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Leave these partitions out of the following polls."""
@@ -178,16 +178,15 @@ class Member(Consumer, Protocol):
         """Ask the group, if it can be reached, whether this member still has its place in it.
 
         Raises:
-            FencedError: it has not. A member that rejoins after it was thrown out is fenced only if another has its
-                place.
+            FencedError: it does not. A member that can rejoin is fenced only if another process has its place.
         """
 
 
 class RebalanceListener(Protocol):
-    """Called inside `poll` when partitions come and go."""
+    """Called inside `poll` when partitions are assigned or revoked."""
 
     def on_revoked(self, tps: frozenset[TopicPartition]) -> None:
-        """These partitions are about to be taken away; the last commit must have been made."""
+        """These partitions are about to be revoked; the last commit must be complete."""
 
     def on_assigned(self, tps: frozenset[TopicPartition]) -> None:
         """This consumer now reads these partitions."""
@@ -196,7 +195,7 @@ class RebalanceListener(Protocol):
 class Ends(NamedTuple):
     """The end of a partition."""
 
-    high_watermark: int  # one past the last record, whether its transaction is open or not
+    high_watermark: int  # one past the last replicated record, committed or not
     stable: int  # one past the last record that a read-committed consumer can read
 
 
@@ -227,18 +226,18 @@ class Broker(Protocol):
     ) -> Member:
         """A member of a consumer group: equal partition numbers of all topics go to the same member.
 
-        `member` is the member's name across restarts: a restarted one takes its place at once and fences the one
-        before. Reading starts at the committed offset, else at the beginning.
+        `member` is the member's name across restarts (static membership): a restarted member has its old place at once,
+        and fences its predecessor. Reading starts at the committed offset, or at the beginning if there is none.
 
-        The group throws out a member that was silent for a session, such as one that was paused or cut off. Then it
-        joins again in its next poll; with `rejoins` False it is fenced.
+        The group removes a member that sends no heartbeats for a session, for example because it is paused or
+        disconnected. Then it joins again in its next poll; with `rejoins` False it is fenced.
         """
 
     def reader(self, tps: Sequence[TopicPartition]) -> Consumer:
-        """A consumer without a group, at the beginning of these partitions."""
+        """A consumer without a group that starts at the beginning of these partitions."""
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
-        """The current ends of partitions; always asks the broker."""
+        """The current ends of partitions; always sends a request to the broker."""
 
     def beginnings(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still kept in each partition."""

@@ -1,4 +1,4 @@
-"""Producers behind the port: their state, over a sink that each client's adapter provides."""
+"""The port's producers: their state machine, on top of a sink from each client's adapter."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -41,7 +41,7 @@ class TransactionSink(Sink, Protocol):
         """Commit; every record is acknowledged."""
 
     def abort(self) -> None:
-        """Drop what is queued and abort."""
+        """Drop queued records and abort."""
 
 
 class PlainProducer:
@@ -56,7 +56,7 @@ class PlainProducer:
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """See Producer."""
-        if self._has_failed:  # a client that could not deliver may have lost its sequence numbers
+        if self._has_failed:  # after a failed delivery the client may have lost its sequence numbers
             fresh = self._make()
             self._sink.release()
             self._sink, self._has_failed = fresh, False
@@ -131,7 +131,7 @@ class TransactionProducer:
 
     def close(self) -> None:
         """See TransactionalProducer."""
-        with suppress(BrokerError):  # its successor aborts what is left open, or the broker after the time-out
+        with suppress(BrokerError):  # its successor aborts an open transaction, or the broker after the timeout
             self.abort()
         self._connection.forget(self)
         self._sink.release()

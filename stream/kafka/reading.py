@@ -10,7 +10,7 @@ READ_TIMEOUT_MS = 60_000
 _POLL_MS = 100
 
 OPEN_MS = 20_000
-"""Limit on waiting for an open transaction: one of its topics may show it as committed later than another."""
+"""Limit on waiting for an open transaction, because its topics can show the commit at different times."""
 
 
 def read_partition(
@@ -46,7 +46,7 @@ def read_partition(
                 if record.offset < end:
                     yield record
     finally:
-        # The garbage collector closes an abandoned generator at any moment, and Python prints what it raises then.
+        # The garbage collector can close an abandoned generator at any time, and Python then prints its exceptions.
         with suppress(BrokerUnavailableError):
             consumer.close()
 
@@ -96,7 +96,7 @@ def offset_of_number(broker: Broker, tp: TopicPartition, number: int, number_of:
 
 
 RUN_GAP_MAX = 1_000
-"""Gaps of up to so many offsets are read through; a larger one is a seek."""
+"""Gaps of up to this many offsets are read through; larger gaps are skipped by a seek."""
 
 
 class RecordsAt:

@@ -1,4 +1,4 @@
-"""Checks and error messages that all brokers share."""
+"""Checks and error messages shared by all brokers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -44,9 +44,9 @@ def check_co_partitioned(group: str, topics: Sequence[str], existing: Mapping[st
 
 
 def check_dated_by_sender(records: Mapping[str, Record], topics: Mapping[str, TopicDescription]) -> None:
-    """Refuse records that their senders dated, each by its topic, while the topic uses CreateTime.
+    """Refuse records with the sender's time while their topic uses CreateTime.
 
-    After the topic was altered back they are read: else their partition could never be read again.
+    After the topic is altered back they are read, because otherwise their partition could never be read again.
     """
     for topic, found in topics.items():
         if not found.append_time:
@@ -71,8 +71,8 @@ def damaged(tp: TopicPartition, offset: int, reason: str, remedy: str = "") -> s
 
 
 _DAMAGED_REMEDY = (
-    "kafka-dump-log shows the batch there; if it is damaged, another replica may have it whole; if none does, begin "
-    "anew with another prefix, and bring the model along (onebit model export, import)"
+    "inspect the batch with kafka-dump-log; if it is damaged, check the other replicas; if all are damaged, start a "
+    "new pipeline with another prefix, and move the model to it (onebit model export, import)"
 )
 
 
@@ -86,7 +86,7 @@ class Subscription(NamedTuple):
     rejoins: bool
 
     def properties(self, session_timeout_ms: int) -> dict[str, Any]:
-        """The properties of its client."""
+        """The properties of the member's client."""
         return {
             "group_id": self.group,
             "group_instance_id": self.member,
@@ -99,7 +99,7 @@ class Subscription(NamedTuple):
         return [Acl("group", self.group, "Read"), *(Acl("topic", topic, "Read") for topic in self.topics)]
 
     def check_kept(self, positions: Mapping[TopicPartition, int], beginnings: Mapping[TopicPartition, int]) -> None:
-        """Raise BrokerError for a position before the first record that is kept."""
+        """Raise BrokerError for a position whose records are deleted."""
         for tp, offset in positions.items():
             if offset < beginnings[tp]:
                 raise BrokerError(
@@ -108,16 +108,16 @@ class Subscription(NamedTuple):
                 )
 
     def replaced(self) -> FencedError:
-        """The error for a member whose place another process has."""
+        """The error for a member whose place another process has taken."""
         return FencedError(f"member {self.member} of group {self.group} was replaced by a newer one")
 
     def thrown_out(self) -> FencedError:
         """The error for a member that may not join again after its session has ended."""
         return FencedError(
-            f"member {self.member} was thrown out of group {self.group}: it was silent for longer than its session, as "
-            "a process that is paused or cut off; others may have continued with its partitions"
+            f"member {self.member} was thrown out of group {self.group}: it sent no heartbeat for a session, for "
+            "example because it was paused or disconnected. Other members may have continued with its partitions"
         )
 
     def not_joined(self) -> StaleMemberError:
         """The error for a commit of a process that is no member now."""
-        return StaleMemberError(f"{self.member} is not a member of group {self.group} now; poll to join it again")
+        return StaleMemberError(f"{self.member} is not a member of group {self.group} now; poll to join again")

@@ -1,4 +1,4 @@
-"""Dead letters put into their topics again, once each."""
+"""Requeueing of dead letters: each is sent to its original topic again, at most once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from stream.wire.records import Headers, Record, TopicPartition
 from stream.wire.topics import Topics
 
 REQUEUED_HEADER = "onebit-requeued"
-"""In a record that was put again: PARTITION@OFFSET of its dead letter. So whoever looks sees which ones were."""
+"""Header of a requeued record: PARTITION@OFFSET of its dead letter, which shows what was requeued."""
 
 
 class Fate(StrEnum):
-    """What becomes of a dead letter."""
+    """The result for a dead letter."""
 
     REQUEUED = "put into its topic again"
     BEFORE = "passed over: it was put again before"
@@ -28,7 +28,7 @@ class Fate(StrEnum):
 
 
 class Requeued(NamedTuple):
-    """A dead letter that was asked for, where it stands, and what became of it."""
+    """A selected dead letter, with its position and result."""
 
     letter: DeadLetter
     partition: int
@@ -45,22 +45,22 @@ def requeue(
     *,
     dry_run: bool = False,
 ) -> Counter[Fate]:
-    """Put dead letters into their topics again, as the records that they were, and count what became of each.
+    """Send the original records of dead letters to their topics again, and count the results.
 
-    A record goes to the partition of its key. It has one header more, which says which letter it was: one that was put
-    again is not put a second time, even if this process is killed amid its work. One that cannot be used still becomes
+    A record is sent to the partition of its key, with an additional header that identifies the dead letter. So no
+    letter is requeued twice, even if this process is killed during its work. A record that is still unusable becomes
     another dead letter.
 
     Args:
-        broker: where the topics are.
-        topics: those of the pipeline.
-        partitions: how many each has.
-        wanted: which letters are meant.
-        told: hears of each letter that is wanted, when it has its fate.
-        dry_run: only tell what would be done.
+        broker: the broker.
+        topics: the pipeline's topics.
+        partitions: the number of partitions of each topic.
+        wanted: selects the dead letters.
+        told: called with each selected letter and its result.
+        dry_run: report the results without sending anything.
 
     Raises:
-        BrokerUnavailableError: not all were acknowledged in time; the next call puts those that are missing.
+        BrokerUnavailableError: some records were not acknowledged in time; call again to send the missing ones.
     """
     places = [TopicPartition(topics.dead_letter, partition) for partition in range(partitions)]
     found = [
@@ -92,7 +92,7 @@ def _letter_of(record: Record) -> DeadLetter | None:
     try:
         return decode_dead_letter(record)
     except MalformedError:
-        return None  # what another program has put there
+        return None  # written by another program
 
 
 def _fate(record: Record, letter: DeadLetter, topics: Topics, before: set[bytes]) -> Fate:
@@ -108,13 +108,13 @@ def _mark(record: Record) -> bytes:
 
 
 def _headers(letter: DeadLetter, mark: bytes) -> Headers:
-    """The record's own, and which letter it was; not the mark of an earlier time, when it could not be used either."""
+    """The record's own headers and the mark of this letter, without the mark of an earlier requeueing."""
     own = tuple(header for header in letter.headers if header[0] != REQUEUED_HEADER)
     return (*own, (REQUEUED_HEADER, mark))
 
 
 def _requeued_before(broker: Broker, topics: Topics, partitions: int, since_ms: int) -> set[bytes]:
-    """The letters whose records stand in an input again: behind the time of the first letter that is asked for."""
+    """The marks of requeued records in the inputs, appended since the first selected letter."""
     inputs = [TopicPartition(topic, n) for topic in (topics.contexts, topics.feedback) for n in range(partitions)]
     return {
         content

@@ -11,7 +11,7 @@ _FAILURES = {
         "it has no TLS at this port; check the port, and whether security.protocol is PLAINTEXT or SASL_PLAINTEXT"
     ),
     "alert (certificate required|handshake failure|bad certificate)|certificate required|eof occurred": (
-        "it may want another certificate of the client ({said}): ssl.certificate.location and ssl.key.location"
+        "it may require another client certificate ({said}); check ssl.certificate.location and ssl.key.location"
     ),
     "unknown ca|alert.*certificate": (
         "it does not accept the client's certificate {config.ssl_certificate_location} ({said})"
@@ -74,7 +74,7 @@ def context_of(config: ClientConfig) -> ssl.SSLContext:
 
 def reason_of(error: BaseException, config: ClientConfig) -> str | None:
     """The reason and remedy of a connection that failed by TLS; None for other failures."""
-    chain: list[BaseException] = [error]  # the error, and those that it came from
+    chain: list[BaseException] = [error]  # the error and its causes
     for one in chain:
         causes = [one.__cause__, one.__context__, *one.args]
         chain += [cause for cause in causes if isinstance(cause, BaseException) and cause not in chain]
@@ -102,5 +102,5 @@ def _require_pem(name: str, path: str, kind: str) -> None:
 
 
 def _said(error: ssl.SSLError) -> str:
-    """OpenSSL's reason in words."""
+    """OpenSSL's reason as text."""
     return (error.reason or str(error)).lower().replace("_", " ")

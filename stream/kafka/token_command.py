@@ -1,8 +1,8 @@
-"""Tokens for OAUTHBEARER, from a command that prints one.
+"""Tokens for OAUTHBEARER, printed by a command.
 
-The command prints the token alone, or the answer of an OAuth server as JSON, with `access_token` and `expires_in`. A
-token is reused until four fifths of its time are over, and until its end while the command fails. Its end comes from
-`expires_in`, or from the token itself if it is a JWT. Each connection gets a fresh token if its end is not known.
+The command prints a token, or the JSON response of an OAuth server with `access_token` and `expires_in`. A token is
+reused for four fifths of its lifetime, or until it expires while the command fails. The expiry time comes from
+`expires_in`, or from the token if it is a JWT. If it is unknown, each connection gets a new token.
 """
 
 import base64
@@ -18,16 +18,16 @@ from typing import NamedTuple
 from stream.kafka.port import AccessError
 
 COMMAND_TIMEOUT_S = 9.0
-"""Limit on the command; confluent-kafka waits ten seconds for a token."""
+"""Timeout of the command; confluent-kafka waits ten seconds for a token."""
 
-_USED_FOR = 0.8  # of its time
+_USED_FOR = 0.8  # fraction of a token's lifetime
 
 
 class Token(NamedTuple):
     """A token."""
 
     value: str
-    expires_s: float  # since 1970; 0: not known
+    expires_s: float  # since 1970; 0: unknown
 
 
 class TokenCommand:
@@ -71,12 +71,12 @@ class TokenCommand:
         with process:
             try:
                 printed, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
-            except BaseException as error:  # kill it, with its children
+            except BaseException as error:  # kill it with its children
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
-                raise _refusal(f"the command {name} was ended: it took longer than {COMMAND_TIMEOUT_S:g} s") from None
+                raise _refusal(f"the command {name} was killed: it took longer than {COMMAND_TIMEOUT_S:g} s") from None
         if process.returncode != 0:
             raise _refusal(f"the command {name} ended with exit code {process.returncode}; run it by hand")
         return printed.decode("utf-8-sig", errors="replace")
@@ -97,7 +97,7 @@ def read_token(printed: str, now_s: float) -> Token:
                 expires_s = now_s + float(left_s)
     if not text or not text.isascii() or not text.isprintable() or set(text) & set(' {}"'):
         raise _refusal("the command printed neither a token alone, nor JSON with access_token and expires_in")
-    with suppress(ValueError, TypeError, KeyError):  # unless it is a JWT that has an end
+    with suppress(ValueError, TypeError, KeyError):  # the token may not be a JWT with an expiry time
         _, claims, _ = text.split(".")
         expires_s = expires_s or float(json.loads(base64.urlsafe_b64decode(claims + "=="))["exp"])
     return Token(text, expires_s)

@@ -1,7 +1,7 @@
-"""The whole pipeline in one process, in virtual time: the clock jumps to the next time at which something is due.
+"""Runs the whole pipeline in one process in virtual time: the clock jumps to the next time at which work is due.
 
-The programs are the same that run against Kafka, on the embedded broker. Nothing waits, and the order of all events
-depends only on the seed.
+The programs are those that run against Kafka, with the embedded broker. Nothing sleeps, and the order of all events
+depends on the seed alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ class Program(Protocol):
     """A part of the pipeline."""
 
     def step(self, timeout_ms: int) -> int:
-        """Do what can be done now; returns a count of it, 0 for nothing."""
+        """Do the work that is possible now; returns the number of things done."""
 
     def next_due_ms(self) -> int | None:
-        """The next time at which there is something to do without new records; None if there is none."""
+        """The next time at which work is due without new records, or None."""
 
 
 def run_until_settled(
@@ -27,14 +27,14 @@ def run_until_settled(
     poll_ms: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run the programs until none has anything left to do.
+    """Run the programs until no work is left.
 
-    Whenever something is due, the sources step. The learner steps when records have waited for poll_ms, like one that
-    polls a real broker at intervals. With 0 it steps at every due time: it answers at the time of the question, and
-    learns from the answer before the next event. Append times and the order of records, and so what is learned, are the
-    same for every poll_ms up to the shortest delay of an answer.
+    The sources step at every due time. The learner steps when records have waited for poll_ms, like a learner that
+    polls a real broker at intervals. With 0 it steps at every due time: it decides at the context's time, and learns
+    from feedback before the next event. Append times and record order, and so the model, are the same for every
+    poll_ms up to the shortest feedback delay.
     """
-    waits = False  # whether there are records that the learner has not read
+    waits = False  # whether the learner has unread records
     next_poll_ms = clock.now_ms
     learner_due_ms = learner.next_due_ms()  # changes only when the learner steps
     while True:

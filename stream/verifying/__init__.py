@@ -1,1 +1,1 @@
-"""What is checked from the topics alone, and models of any moment."""
+"""Checks of a pipeline from its topics alone, and export of past models."""

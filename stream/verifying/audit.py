@@ -1,14 +1,14 @@
-"""The audit behind `onebit verify`: the ledger again, from the topics alone.
+"""The audit behind `onebit verify`: recomputes the ledger from the topics alone.
 
-It shares neither counters nor the join with the learner. It reads the journal step by step, applies the step's contexts
-and feedback to an `Oracle`, and compares:
+It shares neither counters nor the join with the learner. It reads the journal step by step, applies each step's
+contexts and feedback to an `Oracle`, and compares:
 
-    predictions    each context that the oracle decides has one, and no other context
-    examples and dead letters    those of the step are the oracle's, in their order
-    ledger         after each step, the journal's is the oracle's
-    ticks, drift alarms    each step with decisions has a tick; its examples report the alarms that its journal counts
+    predictions    each context that the oracle decides has one, and no other context has one
+    examples and dead letters    those of a step equal the oracle's, in order
+    ledger         after each step, the journal's equals the oracle's
+    ticks, drift alarms    each step with decisions has a tick; its examples report the alarms counted in the journal
 
-Topics are read once and side by side, so that memory does not grow with them.
+Topics are read once and in parallel, so memory does not grow with their size.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -47,19 +47,19 @@ class Finding(NamedTuple):
     """The audit of one partition."""
 
     partition: int
-    learner: Ledger  # as the learner counted, in the last record of its journal
-    audited: Ledger  # as the topics say
+    learner: Ledger  # the learner's counts in the last record of its journal
+    audited: Ledger  # recomputed from the topics
     faults: tuple[str, ...]  # each names a record or a step
-    contexts_behind: int  # context offsets that have not been applied yet
+    contexts_behind: int  # number of context offsets not applied yet
     feedback_behind: int
-    gone: tuple[str, ...] = ()  # deleted parts of the topics: then nothing was recomputed
-    foreign: tuple[str, ...] = ()  # records in the learner's topics that it did not write, the first ones
+    gone: tuple[str, ...] = ()  # deleted parts of the topics; if any, nothing was recomputed
+    foreign: tuple[str, ...] = ()  # the first records of other programs in the learner's topics
     foreign_count: int = 0
-    latencies: Sketch = Sketch()  # of its decisions
+    latencies: Sketch = Sketch()  # of decisions
 
     @property
     def ok(self) -> bool:
-        """Whether the two ledgers agree, add up, and nothing else is wrong."""
+        """Whether the two ledgers are equal and balance, and there is no fault."""
         return self.learner == self.audited and self.audited.balances and not self.faults and not self.gone
 
     def as_json(self) -> dict[str, object]:
@@ -76,17 +76,17 @@ def latencies_of(findings: Iterable[Finding]) -> Sketch:
 
 
 FAULTS_SHOWN_MAX = 20
-"""A partition that is wrong in one way is often wrong in thousands of records."""
+"""Limit of reported faults: one cause often affects thousands of records."""
 
 SETTLED_COUNTS = ("matched", "expired", "unmatched")
 LETTER_COUNTS = ("context_malformed", "feedback_malformed", "mismatched", "orphans_dropped")
-"""Counts of the ledger that say how many examples and dead letters a step has published."""
+"""Fields of the ledger that count the examples and dead letters of a step."""
 
 STEPS_AHEAD_MAX = 100
-"""Steps whose records may stand before those of an earlier step; beyond it, a step has no further records."""
+"""Number of steps by which records can be out of order; beyond it, a step has no further records."""
 
 PROGRESS_RECORDS = 100_000
-"""Records of a topic between two reports of progress."""
+"""Number of records between two progress reports."""
 
 Progress = Callable[[str], None]
 Observe = Callable[[JournalStep, Oracle], None]
@@ -103,9 +103,9 @@ def audit_partition(
 
     Args:
         broker: the broker.
-        topics: the topics.
+        topics: the pipeline's topics.
         partition: the partition.
-        progress: called with messages.
+        progress: called with each progress message.
         observe: called after each step with the oracle, whose `events` are the step's.
 
     Raises:
@@ -114,19 +114,19 @@ def audit_partition(
     audit = _Audit(broker, topics, partition, progress, observe)
     if not (gone := audit.gone()):
         finding = audit.run()
-        gone = audit.gone()  # records may have been deleted while they were read
+        gone = audit.gone()  # records may have been deleted during the audit
     return Finding(partition, Ledger(), Ledger(), (), 0, 0, gone) if gone else finding
 
 
 class _Output:
-    """Records of an output, by the steps that they name."""
+    """Records of an output topic, grouped by step."""
 
     def __init__(self, records: Iterator[Record]) -> None:
         self._records = records
-        self._ahead: dict[int, list[Record]] = {}  # of later steps
+        self._ahead: dict[int, list[Record]] = {}  # records of later steps
 
     def take(self, step: int, count: int) -> list[Record]:
-        """The next `count` records of a step, with those of earlier steps among them."""
+        """The next `count` records of a step, including those of earlier steps among them."""
         taken = self._ahead.pop(step, [])
         count -= len(taken)
         while count > 0 and len(self._ahead) < STEPS_AHEAD_MAX and (record := next(self._records, None)) is not None:
@@ -136,24 +136,24 @@ class _Output:
         return taken
 
     def rest(self) -> Iterator[Record]:
-        """The records that no step has taken."""
+        """The records that were not returned for any step."""
         yield from chain(*self._ahead.values())
         yield from self._records
 
 
 class _Audit:
-    """Reads the topics of one partition side by side, and compares them with the oracle."""
+    """Reads the topics of one partition in parallel, and compares them with the oracle."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, progress: Progress, observe: Observe) -> None:
         self._broker, self._topics, self._partition = broker, topics, partition
         self._progress, self._observe = progress, observe
         self._journal = TopicPartition(topics.journal, partition)
         self._last = JournalStep(0, (0, 0), (0, 0), 0, Ledger())
-        self._end = 0  # the last step that is audited; the learner may make more meanwhile
-        self._published_by = 0  # the last step that has published
+        self._end = 0  # the last audited step; the learner can make more during the audit
+        self._published_by = 0  # the last step with published records
         self._settings_from = 1
-        self._oracle: Oracle | None = None  # None: no learner has begun
-        self._differs = False  # the ledgers did, at an earlier step
+        self._oracle: Oracle | None = None  # None: the task has not started
+        self._differs = False  # whether the ledgers differed at an earlier step
         self._faults: list[str] = []
         self._foreign: list[str] = []
         self._foreign_count = 0
@@ -166,7 +166,7 @@ class _Audit:
         }
 
     def gone(self) -> tuple[str, ...]:
-        """Topics that begin after the first record that the ledger counts, with the remedy."""
+        """Messages for topics that begin after the first record counted in the ledger."""
         topics = self._topics
         needed = dict.fromkeys((topics.journal, topics.predictions, topics.examples, topics.dead_letter), 0)
         if self._broker.beginnings([self._journal])[self._journal] == 0:
@@ -175,15 +175,15 @@ class _Audit:
                 needed |= {topics.contexts: first.contexts[0], topics.feedback: first.feedback[0]}
         beginnings = self._broker.beginnings([TopicPartition(topic, self._partition) for topic in needed])
         return tuple(
-            f"{tp.topic}/{tp.partition} begins at offset {beginning}, and the ledger is counted from offset "
-            f"{needed[tp.topic]} on: earlier records are deleted; set its retention.ms to -1 for pipelines that are "
-            "to be verified"
+            f"{tp.topic}/{tp.partition} begins at offset {beginning}; the ledger counts records from offset "
+            f"{needed[tp.topic]} on, and earlier ones are deleted. Set its retention.ms to -1 for pipelines to be "
+            "verified"
             for tp, beginning in beginnings.items()
             if beginning > needed[tp.topic]
         )
 
     def run(self) -> Finding:
-        """The finding, up to the step that is now the last one."""
+        """Run the audit up to the step that is now the last one."""
         if (end := last_step(self._broker, self._journal)) is not None:
             self._end = end.number
         for record, step in read_journal(self._broker, self._journal):
@@ -235,7 +235,7 @@ class _Audit:
         last, self._last = self._last, step
         follows = last.number == 0 or (step.contexts[0], step.feedback[0]) == (last.contexts[1], last.feedback[1])
         if step.number != last.number + 1 or not follows:
-            self._fault(f"{place}: step {step.number} does not follow on {last.number}")
+            self._fault(f"{place}: step {step.number} does not follow step {last.number}")
         if step.settings_from != self._settings_from:
             self._fault(
                 f"{place}: expected the settings of step {self._settings_from}; got those of step {step.settings_from}"
@@ -250,7 +250,7 @@ class _Audit:
         if oracle.settings.dated_by == "tick" and any(isinstance(event, Decided) for event in oracle.events):
             oracle.undated[step.number] = date
         for offset, (record, _) in predictions.items():
-            self._fault(f"{place_of(record)}: step {step.number} has decided no context at offset {offset}")
+            self._fault(f"{place_of(record)}: step {step.number} has not decided the context at offset {offset}")
         self._compare_outputs(oracle, step, last)
         if not self._differs and (expected := oracle.ledger()) != step.ledger:
             self._differs = True
@@ -259,9 +259,9 @@ class _Audit:
         oracle.events.clear()
 
     def _records_of(self, step: JournalStep) -> list[Record]:
-        """The inputs of a step in their order: append time, contexts first, offset.
+        """The inputs of a step, ordered by append time, then contexts before feedback, then offset.
 
-        Where the clock of an input steps back, its records have the largest time before them in the step.
+        If the clock of an input steps back, later records count with the largest earlier time in the step.
         """
         placed = []
         for of_input, source, (first, end) in (
@@ -299,7 +299,7 @@ class _Audit:
             self._check_played(oracle, context.logged, prediction, place_of(published))
 
     def _check_played(self, oracle: Oracle, logged: Logged | None, prediction: Prediction, place: str) -> None:
-        """Compare a decision with the log's, and count a propensity below the minimum."""
+        """Compare a decision with the logged one, and count a propensity below the minimum."""
         settings, target = oracle.settings, prediction.target
         if (logged is None) is not (target is None):
             self._fault(f"{place}: target {target}; the log's decision is {logged}")
@@ -327,7 +327,7 @@ class _Audit:
             oracle.feedback(feedback, record)
 
     def _count_misplaced(self, oracle: Oracle, record: Record, event_id: str | None) -> None:
-        """Count a record whose key, or id if it has no key, belongs to another partition."""
+        """Count a record whose key, or id without a key, belongs to another partition."""
         partitions = self._last.partitions
         key = record.key if record.key is not None or event_id is None else event_id.encode()
         if partitions > 1 and key is not None and partition_for(key, partitions) != self._partition:
@@ -337,7 +337,7 @@ class _Audit:
     def _predictions(self, step: JournalStep, last: JournalStep) -> dict[int, tuple[Record, Prediction]]:
         """The predictions of a step, by the offsets of their contexts.
 
-        With a shared model the journal has their number and their digest: further ones are of other programs.
+        With a shared model the journal has their number and digest: further ones are of other programs.
         """
         topic, log = self._topics.predictions, step.log
         records = self._outputs[topic].take(step.number, step.ledger.decided - last.ledger.decided)
@@ -357,7 +357,7 @@ class _Audit:
         return predictions
 
     def _compare_outputs(self, oracle: Oracle, step: JournalStep, last: JournalStep) -> None:
-        """Compare a step's examples and dead letters with the expected ones, and its drift alarms with the journal."""
+        """Compare a step's examples and dead letters with the oracle's, and its drift alarms with the journal's."""
         topics = self._topics
         examples, letters = (
             self._outputs[topic].take(
@@ -378,7 +378,7 @@ class _Audit:
         self._compare(topics.examples, step, Settled, expected, [(record, found) for record, found, _ in settled])
         self._compare(topics.dead_letter, step, Letter, expected, of_inputs)
         raised, told = step.alarms - last.alarms, sum(drifted for *_, drifted in settled)
-        if raised < 0 or told > raised or (told < raised and last.number):  # the first step has those of an import
+        if raised < 0 or told > raised or (told < raised and last.number):  # an import can have alarms
             self._fault(f"step {step.number}: {raised} drift alarms by its journal; {told} of its examples have one")
 
     def _compare(
@@ -401,7 +401,7 @@ class _Audit:
                 return
 
     def _check_rest(self, topic: str, records: Iterable[Record]) -> None:
-        """Report records of an output that belong to no step."""
+        """Report records of an output topic that do not belong to any step."""
         topics = self._topics
         if topic == topics.predictions and self._last.log is not None:
             for record in records:
@@ -413,12 +413,12 @@ class _Audit:
                 self._fault(f"{place_of(record)}: no step has published it")
 
     def _decoded(self, records: Iterable[Record], decode: Callable[[Record], Any]) -> Iterator[tuple[Record, Any]]:
-        """Records with their contents; those that cannot be read are reported."""
+        """Records with their decoded contents; reports records that cannot be decoded."""
         for record in records:
             try:
                 yield record, decode(record)
             except MalformedError as error:
-                if codec.step_of(record) == 0:  # no step of a learner claims it
+                if codec.step_of(record) == 0:  # not from a learner's step
                     self._pass_over(record, str(error))
                 else:
                     self._fault(f"{place_of(record)} cannot be read: {error}")
@@ -432,7 +432,7 @@ class _Audit:
                 self._progress(f"{topic}: {number:,} records")
 
     def _published(self, topic: str) -> Iterator[Record]:
-        """Records of the audited steps in an output."""
+        """Records of the audited steps in an output topic."""
         for record in self._records(topic, OPEN_MS):
             step = codec.step_of(record)
             if step is None:
@@ -443,15 +443,15 @@ class _Audit:
                 yield record
 
     def _check_journal_is_whole(self) -> None:
-        """Check that the journal has the last step that has published; it may have grown since it was read."""
+        """Check that the journal includes the last step with published records; it can have grown during the audit."""
         if self._published_by > self._end:
             entries = read_journal(self._broker, self._journal, open_ms=OPEN_MS)
             last = max((step.number for _, step in entries), default=0)
             if last < self._published_by:
-                self._fault(f"step {self._published_by} has published, and the journal ends with step {last}")
+                self._fault(f"step {self._published_by} has published records, but the journal ends with step {last}")
 
     def _check_ticks(self, behind: set[int]) -> None:
-        """Check that each step with decisions has a tick, up to the last that has one: without it none expires."""
+        """Check that each step with decisions has a tick, up to the last tick. Without it they never expire."""
         if self._oracle is not None:
             newest = max(self._oracle.dated_step, *behind, 0)
             for step in self._oracle.undated:
@@ -463,14 +463,14 @@ class _Audit:
             self._faults.append(message)
 
     def _pass_over(self, record: Record, reason: str) -> None:
-        """Count a record that no learner has written."""
+        """Count a record of another program."""
         self._foreign_count += 1
         if len(self._foreign) < FAULTS_SHOWN_MAX:
             self._foreign.append(f"{place_of(record)} is not of a learner: {reason}")
 
 
 def _is_aside(settings: TaskSettings, context: Context, action: int) -> bool:
-    """Whether the log has no bit for the decided action."""
+    """Whether the decision is unmatched: the log has no bit for its action."""
     logged, least = context.logged, settings.propensity_min
     if settings.play != "match" or logged is None:
         return False

@@ -1,7 +1,7 @@
-"""Models as files, and their comparison.
+"""Model files and the comparison of models.
 
-A file is a numpy archive without pickles: the arrays of the learner's state as `state.NAME`, and `meta`, a JSON text
-with the learner, its parameters, the model's position in its topics, and the digest of the state.
+A file is a numpy archive without pickles. It contains the arrays of the learner's state as `state.NAME`, and `meta`, a
+JSON text with the learner, its parameters, the model's position in its topics, and the digest of the state.
 """
 
 import os
@@ -24,18 +24,18 @@ STATE_PREFIX = "state."
 
 
 class ModelError(OnebitError, ValueError):
-    """A model that cannot be exported, read or imported; the message has the reason."""
+    """A model cannot be exported, read or imported."""
 
 
 class Model(NamedTuple):
-    """A learner's state and its description."""
+    """A learner's state with its description."""
 
     meta: dict[str, Any]
     state: State
 
     @property
     def moment(self) -> str:
-        """Its position in its topics, for people."""
+        """The model's position in its topics, for messages."""
         position = self.meta["position"]
         if "version" in position:
             return f"at version {position['version']:,} of the model of all partitions"
@@ -43,15 +43,15 @@ class Model(NamedTuple):
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a learner's state depends on."""
+    """The settings on which a learner's state depends."""
     return {name: settings[name] for name in ("learner", "n_classes", "n_features", "parameters")}
 
 
 def write_model(path: Path, model: Model) -> None:
-    """Write a model's file; after a crash or an error the earlier file is still there.
+    """Write a model file atomically: after a crash or an error an existing file is unchanged.
 
     Raises:
-        ModelError: it cannot be written.
+        ModelError: the file cannot be written.
     """
     scalars = {name: type(value).__name__ for name, value in model.state.items() if not isinstance(value, np.ndarray)}
     arrays: dict[str, Any] = {STATE_PREFIX + name: np.asarray(value) for name, value in model.state.items()}
@@ -70,10 +70,10 @@ def write_model(path: Path, model: Model) -> None:
 
 
 def read_model(path: Path) -> Model:
-    """Read a model's file.
+    """Read a model file.
 
     Raises:
-        ModelError: it is no model, has another format, or was changed.
+        ModelError: the file is not a model, has another format, or was changed.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -97,21 +97,21 @@ def read_model(path: Path) -> Model:
 
 
 class Difference(NamedTuple):
-    """The difference of one part of two models' states."""
+    """The difference between two models in one part of their states."""
 
     name: str
-    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]  # None: the model does not have it
-    differing: int  # entries that are not equal to the bit; all if the shapes differ
-    greatest: float  # difference of two entries; nan if they cannot be subtracted
+    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]  # None: the model does not have this part
+    differing: int  # number of entries that are not bit-identical; all if the shapes differ
+    greatest: float  # largest difference of two entries; nan if they cannot be subtracted
 
     @property
     def same(self) -> bool:
-        """Whether the two are equal to the bit."""
+        """Whether the two are bit-identical."""
         return self.differing == 0
 
 
 def compare_models(first: Model, second: Model) -> list[Difference]:
-    """The differences of two models' states, array by array."""
+    """Compare two models' states, array by array."""
     names = sorted(first.state.keys() | second.state.keys())
     return [_difference(name, first.state.get(name), second.state.get(name)) for name in names]
 

@@ -1,4 +1,4 @@
-"""Export of the model of any past moment from the topics, and import of a model into a new pipeline."""
+"""Export of the model after any past step from the topics, and import of a model into a new pipeline."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -37,7 +37,7 @@ class TooEarlyError(ModelError):
     """The journal's first step is later than the given time."""
 
     def __init__(self, place: str, at_ms: int, first_ms: int) -> None:
-        """The journal, the given time, and that of the journal's first step."""
+        """Describe the journal, the given time, and the time of the journal's first step."""
         super().__init__(f"{place}: no step had been made at {at_ms} ms; the first one was made at {first_ms} ms")
         self.place = place
         self.first_ms = first_ms
@@ -58,14 +58,14 @@ def export_model(
     version: int | None = None,
     progress: Report = lambda progress: None,
 ) -> Model:
-    """The present model of a task, or the one after a step of its journal, or at a time of the broker.
+    """Export the current model of a task, or its model after a step of its journal or at a time of the broker.
 
-    Of a shared model it is a version: the newest, the one on which a step of the task was decided, or the one of the
-    log at a time.
+    A shared model is exported at a version: the newest version, the version of a step's decisions, or the log's version
+    at a time.
 
     Raises:
-        ModelError: there was no model; TooEarlyError: not yet.
-        JournalError: records that are needed are gone.
+        ModelError: there is no model; TooEarlyError: the task had no step at that time.
+        JournalError: required records are deleted.
     """
     journal = TopicPartition(topics.journal, partition)
     last = last_step(broker, journal)
@@ -75,7 +75,7 @@ def export_model(
     if last.log is not None:
         return _shared_model(broker, topics, partition, number, at_ms, version)
     if version is not None:
-        raise ModelError(f"{place}: its model is its own, and has no versions of a log; give a step or a time")
+        raise ModelError(f"{place}: the task has its own model, which has no versions of a log; use a step or a time")
     if at_ms is not None:
         number = _step_at(broker, journal, at_ms, last)
     if number is not None and not 1 <= number <= last.number:
@@ -127,23 +127,23 @@ def _shared_model(
 
 
 def _version_of(broker: Broker, journal: TopicPartition, number: int) -> int:
-    """The version on which a step was decided.
+    """The model version of a step's decisions.
 
     Raises:
-        ModelError: the journal does not have it.
+        ModelError: the journal does not have the step.
     """
     _, step = next(read_from_step(broker, journal, number), (None, None))
     if step is not None and step.number == number:
         return step.updates
-    raise ModelError(f"{journal.topic}/{journal.partition} holds no step {number}")
+    raise ModelError(f"{journal.topic}/{journal.partition} has no step {number}")
 
 
 def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalStep) -> int:
-    """The last step in the journal at a time of the broker; `last` is its last one now.
+    """The last step of the journal at a time of the broker; `last` is its current last step.
 
     Raises:
-        TooEarlyError: there was none.
-        BrokerUnavailableError: the broker did not answer.
+        TooEarlyError: there was no step.
+        BrokerUnavailableError: the broker did not respond.
     """
     offset = offset_at(broker, journal, at_ms + 1)
     later = next(read_journal(broker, journal, offset), None)
@@ -158,7 +158,7 @@ def _step_at(broker: Broker, journal: TopicPartition, at_ms: int, last: JournalS
 def import_model(broker: Broker, topics: Topics, partition: int, model: Model, transactional_id: str) -> None:
     """Write a model as the snapshot before the first step of a partition's task.
 
-    The task's journal then names it, and recovery and `onebit verify --replay` start from it too.
+    The task's journal then contains its digest, and recovery and `onebit verify --replay` start from it.
 
     Raises:
         ModelError: the task has started, another model was imported, the state does not fit its learner, or the tasks
@@ -168,7 +168,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
     partitions = broker.describe_topics([topics.contexts])[topics.contexts].partitions
     if pipeline_settings(broker, topics, partitions).get("model") == "shared":
         raise ModelError(
-            f"the tasks of {topics.contexts} share a model: none can be given one of its own; use other topics"
+            f"the tasks of {topics.contexts} share a model: none can have its own; use another topic prefix"
         )
     step = JournalStep(0, (0, 0), (0, 0), model.meta["updates"], Ledger())
     nothing: tuple[list[str], list[Any]] = ([], [])
@@ -178,7 +178,7 @@ def import_model(broker: Broker, topics: Topics, partition: int, model: Model, t
 
 
 def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: Model, transactional_id: str) -> None:
-    """Write a model as version 0 of the shared model of all tasks, whose journals then name it.
+    """Write a model as version 0 of the shared model; the tasks' journals then contain its digest.
 
     Raises:
         ModelError: a task has started, another model was imported, or the state does not fit its learner.
@@ -189,7 +189,7 @@ def import_shared_model(broker: Broker, topics: Topics, partitions: int, model: 
 
 
 def _model_settings(model: Model) -> dict[str, Any]:
-    """The stored form of a model's settings, if its state fits them."""
+    """The stored form of a model's settings; checks that its state fits them."""
     of_model = identity(model.meta)
     given = of_model.pop("parameters")
     try:
@@ -202,7 +202,7 @@ def _model_settings(model: Model) -> dict[str, Any]:
 def _import(
     broker: Broker, topics: Topics, partitions: Sequence[int], writer: ChunkWriter, transactional_id: str
 ) -> None:
-    """Write a model of some partitions into the snapshots of the first one."""
+    """Write a model for some partitions to the snapshots of the first one."""
     _check_empty(broker, topics, partitions)
     producer = broker.transactional_producer(transactional_id)
     try:
@@ -223,19 +223,19 @@ def _check_empty(broker: Broker, topics: Topics, partitions: Sequence[int]) -> N
     for journal, ends in broker.ends(journals).items():
         if ends.high_watermark > 0:
             raise ModelError(
-                f"{journal.topic}/{journal.partition}: a learner has begun there; expected an empty journal: use "
-                "other topics, or delete these and create them again"
+                f"{journal.topic}/{journal.partition}: expected an empty journal; a learner has already started. Use "
+                "another topic prefix, or delete and recreate these topics"
             )
     try:
         holding = [n for n in partitions if _holds_model(read_snapshots(broker, topics, n))]
         if not holding and _holds_model(read_model_snapshots(broker, topics)):
-            holding = [MODEL_PARTITION]  # one of all partitions
+            holding = [MODEL_PARTITION]  # a shared model
     except JournalError as error:
         raise ModelError(str(error)) from error
     if holding:
         raise ModelError(
-            f"{topics.snapshots}/{holding[0]} holds a model already: use other topics, or delete these and create "
-            "them again"
+            f"{topics.snapshots}/{holding[0]} already contains a model: use another topic prefix, or delete and "
+            "recreate these topics"
         )
 
 

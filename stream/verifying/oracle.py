@@ -1,7 +1,7 @@
-"""The expected outcome of every record: the rules of the join again, in plain code.
+"""The expected outcome of every record: an independent implementation of the join's rules.
 
-`onebit verify` and the simulation compare the learner with it. It shares nothing with `stream.task.join` but the names
-of states and inputs. Its entries have the limits of the join, so its memory does not grow with the topics.
+`onebit verify` and the simulation compare the learner with it. It shares only the names of states and inputs with
+`stream.task.join`. Its entries have the join's limits, so memory does not grow with the topics.
 """
 
 from collections import Counter, OrderedDict
@@ -21,11 +21,11 @@ class Decided(NamedTuple):
     context: Context
     offset: int
     prediction: Prediction
-    is_aside: bool  # the log has no bit for this action
+    is_aside: bool  # whether the log has no bit for this action
 
 
 class Settled(NamedTuple):
-    """An expected example; whether its bit set off a drift detector is not expected."""
+    """An expected example, without its drift alarm."""
 
     id: str
     outcome: Outcome
@@ -50,7 +50,7 @@ class Corrected(NamedTuple):
 class Letter(NamedTuple):
     """An expected dead letter."""
 
-    topic: str  # of the record that it holds
+    topic: str  # topic of the original record
     partition: int
     offset: int
     kind: str
@@ -66,7 +66,7 @@ class _Pending(NamedTuple):
     id: str
     action: int
     propensity: float
-    date: list[int]  # empty until the step's tick; shared by the decisions of a step
+    date: list[int]  # empty until the step's tick is applied; shared by the decisions of a step
 
 
 class _Orphan(NamedTuple):
@@ -88,14 +88,14 @@ class _Known(NamedTuple):
 
 
 class Oracle:
-    """Takes each record in the order of the journal; `events` then has the expected outcome, until it is cleared."""
+    """Applies records in the order of the journal, and appends the expected outcomes to `events`."""
 
     def __init__(self, settings: TaskSettings) -> None:
         self.settings = settings
         self.events: list[Event] = []
-        self.counts: Counter[str] = Counter()  # by the names of the ledger, and overflows
-        self.rows: Counter[tuple[State, Input]] = Counter()  # rows of the join's table that occurred
-        self.undated: dict[int, list[int]] = {}  # dates of steps whose ticks were not applied yet
+        self.counts: Counter[str] = Counter()  # fields of the ledger, and overflows
+        self.rows: Counter[tuple[State, Input]] = Counter()  # occurrences of rows of the join's table
+        self.undated: dict[int, list[int]] = {}  # times of steps whose ticks were not applied yet
         self.dated_step = 0  # the last step whose tick was applied
         self._stream_ms = 0
         self._dated_ms = 0
@@ -104,7 +104,7 @@ class Oracle:
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def change_settings(self, settings: TaskSettings) -> None:
-        """Use other limits and policies, and settle what is due by them."""
+        """Change limits and policies, and settle entries that are due under them."""
         self.settings = settings
         self._settle_due()
         for held, limit, end in (
@@ -121,7 +121,7 @@ class Oracle:
         return Ledger(**{name: self.counts[name] for name in Ledger._fields} | levels)
 
     def malformed(self, record: Record, name: str) -> None:
-        """Apply a record of the contexts ("context") or the feedback ("feedback") that cannot be read."""
+        """Apply a malformed record of the contexts ("context") or the feedback ("feedback")."""
         self.counts["contexts" if name == "context" else name] += 1
         self.counts[f"{name}_malformed"] += 1
         self._write_off(record.topic, record.partition, record.offset, DEAD_LETTER_MALFORMED)
@@ -129,13 +129,13 @@ class Oracle:
     def context(
         self, context: Context, record: Record, prediction: Prediction | None, date: list[int], *, is_aside: bool
     ) -> str:
-        """Apply a context, and return what is wrong with its prediction, or nothing.
+        """Apply a context; returns the fault of its prediction, or "".
 
         Args:
             context: the context.
-            record: that holds it.
-            prediction: that names its offset; None: there is none.
-            date: of the decisions of the step.
+            record: the context's record.
+            prediction: the prediction for its offset, or None.
+            date: the time of the step's decisions.
             is_aside: whether the log has no bit for the decided action.
         """
         event_id, state = context.id, self._state(context.id)
@@ -175,7 +175,7 @@ class Oracle:
         return ""
 
     def feedback(self, feedback: Feedback, record: Record) -> None:
-        """Apply feedback, when stream time has passed to its append time."""
+        """Apply feedback, after stream time has advanced to its append time."""
         event_id, state = feedback.id, self._state(feedback.id)
         pending, known = self._pending.get(event_id), self._known.get(event_id)
         decision = pending or known
@@ -207,7 +207,7 @@ class Oracle:
             self.counts["conflicts"] += first != feedback.reward
 
     def tick(self, step: int, append_ms: int) -> None:
-        """Date the decisions of a step, not before those that have a date."""
+        """Set the time of a step's decisions, but not before earlier decisions."""
         date = self.undated.pop(step, None)
         if date is not None:
             self._dated_ms = max(self._dated_ms, append_ms)
@@ -215,7 +215,7 @@ class Oracle:
             self.dated_step = max(self.dated_step, step)
 
     def pass_time(self, stream_ms: int) -> None:
-        """Advance stream time, and settle what is due; an earlier time changes nothing."""
+        """Advance stream time and settle entries that are due; an earlier time changes nothing."""
         if stream_ms > self._stream_ms:
             self._stream_ms = stream_ms
             self._settle_due()
@@ -275,6 +275,6 @@ class Oracle:
 
 
 def differing(expected: Any, got: Any) -> str:
-    """The fields in which two named tuples of one type differ, for messages."""
+    """The differing fields of two named tuples of the same type, for messages."""
     pairs = zip(expected._fields, expected, got, strict=True)
     return ", ".join(f"{name} {one}; got {other}" for name, one, other in pairs if one != other)

@@ -1,4 +1,4 @@
-"""A whole journal applied again, and compared with what was published and with what recovery gives."""
+"""Applies a whole journal again, and compares the result with the published records and with recovery."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -20,32 +20,31 @@ from stream.wire.updates import UpdatesError
 
 
 class Replay(NamedTuple):
-    """What the whole journal, applied again without snapshots, comes to, beside what recovery gives."""
+    """The result of applying the whole journal again without snapshots, and the result of recovery."""
 
     partition: int
     steps: int
-    snapshot: int  # the step after which the snapshot was taken that recovery began with; 0: without one
-    replayed: str  # digests of the task's whole state
+    snapshot: int  # step of the snapshot used by recovery; 0: none
+    replayed: str  # digest of the task's whole state
     recovered: str
-    state: str  # the digest of the replayed learner's state alone, as `onebit run` shows it
-    fault: str  # why it could not be done; empty when it could
-    version: int | None = None  # of a shared model, whose state it then is
-    foreign: str = ""  # what other programs have written under the numbers of steps, where that can be told; for people
+    state: str  # digest of the replayed learner's state alone, as printed by `onebit run`
+    fault: str  # the reason of a failure, or empty
+    version: int | None = None  # version of a shared model, to which `state` then belongs
+    foreign: str = ""  # message about records of other programs with step numbers, if they can be identified
 
     @property
     def ok(self) -> bool:
-        """Whether both ways came to the same state, to the bit."""
+        """Whether both states are bit-identical."""
         return not self.fault and self.replayed == self.recovered
 
 
 def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Report = lambda progress: None) -> Replay:
-    """Apply a task's whole journal again from its first step, and compare with what was published, and with recovery.
+    """Apply a task's whole journal again from its first step; compare with the published records and with recovery.
 
-    Every prediction and example must come out byte for byte as it stands in its topic, each step must leave the ledger
-    that the journal says, and the state in the end must be the one of the newest recovery. With a shared model every
-    decision is made again on its version, and the log must hold what the steps wrote, see `LogAgain`. As its journal
-    tells which predictions are a step's, those of other programs that carry its number are passed over, as recovery
-    does, and so are examples.
+    Every prediction and example must equal the published one byte for byte, the ledger after each step must equal the
+    journal's, and the final state must equal that of a recovery. With a shared model every decision is repeated on its
+    version, and the log must contain the steps' entries, see `LogAgain`. Its journal identifies the predictions of a
+    step, so records of other programs with a step's number are skipped, as in a recovery.
     """
     if last_step(broker, TopicPartition(topics.journal, partition)) is None:
         return Replay(partition, 0, 0, "", "", "", "")
@@ -81,18 +80,18 @@ def replay_journal(broker: Broker, topics: Topics, partition: int, progress: Rep
 
 
 class _Published:
-    """What a task has published, compared step by step with what it publishes when applied again."""
+    """Compares a task's published records step by step with those of the steps applied again."""
 
     def __init__(self, broker: Broker, topics: Topics, partition: int, *, passes_over: bool) -> None:
-        """Compare nothing yet.
+        """Open the topics.
 
         Args:
-            broker: where the topics are.
-            topics: the topics.
-            partition: the task's.
-            passes_over: whether records that no step publishes are of other programs, and no fault.
+            broker: the broker.
+            topics: the pipeline's topics.
+            partition: the task's partition.
+            passes_over: whether unexpected records are skipped as records of other programs, and are not a fault.
         """
-        self.foreign = Foreign()  # records that were passed over
+        self.foreign = Foreign()  # records that were skipped
         self._predictions = _of_learners(broker, TopicPartition(topics.predictions, partition))
         self._examples = _of_learners(broker, TopicPartition(topics.examples, partition))
         self._passes_over = passes_over
@@ -101,7 +100,7 @@ class _Published:
         """Compare one step's predictions and examples.
 
         Raises:
-            JournalError: one is not what stands in its topic.
+            JournalError: one differs from the published record.
         """
         for prediction, context_offset in effects.predictions:
             self._compare(self._predictions, step, prediction.id, codec.encode_prediction(prediction, context_offset))
@@ -109,17 +108,17 @@ class _Published:
             self._compare(self._examples, step, example.id, codec.encode_example(example, feedback_offset))
 
     def compare_end(self, step: int) -> None:
-        """See that nothing more was published up to a step; a learner that runs has gone on since.
+        """Check that no further records were published up to a step; a running learner can have made more steps.
 
         Raises:
-            JournalError: there is more.
+            JournalError: there are further records.
         """
         for record in chain(self._predictions, self._examples):
             if (codec.step_of(record) or 0) > step:
                 continue
             if not self._passes_over:
                 raise JournalError(
-                    f"{place_of(record)} is published, and comes of no step when the journal is applied again"
+                    f"{place_of(record)} is published, but no step publishes it when the journal is applied again"
                 )
             self.foreign = self.foreign.and_also(record)
 
@@ -135,13 +134,12 @@ class _Published:
                 break
             self.foreign = self.foreign.and_also(record)
         if differing is None:
-            raise JournalError(f"step {step} applied again publishes {event_id!r}; nothing of it stands in the topic")
+            raise JournalError(f"step {step} applied again publishes {event_id!r}, which is not in the topic")
         raise JournalError(
-            f"{place_of(differing)} holds {differing.value!r:.200}; step {step} applied again publishes "
-            f"{expected!r:.200}"
+            f"{place_of(differing)} has {differing.value!r:.200}; step {step} applied again publishes {expected!r:.200}"
         )
 
 
 def _of_learners(broker: Broker, tp: TopicPartition) -> Iterator[Record]:
-    """The records that a learner has published, and others like them; the audit names all others."""
+    """The records with a step number; the audit reports all others."""
     return (record for record in read_partition(broker, tp, open_ms=OPEN_MS) if codec.step_of(record) is not None)

@@ -1,4 +1,4 @@
-"""A shared model at a place of its log, rebuilt from the newest snapshot before that place, and the log."""
+"""Rebuilds a shared model at a position of its log, from the newest earlier snapshot and the log."""
 
 from stream.kafka.port import Broker
 from stream.kafka.reading import read_partition
@@ -14,7 +14,7 @@ BATCH_RECORDS = 1_000
 
 
 def fresh_replica(settings: TaskSettings, imported: Generation | None = None) -> Replica:
-    """A replica before the first entry of the log, with the model that was imported for all tasks.
+    """A replica before the first entry of the log, with the imported model if there is one.
 
     Raises:
         JournalError: the imported model cannot be read, or is of another learner.
@@ -28,18 +28,18 @@ def fresh_replica(settings: TaskSettings, imported: Generation | None = None) ->
 def replica_at(
     broker: Broker, topics: Topics, settings: TaskSettings, *, offset: int | None = None, version: int | None = None
 ) -> Replica:
-    """The shared model of a pipeline at the present end of its log, or at an earlier place.
+    """The shared model of a pipeline at the current end of its log, or at an earlier position.
 
     Args:
-        broker: where the topics are.
-        topics: the topics.
-        settings: of its tasks.
-        offset: of the first record of the log that is not applied.
+        broker: the broker.
+        topics: the pipeline's topics.
+        settings: settings of the tasks.
+        offset: offset of the first record of the log that is not applied.
         version: number of entries to apply; only whole records are applied.
 
     Raises:
         ModelError: no record of the log ends at this version.
-        UpdatesError: the log cannot be read on.
+        UpdatesError: the log cannot be read further.
         JournalError: the newest snapshot cannot be read, or is of another model.
     """
     stored = read_model_snapshots(broker, topics)

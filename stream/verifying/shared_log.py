@@ -1,10 +1,10 @@
-"""The audit of a shared model: its log beside the journals, and what these tell of the replicas.
+"""The audit of a shared model: compares its log with the journals, and the replicas' digests with each other.
 
-    log        a record holds as many entries as its step's journal says, and none is missing between
-    journals   no step was decided on a version that the log had not reached
-    replicas   equal to the bit at equal versions
+    log        each step has as many entries as its journal record says, and no step is missing
+    journals   no step was decided on a version beyond its own record in the log
+    replicas   bit-identical at equal versions
 
-Nothing is computed again here; `stream.verifying.shared_replay` does that.
+The model is not recomputed here; see `stream.verifying.shared_replay`.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from stream.wire.updates import Update, UpdatesError, decode_update
 
 
 class Told(NamedTuple):
-    """What a step told of the replica that it was decided on."""
+    """A step's report of the replica on which it decided."""
 
     partition: int
     step: int
@@ -41,15 +41,15 @@ class Told(NamedTuple):
 class LogFinding(NamedTuple):
     """The audit of a shared model."""
 
-    version: int  # entries of the log
-    replicas: tuple[ReplicaReport, ...]  # as each process told its own last
-    behind: Behind | None  # over the steps that wrote to it; None: none did
+    version: int  # number of entries in the log
+    replicas: tuple[ReplicaReport, ...]  # the last report of each process
+    behind: Behind | None  # over the steps that wrote to the log; None: none did
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no fault."""
         return not self.faults
 
     def as_json(self) -> dict[str, object]:
@@ -68,10 +68,10 @@ class LogFinding(NamedTuple):
 
 
 def shares_model(broker: Broker, topics: Topics, partitions: int) -> bool:
-    """Whether the tasks of a pipeline share a model; one that has not begun has none.
+    """Whether the tasks of a pipeline share a model; False if the pipeline has not started.
 
     Raises:
-        JournalError: journal or snapshots cannot be read.
+        JournalError: the journal or the snapshots cannot be read.
     """
     return pipeline_settings(broker, topics, partitions).get("model") == "shared"
 
@@ -91,15 +91,15 @@ def audit_log(broker: Broker, topics: Topics, partitions: int) -> LogFinding:
 
 
 class _Steps:
-    """What a journal says of its steps with regard to the log; from the first one that it holds."""
+    """The log positions of a journal's steps, from the first step that is kept."""
 
     def __init__(self) -> None:
         self.first = 1
         self.entries = array("q")
         self.versions = array("q")
-        self.seen = 0  # the last step that the log has, as far as it is read
-        self.parts = 0  # of it
-        self.count = 0  # its entries
+        self.seen = 0  # the last step found in the log so far
+        self.parts = 0  # number of its parts
+        self.count = 0  # number of its entries
 
     @property
     def last(self) -> int:
@@ -131,10 +131,10 @@ class _LogAudit:
             steps.add(entry)
             place = f"step {entry.number} of {self._topics.journal}/{partition}"
             if entry.log is None:
-                self._fault(f"{place} says nothing of the log of the shared model")
+                self._fault(f"{place} has no position in the shared model's log")
                 continue
             if steps.first == 1 and entry.log.follows != wrote:
-                self._fault(f"{place} wrote to the log after step {entry.log.follows}; step {wrote} had done so last")
+                self._fault(f"{place} wrote to the log after step {entry.log.follows}; expected step {wrote}")
             wrote = entry.wrote
             if entry.replica is not None:
                 self._told.append(Told(partition, entry.number, entry.updates, record.append_ms, entry.replica))
@@ -144,8 +144,8 @@ class _LogAudit:
         read_to = broker.beginnings([tp])[tp]
         if read_to > 0:
             self._fault(
-                f"{tp.topic} begins at offset {read_to}: what was before is deleted, and the model cannot be made "
-                "again; set its retention.ms to -1"
+                f"{tp.topic} begins at offset {read_to}: earlier records are deleted, and the model cannot be "
+                "rebuilt. Set its retention.ms to -1"
             )
             return
         ends = broker.ends([tp])[tp]
@@ -163,8 +163,8 @@ class _LogAudit:
         if is_held:
             stable = broker.ends([tp])[tp].stable
             self.warnings.append(
-                f"{tp.topic} can be read up to offset {stable}: a transaction is open there, and what stands behind it "
-                "was not looked at"
+                f"{tp.topic} can be read up to offset {stable}, where an open transaction begins; later records were "
+                "not checked"
             )
         for partition, steps in self._steps.items():
             self._leave(partition, steps)
@@ -174,11 +174,11 @@ class _LogAudit:
                 self._fault(f"step {missing[0]} of partition {partition} wrote to the log, which ends before it")
 
     def _take(self, record: Record, update: Update) -> None:
-        """Take in a record; one that stands there twice, as a mirror may write it, counts once."""
+        """Add a record; a duplicate written by a mirror counts once."""
         place = f"{record.topic} offset {record.offset}"
         steps = self._steps.get(update.partition)
         if steps is None:
-            self._fault(f"{place} is of partition {update.partition}, which is none of this pipeline")
+            self._fault(f"{place} is of partition {update.partition}, which this pipeline does not have")
             return
         if (update.step, update.part) < (steps.seen, steps.parts):
             return
@@ -186,7 +186,7 @@ class _LogAudit:
             self._leave(update.partition, steps)
             if update.follows != steps.seen or update.part != 0:
                 self._fault(
-                    f"{place}: step {update.step}, part {update.part}, of partition {update.partition} follows on step "
+                    f"{place}: step {update.step}, part {update.part}, of partition {update.partition} follows step "
                     f"{update.follows}; the log has its step {steps.seen} before it"
                 )
             self._see_version(update, steps, place)
@@ -202,7 +202,7 @@ class _LogAudit:
 
     def _see_version(self, update: Update, steps: _Steps, place: str) -> None:
         if not steps.first <= update.step <= steps.last:
-            return  # the learner has gone on since its journal was read
+            return  # the learner has made further steps since its journal was read
         behind = self.version - steps.versions[update.step - steps.first]
         if behind < 0:
             self._fault(
@@ -212,7 +212,7 @@ class _LogAudit:
         self._behind.append(max(behind, 0))
 
     def _leave(self, partition: int, steps: _Steps) -> None:
-        """Compare what the log had of the step that it had last with the journal."""
+        """Compare the number of entries of the last step in the log with the journal."""
         if not steps.first <= steps.seen <= steps.last:
             return
         told = steps.entries[steps.seen - steps.first]
@@ -230,8 +230,8 @@ class _LogAudit:
             for one in found[1:]:
                 if one.replica.sha256 != found[0].replica.sha256:
                     self._fault(
-                        f"the replicas of version {version} differ: {found[0]}; {one}: expected one processor type and "
-                        "one version of Onebit, Python and numpy for all learners"
+                        f"the replicas of version {version} differ: {found[0]}; {one}. All learners must use the same "
+                        "processor type and the same versions of Onebit, Python and numpy"
                     )
 
     def behind(self) -> Behind | None:

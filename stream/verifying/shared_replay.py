@@ -1,4 +1,4 @@
-"""The log of a shared model taken in again beside the steps of one task, whose decisions are made again on it."""
+"""Applies a shared model's log again together with the steps of one task, and repeats the task's decisions."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from stream.wire.updates import encode_updates
 
 
 class LogAgain:
-    """A replica of this process's own, from the first entry of the log on, and a task that decides on it.
+    """A replica that starts at the first entry of the log, for a task that repeats its decisions.
 
-    What a step had for the log must stand there byte for byte, and each digest that the task's journal tells of a
-    replica must be the one that this replica has at that version. So must the newest snapshot of the model.
+    A step's entries must equal its records in the log byte for byte. Each replica digest in the task's journal must
+    equal this replica's digest at that version, and so must the digest of the newest snapshot of the model.
     """
 
     def __init__(self, broker: Broker, topics: Topics, settings: TaskSettings, partition: int) -> None:
-        """Take in nothing yet.
+        """Start before the first entry of the log.
 
         Raises:
             JournalError: the newest snapshot of the model cannot be read.
@@ -40,17 +40,17 @@ class LogAgain:
         self._partition = partition
         self._view = View(self.replica, partition)
         self._records = read_partition(broker, TopicPartition(topics.updates, 0), open_ms=OPEN_MS)
-        self._expected: deque[tuple[int, bytes]] = deque()  # steps, and what each had for the log
-        self._log_step: LogStep | None = None  # of the step that is made again
+        self._expected: deque[tuple[int, bytes]] = deque()  # steps with the log records that each wrote
+        self._log_step: LogStep | None = None  # of the step being repeated
         newest = stored.newest if partition == MODEL_PARTITION else None
         self._snapshot = None if newest is None else decode_model(newest)
 
     def advance(self, task: Task, step: JournalStep) -> None:
-        """Have a task see the model as it was when a step was decided.
+        """Set a task's model to the version of a step's decisions.
 
         Raises:
-            JournalError: the log does not hold it, or the journal tells that the replica was another one.
-            UpdatesError: the log cannot be read on.
+            JournalError: the log does not have this version, or the journal has another digest of the replica.
+            UpdatesError: the log cannot be read further.
         """
         if task.model is not self._view:
             task.use_model(self._view)
@@ -66,15 +66,15 @@ class LogAgain:
             self._compare(step.replica.sha256, f"{step.replica.instance} had at step {step.number}")
 
     def expect(self, number: int, effects: Effects) -> None:
-        """Expect of the log what a step has for it that was made again.
+        """Set the log records that a repeated step expects.
 
         Raises:
-            JournalError: it has made other predictions than the journal tells.
+            JournalError: its predictions differ from those in the journal.
         """
         told = self._log_step
         if told is None:
             raise JournalError(
-                f"step {number} of partition {self._partition} says nothing of the log of a shared model"
+                f"step {number} of partition {self._partition} has no position in the shared model's log"
             )
         made = [codec.encode_prediction(prediction, offset) for prediction, offset in effects.predictions]
         if (told.predictions, told.sha256) != (len(made), predictions_digest(made)):
@@ -87,18 +87,18 @@ class LogAgain:
             self._expected += [(number, value) for value in values]
 
     def read_to_end(self, number: int) -> None:
-        """Take in the rest of the log; what steps after this one wrote is not compared.
+        """Apply the rest of the log; records of later steps are not compared.
 
         Raises:
-            JournalError: it does not hold what the steps had for it.
-            UpdatesError: it cannot be read on.
+            JournalError: records of the steps are missing or differ.
+            UpdatesError: the log cannot be read further.
         """
         for record in self._records:
             self._take(record, number)
         if self._expected:
             raise JournalError(
-                f"step {self._expected[0][0]} of partition {self._partition} has updates when it is made again; "
-                f"{self._topics.updates} holds none of it"
+                f"step {self._expected[0][0]} of partition {self._partition}, applied again, has updates; "
+                f"{self._topics.updates} has none of this step"
             )
 
     def _records_up_to(self, version: int) -> Iterator[Record]:
@@ -109,7 +109,7 @@ class LogAgain:
             yield record
 
     def _take(self, record: Record, last: int | None = None) -> None:
-        """Take in a record, which must be what its step wrote, if it is of the task and up to the last step."""
+        """Apply a record. A record of the task up to the last step must equal the repeated step's."""
         before = self.replica.place_of(self._partition)
         self.replica.read([record])
         place = self.replica.place_of(self._partition)

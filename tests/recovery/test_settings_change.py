@@ -284,7 +284,7 @@ DAMAGE: dict[str, tuple[Callable[[list[Record]], list[Record]], str, str]] = {
     "the step is missing": (
         lambda records: [record for record in records if not is_change(record)],
         r"expected step \d+; got \d+",
-        "does not follow on",
+        "does not follow step",
     ),
     "the step has other settings": (
         lambda records: [other_seed(record) if is_change(record) else record for record in records],

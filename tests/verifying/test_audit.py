@@ -331,7 +331,7 @@ TAMPERINGS = [
         "dead-letter/0 offset 1, step 3",
     ),
     Tampering("unreadable dead letter", TOPICS.dead_letter, header(0, "offset", "x"), "dead-letter/0 offset 0"),
-    Tampering("step twice", TOPICS.journal, again(-1), "does not follow on"),
+    Tampering("step twice", TOPICS.journal, again(-1), "does not follow step"),
     Tampering("step lost", TOPICS.journal, drop(2), "step 4"),
     Tampering(
         "context changed",

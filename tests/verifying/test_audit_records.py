@@ -18,7 +18,7 @@ def test_partition_without_a_journal_is_good_only_when_nothing_was_written() -> 
     pipeline.send(TOPICS.feedback, feedback_value("a", 1))
     assert audit_partition(pipeline.broker, TOPICS, 0) == Finding(0, Ledger(), Ledger(), (), 1, 1)
     finding = tampered(made_by_hand(), TOPICS.journal, lambda records: [])
-    assert finding.faults == ("step 5 has published, and the journal ends with step 0",)
+    assert finding.faults == ("step 5 has published records, but the journal ends with step 0",)
 
 
 def test_journal_without_its_first_record_cannot_be_audited(good: Pipeline) -> None:

@@ -206,11 +206,11 @@ def test_model_without_a_parameter_of_its_learner_is_refused(run: Pipeline) -> N
 def test_model_is_imported_only_where_no_learner_has_begun(run: Pipeline) -> None:
     model = export_model(run.broker, TOPICS, 0)
     before = run.ends()
-    with pytest.raises(ModelError, match=r"test.journal/0: a learner has begun there"):
+    with pytest.raises(ModelError, match=r"test.journal/0: expected an empty journal"):
         import_model(run.broker, TOPICS, 0, model, "import")
     assert run.ends() == before
     pipeline = imported(model)
-    with pytest.raises(ModelError, match=r"test.snapshots/0 holds a model already"):
+    with pytest.raises(ModelError, match=r"test.snapshots/0 already contains a model"):
         import_model(pipeline.broker, TOPICS, 0, model, "import")
 
 
@@ -300,7 +300,7 @@ def test_replay_tells_a_prediction_that_the_journal_does_not_come_to() -> None:
     idle(program)
     replay = replay_journal(pipeline.broker, TOPICS, 0)
     assert not replay.ok
-    assert "test.predictions/0 offset 40 holds" in replay.fault
+    assert "test.predictions/0 offset 40 has" in replay.fault
     assert "applied again publishes" in replay.fault
 
 

@@ -162,7 +162,7 @@ def test_audit_of_a_journal_that_lacks_a_step_still_reads_the_predictions(pipeli
                 lacking.broker.producer().send(topic, 0, record.key, record.value, record.headers)
         lacking.clock.now_ms = 1_000
     faults = lacking.audits()[0].faults
-    assert any(f"step {number + 2} does not follow on {number}" in fault for fault in faults)
+    assert any(f"step {number + 2} does not follow step {number}" in fault for fault in faults)
     assert not any("has other predictions" in fault for fault in faults)
 
 
@@ -179,7 +179,7 @@ def test_example_that_a_step_does_not_publish_when_made_again_is_a_fault_where_i
     pipeline: Pipeline,
 ) -> None:
     found = replays(with_other(pipeline, TOPICS.examples, {3: b"{}"}))
-    assert f"{TOPICS.examples}/0 offset 3 holds b'{{}}'; step" in found[0].fault
+    assert f"{TOPICS.examples}/0 offset 3 has b'{{}}'; step" in found[0].fault
 
 
 def test_predictions_that_are_not_those_of_the_journal_are_a_fault(pipeline: Pipeline) -> None:
@@ -231,7 +231,7 @@ def test_models_of_any_version_come_out_of_the_log(pipeline: Pipeline, tmp_path:
 def test_versions_that_there_are_not_are_refused(pipeline: Pipeline) -> None:
     with pytest.raises(ModelError, match=r"expected a version at which one of its records ends; got 10000.*the last"):
         export_model(pipeline.broker, TOPICS, 0, version=10_000)
-    with pytest.raises(ModelError, match=r"holds no step 10000"):
+    with pytest.raises(ModelError, match=r"has no step 10000"):
         export_model(pipeline.broker, TOPICS, 0, number=10_000)
     with pytest.raises(TooEarlyError):
         export_model(pipeline.broker, TOPICS, 0, at_ms=1)

@@ -1,4 +1,4 @@
-"""Calls of librdkafka that may never come back, whatever time they are given."""
+"""Timeouts for calls of librdkafka that may never return, whatever their own timeout."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -8,24 +8,24 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _SLICE_S = 0.1
-"""Of a pause of the whole process so much counts as time, at most: an answer that was under way is still heard."""
+"""Longest step of the clock that counts. After a pause of the whole process, a pending result is still received."""
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:
-    """What a call gives or raises, if it comes back in time.
+    """Return or raise the result of a call, with a timeout.
 
-    A thread of its own makes it, for whose end no process waits. As long as it lasts it keeps the client that it works
-    on, so that nobody else waits for the client's end either.
+    The call runs in a daemon thread. The thread keeps a reference to the client until the call ends, so that no other
+    thread blocks in the client's destructor.
 
     Raises:
-        TimeoutError: it has not come back. Its client is of no more use.
+        TimeoutError: the call has not returned. Its client cannot be used any more.
     """
     made: Future[T] = Future()
 
     def make() -> None:
         try:
             made.set_result(call())
-        except Exception as error:  # the caller's
+        except Exception as error:  # raised in the calling thread
             made.set_exception(error)
 
     Thread(target=make, name="onebit-bounded", daemon=True).start()

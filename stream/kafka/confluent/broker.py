@@ -2,8 +2,8 @@
 
 kafka-python, which every installation has, handles topics, offsets and groups, because librdkafka's admin client:
 
-- aborts the process by an assertion a little after a broker did not answer in time, and reports an offset below 0
-  instead of an error as the end of a partition (librdkafka 2.16.0);
+- aborts the process with a failed assertion shortly after a request timeout, and reports a negative offset instead of
+  an error as the end of a partition (librdkafka 2.16.0);
 - cannot remove a static member (`group.instance.id`), which does not leave its group at close, so that its partitions
   would have no reader until the session ends.
 """
@@ -21,11 +21,11 @@ from stream.kafka.refusals import Subscription
 from stream.wire.records import TopicPartition
 
 _NO_GROUP = "onebit-reader"
-"""librdkafka makes no consumer without the name of a group; no client joins this one."""
+"""librdkafka requires a group name for each consumer; no client joins this group."""
 
 
 class ConfluentBroker(Admin):
-    """See Broker. For one thread; each producer and consumer made here has threads of librdkafka's own."""
+    """See Broker. Not thread-safe; librdkafka runs its own threads for each producer and consumer."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         """See Admin."""

@@ -1,8 +1,8 @@
-"""Connecting by confluent-kafka, and its errors in the words of the port.
+"""Connecting with confluent-kafka, and the translation of its errors.
 
-kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why a client is not let in. This
-module handles later refusals: an ACL, or a password or certificate that has changed. librdkafka retries those for
-ever, and reports them by its error callback only.
+kafka-python connects first, for topics and groups (`ConfluentBroker`), and reports why access is denied. This module
+handles later refusals: an ACL, or a password or certificate that has changed. librdkafka retries those forever, and
+reports them by its error callback only.
 """
 
 import logging
@@ -20,14 +20,14 @@ from stream.kafka.connection import Connection, ConnectionSettings
 from stream.kafka.port import AccessError, Acl, BrokerError, BrokerUnavailableError, FencedError, StaleMemberError
 from stream.kafka.token_command import TokenCommand
 
-_REFUSAL_S = 15.0  # a client that is not let in reports it at each attempt, at least this often
+_REFUSAL_S = 15.0  # a client without access reports each attempt, at least this often
 _TOKEN_S = 300.0  # validity of a token that has no expiry
 
 _SILENT = logging.getLogger("librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
-_code: Any = KafkaError  # its codes are attributes that mypy does not see
+_code: Any = KafkaError  # its codes are attributes unknown to mypy
 
 RAISED = (KafkaException, SystemError)
 """A fatal error ends the current call of the client, and Python turns one within a callback into SystemError."""
@@ -35,7 +35,7 @@ RAISED = (KafkaException, SystemError)
 FENCED = frozenset(
     (_code._FENCED, _code._FATAL, _code.PRODUCER_FENCED, _code.INVALID_PRODUCER_EPOCH, _code.FENCED_INSTANCE_ID)
 )
-"""Another has the place. `_FATAL` of a consumer means the same: librdkafka has no other fatal error of one."""
+"""Another process has the place. `_FATAL` of a consumer means the same, as it has no other fatal error."""
 
 _STALE = frozenset((_code.ILLEGAL_GENERATION, _code.UNKNOWN_MEMBER_ID, _code.REBALANCE_IN_PROGRESS))
 _MISSING = frozenset((_code.UNKNOWN_TOPIC_OR_PART, _code._UNKNOWN_TOPIC, _code._UNKNOWN_PARTITION))
@@ -57,7 +57,7 @@ _FORBIDDEN = {
     _code.TOPIC_AUTHORIZATION_FAILED: "topic",
     _code.GROUP_AUTHORIZATION_FAILED: "group",
     _code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
-    _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # of a producer that may write to no topic at all
+    _code.CLUSTER_AUTHORIZATION_FAILED: "topic",  # raised for a producer that cannot write to any topic
 }
 """The kind of resource that each refusal is about."""
 
@@ -88,10 +88,10 @@ class ConfluentConnection(Connection):
 
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
-        self.cut_off_s = 0.0  # when a client last reported that a broker is out of reach, by the monotonic clock
+        self.cut_off_s = 0.0  # monotonic time of the last report that a broker is unreachable
         self.producers: list[Any] = []  # clients that report errors only when they are polled
         self._security = _security_of(settings.config)
-        self._refusal: Any = None  # the last error by which the broker let a client in no more
+        self._refusal: Any = None  # the last error that denied access
         self._refused_s = -math.inf  # its time, by the monotonic clock
 
     def properties(self, **own: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class ConfluentConnection(Connection):
         return {
             "bootstrap.servers": ",".join(self.servers),
             "client.id": "onebit",
-            # It retries what it logs as errors; what is final is raised.
+            # It logs errors that it retries; final errors are raised.
             "log_level": 0,
             "logger": _SILENT,
             "error_cb": self._on_error,
@@ -112,7 +112,7 @@ class ConfluentConnection(Connection):
         }
 
     def listen(self) -> None:
-        """Receive errors of producers that nobody has polled, such as during a request."""
+        """Poll all producers for errors, for example during a request."""
         for client in self.producers:
             with suppress(*RAISED):
                 client.poll(0)
@@ -121,12 +121,12 @@ class ConfluentConnection(Connection):
         """Make a call that may never return.
 
         Raises:
-            BrokerUnavailableError: it has not returned. Its client cannot be used any more.
+            BrokerUnavailableError: the call has not returned. Its client cannot be used any more.
         """
         try:
             bounded(call, self.patience_s)
         except TimeoutError as error:
-            self.cut_off_s = time.monotonic()  # no client was polled meanwhile
+            self.cut_off_s = time.monotonic()  # no client was polled in the meantime
             raise self.unanswered(what) from error
 
     def _on_error(self, error: Any) -> None:

@@ -2,19 +2,19 @@
 
 Workarounds for librdkafka:
 
-- `consume` waits until it has as many records as requested, or for all of its time. So this reads what is there first,
-  and otherwise waits for one record.
-- It keeps the high watermark of the last fetch response, and not the last stable offset (`lag`).
-- Its position does not pass the markers of transactions, nor aborted records. Here the event for the end of a partition
-  gives the position.
-- A partition that is paused loses all fetched records, and once resumed waits for the fetch under way. So its events
-  are put aside here, up to a limit; only then it is paused for the client, too.
-- A damaged batch is an event, and the next one is read on. Here its partition is not read any further.
+- `consume` waits until it has as many records as requested, or until its timeout. So this first reads the available
+  records, and otherwise waits for one record.
+- It keeps the high watermark of the last fetch response, but not the last stable offset (`lag`).
+- Its position does not advance past transaction markers and aborted records. Here the event for the end of a partition
+  sets the position.
+- A paused partition loses all fetched records and, once resumed, waits for the pending fetch. So its events are set
+  aside here, up to a limit; beyond the limit the client pauses it, too.
+- A damaged batch is an event, and the client continues with the next batch. Here its partition is not read any further.
 - Only a record's timestamp type shows whether its time is the broker's or its sender's.
-- No seek is possible just after an assignment. A reader assigns its partitions when it first polls.
-- Nor is one in a partition that the client has abandoned: after an offset that does not exist, and sometimes after a
-  damaged batch, whose rest it reads as further batches. Then all partitions are assigned again.
-- A close waits for the group without a limit, and may never return. Here it has a few seconds.
+- A seek fails just after an assignment. A reader assigns its partitions in its first poll.
+- A seek also fails in a partition that the client has abandoned: after an offset that does not exist, and sometimes
+  after a damaged batch, whose rest it reads as further batches. Then all partitions are assigned again.
+- A close waits for the group without a limit, and may never return. Here it has a timeout.
 """
 
 import time
@@ -39,24 +39,24 @@ _code: Any = confluent_kafka.KafkaError
 _BY_BROKER = _kafka.TIMESTAMP_LOG_APPEND_TIME
 
 _FETCH_WAIT_MS = 100
-"""How long the broker may wait for records: so long an end that is behind a marker is not heard of, and so long a
-partition that is read on waits for a fetch that is under way."""
+"""Time that the broker may wait for records in a fetch. It bounds the delay of an end behind a marker, and the delay of
+a resumed partition."""
 
 _FETCHED_RECORDS_MIN = 10_000
 _FETCHED_KIB_MAX = 16 << 10
 _UNPACKED_BYTES_MAX = 1 << 30
-"""A batch that zstd has made small is refused beyond this size; the client's own is a tenth."""
+"""Limit of a decompressed zstd batch; the client's default is a tenth."""
 
 _ASIDE_RECORDS_MAX = 10_000
 _GRAIN_S = 0.001
-"""The client waits for whole milliseconds: to wait for less is to ask it again and again, some 100 times."""
+"""The client waits for whole milliseconds; a shorter timeout would be a busy loop of about 100 calls."""
 
 _CLOSED_WITHIN_S = 5.0
-"""What is not closed by then is left to the end of the process."""
+"""Timeout of a close; a client that is still open stays open until the process ends."""
 
 _SEEK_RETRY_S = 0.002
 _SEEK_TRIED_S = 1.0
-"""After so long a refusal the partition has been given up; an assignment takes effect within milliseconds."""
+"""A partition that refuses a seek for this long is abandoned; an assignment takes effect within milliseconds."""
 
 
 def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
@@ -85,7 +85,7 @@ def make_consumer(connection: ConfluentConnection, **own: Any) -> Any:
 class Reader:
     """See Consumer; without a group."""
 
-    # librdkafka looks for the group of a reader, which it never joins.
+    # librdkafka looks up the group of a reader, although it never joins.
     _ignored: ClassVar[frozenset[int]] = frozenset((_code.GROUP_AUTHORIZATION_FAILED,))
 
     def __init__(
@@ -95,15 +95,15 @@ class Reader:
         self._admin = admin
         self._client = client
         self._positions = dict(positions)
-        self._is_assigned = False  # to the client; before, a seek only says where to begin
+        self._is_assigned = False  # in the client; before that, a seek only sets the start
         self._paused: set[TopicPartition] = set()
         self._stopped: set[TopicPartition] = set()  # paused for the client, too
-        self._aside: dict[TopicPartition, deque[Any]] = {}  # events of paused partitions, or left over of them
+        self._aside: dict[TopicPartition, deque[Any]] = {}  # events set aside for paused partitions
         self._ends: dict[TopicPartition, int] = {}  # last stable offset reported since the last seek
-        self._is_drained = False  # whether the last poll has taken all that the client had fetched
-        self._has_moved = False  # past markers or aborted records, and no record was read
-        self._has_lost_its_way = False  # the client: it reads where nobody wants it to
-        self._errors: list[Any] = []  # reported by the client, and not raised by poll
+        self._is_drained = False  # whether the last poll returned everything that the client had fetched
+        self._has_moved = False  # whether the position passed markers or aborted records only
+        self._has_lost_its_way = False  # whether the client reads at another offset than requested
+        self._errors: list[Any] = []  # reported by the client and not yet raised by poll
         self._unreadable: dict[TopicPartition, str] = {}  # with the reason
         connection.clients.append(self)
 
@@ -126,7 +126,7 @@ class Reader:
                 left_s = 0.0 if events else max(0.0, ends_s - time.monotonic())
                 events += self._receive(left_s, records_max - len(events))
             records = self._records(events)
-            if records:  # the next poll raises errors, so that these records are not lost
+            if records:  # return them first; the next poll raises the errors
                 return records
             self._raise_errors()
             if self._has_moved or ends_s - time.monotonic() < _GRAIN_S:
@@ -144,7 +144,7 @@ class Reader:
         self._has_lost_its_way = False
 
     def _take_aside(self, count: int) -> list[Any]:
-        """What was set aside of partitions that are read on, up to a number."""
+        """Up to `count` events that were set aside for partitions that are not paused."""
         events: list[Any] = []
         for tp in [tp for tp in self._aside if tp not in self._paused]:
             waiting = self._aside[tp]
@@ -161,7 +161,7 @@ class Reader:
             self._client.resume([_kafka.TopicPartition(*tp)])
 
     def _receive(self, timeout_s: float, count: int) -> list[Any]:
-        """What has come, or else the first that comes; what is to wait is set aside."""
+        """The available events, or else the first one to arrive; events of paused partitions are set aside."""
         try:
             events = self._client.consume(count, 0)
             if not events and timeout_s > 0:
@@ -177,7 +177,7 @@ class Reader:
         for event in events:
             tp = TopicPartition(event.topic(), event.partition())
             if tp in self._paused or tp in self._aside:
-                if tp in self._positions:  # else it was taken back while this was received
+                if tp in self._positions:  # otherwise it was revoked during this call
                     self._set_aside(tp, event)
             else:
                 taken.append(event)
@@ -194,7 +194,7 @@ class Reader:
         records = []
         dated_by_sender: dict[str, Record] = {}
         positions, unreadable = self._positions, self._unreadable
-        # A record has the topic's name from here, not a copy of its own.
+        # All records share one string for the topic's name.
         known = {tuple(tp): tp for tp in positions}
         for event in events:
             place, error = (event.topic(), event.partition()), event.error()
@@ -216,7 +216,7 @@ class Reader:
         return records
 
     def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:
-        """Handle an event that is no record."""
+        """Handle an event that is not a record."""
         code = error.code()
         if tp in self._unreadable or is_transient(error) or code in self._ignored:
             return
@@ -233,7 +233,7 @@ class Reader:
             self._errors.append(error)
 
     def _on_no_such_offset(self, tp: TopicPartition, event: Any, error: Any) -> None:
-        """The client may read at another offset: from before a seek, or after a damaged batch."""
+        """Handle a missing offset, which may be a stale one: from before a seek, or after a damaged batch."""
         offset = self._positions.get(tp)
         if offset is None:
             return
@@ -243,7 +243,7 @@ class Reader:
                 self._has_lost_its_way = True
                 return
         self._unreadable[tp] = (
-            f"an offset to be read is not in its partition, because it is no longer kept or never was: "
+            f"cannot read an offset that is no longer kept or never existed: "
             f"{tp.topic}/{tp.partition}, offset {offset}: {error.str()}"
         )
 
@@ -269,9 +269,10 @@ class Reader:
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer.
 
-        Offsets up to the high watermark, unless the client has reported the end here. It reports it by the fetch after
-        the last record, which the broker may keep for `_FETCH_WAIT_MS`. A single offset that is left when all fetched
-        records were taken is a commit marker: a response ends before its last stable offset only if it is full.
+        Counts offsets up to the high watermark, unless the client has reported the end of the partition. It reports the
+        end with the fetch after the last record, which the broker can delay for `_FETCH_WAIT_MS`. A single offset that
+        remains after all fetched records is a commit marker: a response ends before its last stable offset only if it
+        is full.
         """
         position = self.position(tp)
         if not self._is_assigned or self._ends.get(tp) == position:
@@ -312,7 +313,7 @@ class Reader:
                 return
 
     def _assign_anew(self) -> None:
-        """Have every partition read on where it stands here; what was set aside is fetched again."""
+        """Assign all partitions again at their current positions; events set aside are fetched again."""
         self._client.resume([_kafka.TopicPartition(*tp) for tp in self._stopped])
         self._stopped.clear()
         self._aside.clear()
@@ -329,5 +330,5 @@ class Reader:
     def close(self) -> None:
         """See Consumer."""
         self._connection.forget(self)
-        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError: it was closed already
+        with suppress(TimeoutError, KafkaException, RuntimeError):  # RuntimeError: already closed
             bounded(self._client.close, _CLOSED_WITHIN_S)

@@ -1,8 +1,8 @@
-"""Headers of records, and their names, which confluent-kafka cannot always tell.
+"""Headers of records whose names confluent-kafka cannot read or send.
 
-Kafka does not look at the name of a header, and other clients send any bytes. For a name that is not UTF-8
-`Message.headers` ends in a SystemError, and can send none, nor one with a zero byte. Such a header is left out and
-named in the log, and all else of the record is there.
+Kafka does not check header names, and other clients can send any bytes. For a name that is not UTF-8,
+`Message.headers` raises SystemError. Names that are not UTF-8, or contain a zero byte, cannot be sent. Such headers are
+omitted and logged; the rest of the record is kept.
 """
 
 import gc
@@ -15,12 +15,12 @@ from stream.wire.records import Headers
 _logger = logging.getLogger(__name__)
 
 _headers_of = methodcaller("headers")
-"""`Message.headers`, called so that its error is seen: where Python calls a method of C by a short cut, as it does once
-a line has run some times, it trusts that there is either a result or an error. Here there are both, and it crashes."""
+"""`Message.headers`, called so that Python checks its result. The specialized call of a C method, which Python uses
+for a line that has run several times, crashes if the method returns both a result and an error, as this one does."""
 
 
 def headers_read(message: Any) -> Headers:
-    """The headers of a record that was read, as the port has them: null is an empty value."""
+    """The headers of a record that was read, for the port: a null value becomes an empty one."""
     try:
         found = _headers_of(message)
     except SystemError as error:
@@ -35,7 +35,7 @@ def headers_read(message: Any) -> Headers:
 
 
 def headers_to_send(topic: str, headers: Headers) -> list[tuple[str, bytes]]:
-    """Headers as confluent-kafka takes them."""
+    """Headers for confluent-kafka."""
     taken = [(name, value) for name, value in headers if _is_sendable(name)]
     for name, _ in headers if len(taken) < len(headers) else ():
         if not _is_sendable(name):
@@ -52,8 +52,8 @@ def _is_sendable(name: str) -> bool:
 def _lenient(message: Any, error: SystemError) -> Headers:
     """The headers whose names are UTF-8.
 
-    Asked a second time the client hands out the list that it could not fill: of a header whose name is none the tuple
-    has an empty first place, which must not be looked at. The garbage collector's view of a tuple leaves it out.
+    A second call of the client returns its incomplete list: the tuple of an unreadable header has an empty first item,
+    and an access to it crashes Python. The garbage collector's references of the tuple omit it.
     """
     kept: list[tuple[str, bytes]] = []
     left_out = 0

@@ -4,14 +4,14 @@ Workarounds for librdkafka:
 
 - A member that was cut off for longer than its session may find its client fenced, although nobody else has its place.
   Here the group is asked; the program then makes a new client, as after any outage.
-- A member that has lost its partitions (the group does not know it any more, or was silent for a session) joins again
+- A member that has lost its partitions (the group has removed it, or did not respond for a session) joins again
   automatically, and takes the place from its current owner. Here it waits until the group has reported who has the
   place (`_settle_loss`).
-- It returns metadata of a member that it is not, or not yet, and the broker accepts them. The generation in their bytes
-  shows that (`membership`).
+- It returns metadata of a former or future membership, and the broker accepts them. The generation in their bytes shows
+  that (`membership`).
 - A static member (`group.instance.id`) never leaves its group at close; `close` removes it.
 - It does not report the answer to a heartbeat. The group is asked instead (`check_place`).
-- A commit of offsets has no time-out, and waits as long as a broker hangs (`commit`).
+- A commit of offsets has no timeout, and waits as long as a broker hangs (`commit`).
 """
 
 import time
@@ -54,13 +54,13 @@ class GroupConsumer(Reader):
         )
         super().__init__(connection, admin, client, {})
         self.subscription = subscription
-        self._member_id = ""  # given by the group at the last assignment
+        self._member_id = ""  # assigned by the group at the last assignment
         self._generation = _NO_GENERATION  # of the group, between an assignment and its revocation
-        self._known_s = time.monotonic()  # when the group last assigned partitions to this member, or took its offsets
-        self._lost = False  # the partitions, for a reason that the group has not reported
-        self._is_broken = False  # the client, by an error that is final for it
-        self._was_busy = False  # for too long to poll, so that the member left
-        self._out: FencedError | None = None  # this member has lost its place for good
+        self._known_s = time.monotonic()  # when the group last assigned partitions or accepted offsets
+        self._lost = False  # partitions were lost for an unknown reason
+        self._is_broken = False  # whether the client had a fatal error
+        self._was_busy = False  # whether the member left because it did not poll in time
+        self._out: FencedError | None = None  # this member has lost its place permanently
         self._failure: Exception | None = None  # in a callback; raised again by poll
         self._closing = False
         self._subscribe()
@@ -89,7 +89,7 @@ class GroupConsumer(Reader):
         """Do nothing: the group assigns the partitions."""
 
     def _on_assign(self, client: Any, partitions: Iterable[Any]) -> None:
-        if self._closing:  # unless it is given back, the client's close may never end
+        if self._closing:  # otherwise the client's close may never end
             client.unassign()
             return
         tps = frozenset(TopicPartition(tp.topic, tp.partition) for tp in partitions)
@@ -102,11 +102,11 @@ class GroupConsumer(Reader):
         self._assign()
 
     def _take_over(self, tps: frozenset[TopicPartition]) -> None:
-        """Read on from the committed offsets, or where the listener seeks."""
+        """Start reading at the committed offsets, or where the listener seeks."""
         self._known_s = time.monotonic()
         joined_as = self._client.memberid()
         if self._member_id not in ("", joined_as) and not self.subscription.rejoins:
-            # Thrown out when it had no partitions to lose, in the middle of a rebalance, it joined again on its own.
+            # Removed during a rebalance, without partitions to lose, the client has joined again automatically.
             self._admin.leave(self.subscription, joined_as)
             self._out = self.subscription.thrown_out()
             self._raise_if_out()
@@ -140,7 +140,7 @@ class GroupConsumer(Reader):
             self._lost = True
             try:
                 self._client.unsubscribe()
-            except RAISED:  # raised from a callback, nobody could catch it
+            except RAISED:  # an exception in a callback cannot be caught
                 self._is_broken = True
 
     def _on_error(self, tp: TopicPartition, event: Any, error: Any) -> None:
@@ -157,7 +157,7 @@ class GroupConsumer(Reader):
         super()._raise_errors()
 
     def _settle_loss(self) -> None:
-        """After a loss, ask the group who has the place of this member, and join again, or never again."""
+        """After a loss, ask the group which process has this member's place, and join again or fail."""
         self._raise_if_out()
         if not self._lost:
             return
@@ -167,15 +167,15 @@ class GroupConsumer(Reader):
             return  # the next poll asks again
         if self._is_broken:
             raise BrokerUnavailableError(
-                f"the client of {self.subscription.member} in group {self.subscription.group} has failed, and nobody "
-                "else has its place: make a new one"
+                f"the client of {self.subscription.member} in group {self.subscription.group} has failed, and no other "
+                "process has its place: make a new one"
             )
         self._lost = self._was_busy = False
         self._member_id = ""
         self._subscribe()
 
     def _ask_place(self) -> bool:
-        """Whether the group knows this member; raises if another process has its place, or it was thrown out."""
+        """Whether the group knows this member; raises if another process has its place or the group removed it."""
         place = self._admin.member_ids(self.subscription.group).get(self.subscription.member)
         if place not in (None, self._member_id):
             self._out = self.subscription.replaced()
@@ -185,10 +185,10 @@ class GroupConsumer(Reader):
         return place is not None
 
     def _was_cut_off(self) -> bool:
-        """Whether the broker was out of reach since the group last knew this member, and no other has partitions now.
+        """Whether the broker was unreachable since the group last knew this member, and no other member has partitions.
 
-        librdkafka leaves when it cannot reach the broker for a session. A member that was paused finds the broker in
-        reach. Records prove nothing: they may have arrived before the outage.
+        librdkafka leaves the group when it cannot reach the broker for a session. After a pause, the broker is
+        reachable. Received records are no proof, because they can have arrived before the outage.
         """
         others = self._admin.members(self.subscription.group)
         self._connection.listen()
@@ -198,8 +198,8 @@ class GroupConsumer(Reader):
         """The member and generation under which offsets are committed.
 
         Raises:
-            FencedError: another process has this member's place, or it was thrown out and may not join again.
-            StaleMemberError: this is no member now.
+            FencedError: another process has this member's place, or it was removed and cannot join again.
+            StaleMemberError: this process is currently not a member.
         """
         self._raise_if_out()
         metadata: bytes = self._client.consumer_group_metadata()
@@ -241,11 +241,11 @@ class GroupConsumer(Reader):
         return self.subscription.needs()
 
     def on_offsets_accepted(self) -> None:
-        """The group has accepted offsets from this member, which it knew then."""
+        """Called when the group has accepted offsets from this member."""
         self._known_s = time.monotonic()
 
     def on_unknown_member(self) -> None:
-        """The broker has answered that it does not know this member."""
+        """Called when the broker reports an unknown member id."""
         if not (self.subscription.rejoins or self._was_cut_off()):
             self._out = self.subscription.thrown_out()
         self._raise_if_out()
@@ -253,7 +253,7 @@ class GroupConsumer(Reader):
     def close(self) -> None:
         """See Consumer."""
         self._closing = True
-        # A client that is closed while it joins may never end: see `_on_assign`, too.
+        # The close of a client that is joining may never end; see also `_on_assign`.
         with suppress(*RAISED):
             self._client.unsubscribe()
             self._client.poll(0)
@@ -267,10 +267,10 @@ class GroupConsumer(Reader):
 
 
 def _generation_of(metadata: bytes) -> int:
-    """The generation in a group's metadata: four bytes behind a tag, little end first.
+    """The generation in a group's metadata: four little-endian bytes after a tag.
 
     Raises:
-        BrokerError: the metadata have another form.
+        BrokerError: the metadata have another format.
     """
     begin = len(_METADATA_TAG)
     if not metadata.startswith(_METADATA_TAG) or len(metadata) < begin + 4:

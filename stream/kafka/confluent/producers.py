@@ -52,13 +52,13 @@ class ConfluentSink:
     def __init__(self, connection: ConfluentConnection, admin: Admin, **own: Any) -> None:
         self._connection = connection
         self._admin = admin
-        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # of the last record, and as they are sent
-        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic, for each partition
+        self._headers: tuple[Headers, list[tuple[str, bytes]]] = (), []  # of the last record, and in the client's form
+        self._callbacks: dict[str, list[Callable[[Any, Any], None]]] = {}  # by topic; one for each partition
         self._delivered: dict[TopicPartition, Any] = {}  # the last message of each partition
         self._errors: list[Any] = []
         self._refused: set[str] = set()  # topics
         message_timeout_ms = connection.request_timeout_ms + _LINGER_MS
-        limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # a transaction must end after its requests
+        limit_ms = own.get("transaction_timeout_ms", message_timeout_ms)  # a transaction outlasts its requests
         with connection.translating("make a producer"):
             self._client = _kafka.Producer(
                 connection.properties(
@@ -217,7 +217,7 @@ class ConfluentTransactionSink(ConfluentSink):
         self.drop()
 
     def _raise_cause(self, error: Any) -> None:
-        """Raise why the transaction was aborted, if an error of a record says so: a commit of it only reports that."""
+        """Raise the reason of an aborted transaction, which only its commit reports."""
         if error.code() in _IN_VAIN:
             with self._translating("write records"):
                 self._client.commit_transaction(self._connection.request_timeout_s)

@@ -1,11 +1,11 @@
 """Apache Kafka behind the Broker port, by kafka-python; the only package that imports that client.
 
-connection   connecting, and errors in the words of the port
-security     access to a secured Kafka, and reasons of refusals
+connection   connecting, and error translation
+security     access to a secured Kafka, and reasons for refusals
 admin        topics, offsets, groups
 foreign      records that only other clients write
-producers    records and transactions out
-consumers    records in
+producers    writing records and transactions
+consumers    reading records
 membership   consumer groups: rebalances, joins, fencing
-broker       all of it as a Broker
+broker       the Broker
 """

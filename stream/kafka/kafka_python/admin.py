@@ -1,7 +1,7 @@
 """Topics, offsets and groups, by kafka-python's admin client.
 
-- `create_topics` and `delete_topics` run with `raise_errors=False`: another program may do the same, and kafka-python
-  raises the first error alone. `_refuse_unless` checks the answer for each topic.
+- `create_topics` and `delete_topics` run with `raise_errors=False`, because another program may do the same and
+  kafka-python raises only the first error. `_refuse_unless` checks the response for each topic.
 - Committed offsets lag behind a commit until its marker is written. They are read with `require_stable`, which
   kafka-python sets for a consumer that reads committed records, not in its admin client.
 - A static member (`group_instance_id`) never leaves its group at close. `leave` removes it, so that the group reassigns
@@ -33,10 +33,10 @@ _FORBIDDEN = kafka_errors.TopicAuthorizationFailedError.errno
 
 
 class Admin:
-    """The part of Broker that adapters share."""
+    """The part of Broker that all adapters share."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        """Connect, and wait for a broker that is not up yet: see `stream.kafka.connecting.connect`."""
+        """Connect; waits for a broker that is not running yet, see `stream.kafka.connecting.connect`."""
         self._connection = KafkaConnection(settings)
         self._admin_client = self._connect(settings)
         self._connection.missing_of = self.missing_of
@@ -88,7 +88,7 @@ class Admin:
         configs = self._connection.ask(
             "describe topics", lambda: self._admin_client.describe_configs(resources, config_filter="all")["topic"]
         )
-        # Without settings a topic was deleted between the two requests, or the client may not describe them.
+        # Settings are missing if a topic was deleted between the requests, or if the client cannot describe it.
         if forbidden := sorted(self._existing([name for name in found if not configs[name]])):
             missing = [Acl("topic", name, "DescribeConfigs") for name in forbidden]
             raise self._connection.lacks("describe topics", missing)
@@ -108,7 +108,7 @@ class Admin:
         return found[topic].partitions if found else 0
 
     def missing_of(self, needs: Sequence[Acl]) -> Sequence[Acl]:
-        """The ACLs among some of one kind that are missing: a refusal does not always name its topic."""
+        """The missing ACLs among some of one kind, because a refusal does not always name its topic."""
         if len(needs) < 2 or needs[0].kind != "topic":
             return needs
         with suppress(BrokerError):
@@ -139,7 +139,7 @@ class Admin:
             raise self._connection.lacks(f"{what} topics", missing)
 
     def _refuse_unless(self, answer: Mapping[str, Any], what: str, done_already: type[Any]) -> None:
-        """Raise if a topic was refused, except by the error that another program has done it already."""
+        """Raise if a topic was refused, except with the error that shows that it was done already."""
         self._check_allowed(answer["topics"], what)
         refused = [
             f"{topic['name']}: {kafka_errors.for_code(topic['error_code']).__name__} {topic['error_message'] or ''}"
@@ -151,7 +151,7 @@ class Admin:
 
     def ends(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """See Broker."""
-        # The stable end first: both only grow, so that it is never beyond the high watermark.
+        # The stable end first: both only increase, so it is never beyond the high watermark.
         stable = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         high_watermark = self._offsets(tps, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
         return {tp: Ends(high_watermark[tp], stable[tp]) for tp in tps}
@@ -173,7 +173,7 @@ class Admin:
         return {tp: found[KafkaTopicPartition(*tp)].offset for tp in tps}
 
     def committed(self, group: str, tps: Sequence[TopicPartition], client: Any = None) -> dict[TopicPartition, int]:
-        """See Broker; by a consumer of that group, if there is one."""
+        """See Broker; uses a consumer of the group if there is one."""
         if client is None:
             client = self._connection.make_consumer(group_id=group)
             try:
@@ -192,7 +192,7 @@ class Admin:
         return {
             name: frozenset(
                 TopicPartition(of_topic["topic"], partition)
-                # Without bytes the assignment is under way.
+                # An empty assignment means that a rebalance is in progress.
                 for of_topic in (member["member_assignment"] or {"assigned_partitions": []})["assigned_partitions"]
                 for partition in of_topic["partitions"]
             )
@@ -200,7 +200,7 @@ class Admin:
         }
 
     def member_ids(self, group: str) -> dict[str, str]:
-        """The id that the group has given to each of its members, by name."""
+        """The member ids assigned by the group, by member name."""
         return {name: str(member["member_id"]) for name, member in self._described_members(group)}
 
     def _described_members(self, group: str) -> list[tuple[str, Any]]:
@@ -209,7 +209,7 @@ class Admin:
         return [(member["group_instance_id"] or member["member_id"], member) for member in found[group]["members"]]
 
     def leave(self, subscription: Subscription, member_id: str) -> None:
-        """Remove a static member from its group, unless another process has its place already."""
+        """Remove a static member from its group, unless another process already has its place."""
         member = MemberToRemove(member_id=member_id, group_instance_id=subscription.member, reason="closed")
         with suppress(kafka_errors.KafkaError):
             self._admin_client.remove_group_members(subscription.group, [member])
@@ -230,8 +230,8 @@ class Admin:
         self._admin_client.close()
 
 
-# Only closed segments are compacted, by default of 1 GB, and only when half of a log is obsolete. A recovery reads all
-# of such a topic.
+# Only closed segments are compacted (1 GB by default), and only when half of a log is obsolete. A recovery reads the
+# whole topic.
 _COMPACTION = {"segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.1"}
 _SEGMENT_MS = 7 * 24 * 3_600_000  # the default age at which a segment is closed
 
@@ -242,7 +242,7 @@ def settings_of(spec: TopicSpec) -> dict[str, str]:
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "compact" if spec.compacted else "delete",
         "retention.ms": str(spec.retention_ms),
-        # With acks=all an acknowledged record is then on at least two brokers.
+        # With acks=all, an acknowledged record is then on at least two brokers.
         "min.insync.replicas": str(max(1, spec.replication - 1)),
         **(_COMPACTION if spec.compacted else {}),
         # Only closed segments are deleted.

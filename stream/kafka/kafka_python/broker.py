@@ -14,7 +14,7 @@ from stream.wire.records import TopicPartition
 
 
 class KafkaBroker(Admin):
-    """See Broker. For one thread; each producer and consumer made here has a network thread of its own."""
+    """See Broker. Not thread-safe; each producer and consumer has its own network thread."""
 
     def producer(self) -> PlainProducer:
         """See Broker."""

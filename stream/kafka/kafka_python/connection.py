@@ -1,12 +1,12 @@
-"""Connecting by kafka-python, and its errors in the words of the port.
+"""Connecting with kafka-python, and the translation of its errors.
 
 Workarounds for kafka-python:
 
 - A client whose constructor cannot connect leaves its thread and its sockets open. `Connection.make` closes them, and
-  `_Socket` the socket of each failed attempt. One that is closed while it writes leaves that socket open.
-- It waits 10 s, later 30 s, for a broker that froze before it tries another. Here the limit is lower.
-- For a moment after an outage a partition has no leader, and the client asks "broker -1". Such errors are transient,
-  though the client does not call them retriable.
+  `_Socket` closes the socket of each failed attempt. A client that is closed while it writes leaves that socket open.
+- It waits 10 s, later 30 s, for a frozen broker before it tries another one. Here the limit is lower.
+- Shortly after an outage a partition has no leader, and the client sends a request to "broker -1". Such errors are
+  transient, although the client does not mark them as retriable.
 """
 
 import logging
@@ -44,7 +44,7 @@ _FORBIDDEN = {
     kafka_errors.TopicAuthorizationFailedError.__name__: "topic",
     kafka_errors.GroupAuthorizationFailedError.__name__: "group",
     kafka_errors.TransactionalIdAuthorizationFailedError.__name__: "transactional-id",
-    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # of a producer that may write to no topic at all
+    kafka_errors.ClusterAuthorizationFailedError.__name__: "topic",  # a producer cannot write to any topic
 }
 """The kind of resource that each refusal is about, by the error's name: some occur only in the text of another."""
 
@@ -64,16 +64,16 @@ class KafkaConnection(Connection):
     def __init__(self, settings: ConnectionSettings) -> None:
         super().__init__(settings)
         self._security = settings_of(settings.config)
-        self._failure: BaseException | None = None  # of the last client that could not be made
+        self._failure: BaseException | None = None  # error of the last client that failed to connect
         logger = logging.getLogger("kafka")
-        if logger.level == logging.NOTSET:  # it logs as errors what it then retries; what is final is raised
+        if logger.level == logging.NOTSET:  # it logs errors that it retries; final errors are raised
             logger.setLevel(logging.CRITICAL)
 
     def classify(self, error: Any) -> tuple[type[BrokerError], str]:
         """See Connection."""
         if isinstance(error, kafka_errors.UnknownTopicOrPartitionError):
             return BrokerError, f"a topic or partition does not exist: {error}; create the topics first"
-        for reason in (error, error.__cause__, *error.args):  # kafka-python hands the reason on as a second argument
+        for reason in (error, error.__cause__, *error.args):  # kafka-python passes the reason as a second argument
             for kind, types in _KINDS.items():
                 if isinstance(reason, types):
                     return kind, f"{type(reason).__name__}: {reason}"
@@ -96,7 +96,7 @@ class KafkaConnection(Connection):
         return AccessError(f"no connection to Kafka at {self.bootstrap}: {failed}") if failed else None
 
     def make(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """Make a client of kafka-python; one that cannot connect leaves nothing open."""
+        """Create a client of kafka-python; after a failed connection nothing stays open."""
         made: list[Any] = []
 
         def network(**configs: Any) -> Any:
@@ -143,12 +143,12 @@ class KafkaConnection(Connection):
         return client
 
     def hint(self) -> str:
-        """The likely cause of the last failed attempt to connect, if a broker is there and closes the connections."""
+        """The likely cause of the last failed connection, if a server closed it."""
         failure, config = self._failure, self.config
         if not isinstance(failure, kafka_errors.KafkaProtocolError) and "socket disconnected" not in str(failure):
             return ""
         by = f"{config.security_protocol} {config.sasl_mechanism}" if config.uses_sasl else config.security_protocol
-        return f"; something listens there, and speaks another protocol than {by}: check security.protocol"
+        return f"; the server there speaks another protocol than {by}: check security.protocol"
 
     def _why_not_let_in(self, error: BaseException) -> str:
         mechanism = self.config.sasl_mechanism

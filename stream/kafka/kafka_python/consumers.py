@@ -2,9 +2,9 @@
 
 Workarounds for kafka-python:
 
-- With a reset policy it silently replaces an offset that is no longer kept by the first one. None is set here.
-- Records fetched of a partition that is then paused are put aside. After it is resumed the client neither returns them
-  nor fetches more, once records of another partition have been read to their end (`_make_room`).
+- With a reset policy it silently replaces a deleted offset with the first one. No policy is set here.
+- Fetched records of a paused partition are set aside. After a resume the client neither returns them nor fetches more,
+  once records of another partition have been read to their end (`_make_room`).
 - Only a record's timestamp type shows whether its time is the broker's or its sender's (`_check_times`).
 - Records of other clients, and batches that cannot be read: see `foreign`.
 """
@@ -26,13 +26,13 @@ from stream.kafka.refusals import check_dated_by_sender
 from stream.wire.records import Record, TopicPartition
 
 _CREATE_TIME = 0
-"""The timestamp type of a record that its sender dated."""
+"""The timestamp type of a record with the sender's time."""
 
 
 def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
-    """The last stable offset in the last fetch response of each partition, which the client itself does not keep.
+    """The last stable offset in the last fetch response of each partition, which the client does not keep.
 
-    A response of a fetch session leaves out partitions without records whose end has not moved (KIP-227).
+    A response of a fetch session omits partitions without records whose end has not moved (KIP-227).
     """
     ends: dict[tuple[str, int], int] = {}
     handle = fetcher._handle_fetch_response
@@ -40,7 +40,7 @@ def _follow_stable_ends(fetcher: Any) -> Mapping[tuple[str, int], int]:
     def handle_and_follow(node: Any, offsets: Any, sent: Any, response: Any) -> None:
         for topic in response.responses:
             for partition in topic.partitions:
-                if partition.last_stable_offset >= 0:  # else the response reports an error
+                if partition.last_stable_offset >= 0:  # otherwise the response reports an error
                     ends[topic.topic, partition.partition_index] = partition.last_stable_offset
         handle(node, offsets, sent, response)
 
@@ -71,9 +71,7 @@ class Reader:
             time.sleep(min(timeout_ms / 1000, RETRY_S))
             return []
         except kafka_errors.OffsetOutOfRangeError as error:
-            raise BrokerError(
-                f"an offset to be read is not in its partition, because it is no longer kept or never was: {error}"
-            ) from error
+            raise BrokerError(f"cannot read an offset that is no longer kept or never existed: {error}") from error
         except UnreadableError as error:
             raise BrokerError(str(error)) from error
         except kafka_errors.KafkaError as error:
@@ -90,14 +88,14 @@ class Reader:
         return [Acl("topic", topic, "Read") for topic in sorted({tp.topic for tp in self.assignment()})]
 
     def _check_times(self, polled: Mapping[Any, Any]) -> None:
-        """Refuse records appended since their topic was altered to CreateTime; the last of a partition shows it."""
+        """Refuse records appended after their topic was altered to CreateTime; checks each last one."""
         dated_by_sender = {
             records[-1].topic: records[-1] for records in polled.values() if records[-1].timestamp_type == _CREATE_TIME
         }
         check_dated_by_sender(dated_by_sender, self._admin.describe_topics(list(dated_by_sender)))
 
     def _make_room(self) -> None:
-        """Clear the place that records put aside return to: the fetcher returns them only when that place is None."""
+        """Clear the fetcher's current records: it returns records that were set aside only when there are none."""
         fetcher = self._client._fetcher
         if not fetcher._next_partition_records:
             fetcher._next_partition_records = None
@@ -115,7 +113,7 @@ class Reader:
         return int(offset)
 
     def lag(self, tp: TopicPartition) -> int:
-        """See Consumer; the client's `position` may ask the broker."""
+        """See Consumer; the client's `position` could send a request."""
         state = self._client._subscription.assignment.get(KafkaTopicPartition(*tp))
         if state is None or state.position is None:
             return 0

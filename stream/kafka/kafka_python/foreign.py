@@ -1,14 +1,13 @@
-"""Records as other clients write them, which kafka-python does not read, or does not write again.
+"""Records of other clients that kafka-python cannot read or cannot send again.
 
-- A header's name need not be UTF-8: Kafka does not look at it, and librdkafka sends any bytes. kafka-python calls such
-  a batch corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and the same byte again
-  when the name is sent (`HeaderName`).
-- The value of a header may be null. The port knows no such value: it is read as an empty one.
-- A record may have neither key nor value. kafka-python reads it, and refuses to send it, unless its serializer makes
-  the null (`NullSerializer`).
-- A batch that cannot be read (its checksum is wrong, its codec is not installed) is told without its place, by whatever
-  error the codec raises; and when it is asked for again, kafka-python turns in an endless loop. `PartitionRecords` says
-  where it stands, again and again.
+- A header's name can be any bytes: Kafka does not check it. kafka-python reports a batch with a name that is not UTF-8
+  as corrupt. Here a byte that is not UTF-8 becomes a lone surrogate (`surrogateescape`), and is restored when the name
+  is sent (`HeaderName`).
+- The value of a header can be null. The port has no null values: it is read as an empty one.
+- A record can have neither key nor value. kafka-python reads it, but sends it only if its serializer returns the null
+  (`NullSerializer`).
+- For an unreadable batch (wrong checksum, missing codec) kafka-python raises the codec's error without a position. On
+  the next read it enters an endless loop. `PartitionRecords` raises an error with the position at each read.
 """
 
 from collections.abc import Iterable
@@ -23,11 +22,11 @@ from stream.kafka.refusals import damaged
 from stream.wire.records import Headers
 
 NULL = object()
-"""Stands for the value of a record that has neither key nor value."""
+"""Represents the value of a record that has neither key nor value."""
 
 
 class NullSerializer(Serializer):  # type: ignore[misc]
-    """Makes null of NULL, and leaves bytes as they are."""
+    """Serializes NULL as null, and bytes unchanged."""
 
     def serialize(self, topic: str, headers: Any, data: Any) -> Any:
         """See kafka.serializer.Serializer."""
@@ -35,31 +34,31 @@ class NullSerializer(Serializer):  # type: ignore[misc]
 
 
 class HeaderName(str):
-    """The name of a header, whose bytes kafka-python asks for by `encode`."""
+    """The name of a header; kafka-python calls `encode` to get its bytes."""
 
     __slots__ = ()
 
     def encode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> bytes:
-        """The bytes that the name was read from."""
+        """The original bytes of the name."""
         return super().encode(encoding, errors)
 
 
 def headers_to_send(headers: Headers) -> list[tuple[str, bytes]]:
-    """Headers as kafka-python takes them."""
+    """Headers for kafka-python."""
     return [(name if name.isascii() else HeaderName(name), value) for name, value in headers]
 
 
 def headers_read(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """Headers as the port has them."""
+    """Headers for the port."""
     return tuple([(str(name), b"" if value is None else value) for name, value in headers])
 
 
 class UnreadableError(Exception):
-    """A batch that kafka-python cannot read; the message says where it stands, why, and what to do."""
+    """A batch that kafka-python cannot read; the message has its position, the reason and the remedy."""
 
 
 class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
-    """What was fetched of a partition, read batch by batch."""
+    """The fetched records of a partition, read batch by batch."""
 
     def __init__(self, fetch_offset: int, tp: Any, records: Any, **settings: Any) -> None:
         super().__init__(fetch_offset, tp, _Batches(records), **settings)
@@ -71,7 +70,7 @@ class PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             raise self._unreadable
         try:
             return super().take(n)
-        except Exception as error:  # each codec raises errors of its own
+        except Exception as error:  # each codec raises its own errors
             tp = self.topic_partition
             self._unreadable = UnreadableError(
                 damaged(tp, self.next_fetch_offset, f"{type(error).__name__}: {error}", _remedy(error))
@@ -85,7 +84,7 @@ def _remedy(error: Exception) -> str:
 
 
 class _Batches:
-    """The batches of a fetch, each to be read leniently."""
+    """The batches of a fetch, read leniently."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
@@ -98,20 +97,20 @@ class _Batches:
 
 
 class _Batch(DefaultRecordBatch):  # type: ignore[misc]
-    """A batch in which the name of a header may be any bytes."""
+    """A batch in which header names can be any bytes."""
 
     __slots__ = ()
 
     def _read_msg(self) -> Any:
         try:
             return super()._read_msg()
-        except UnicodeDecodeError:  # the position has not moved; from here on the batch is read more slowly
+        except UnicodeDecodeError:  # the position has not advanced; the rest of the batch is read by a slower method
             self._buffer = _Buffer(self._buffer)  # type: ignore[misc, has-type]
             return super()._read_msg()
 
 
 class _Buffer(bytearray):
-    """Bytes whose parts are decoded whatever they are."""
+    """Bytes whose slices can always be decoded."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)

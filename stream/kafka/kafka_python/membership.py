@@ -2,12 +2,12 @@
 
 Workarounds for kafka-python:
 
-- A member whose heartbeat reports that another process has its place stops its heartbeats, and continues to read.
+- A member whose heartbeat reports that another process has its place stops its heartbeats but continues to read.
   `poll` checks for that (`GroupConsumer._raise_if_out`).
 - A static member (`group_instance_id`) never leaves its group at close; `close` removes it.
-- A member that was thrown out joins again automatically, which not every member may do (`_Joins`).
-- A join that completes between two polls is forgotten and repeated, and then the whole group joins again, over and over
-  if members poll seldom. Here it is kept until a poll uses it (`_Joins`).
+- A member that was removed joins again automatically, which not every member may do (`_Joins`).
+- A join that completes between two polls is discarded and repeated, and then the whole group joins again; if members
+  poll rarely, this never ends. Here the join is kept until a poll uses it (`_Joins`).
 - A partition that stays with its member in a rebalance continues at its position, not at the committed offset as in the
   Java client. `_take_over` seeks.
 """
@@ -31,22 +31,22 @@ from stream.kafka.refusals import Subscription
 from stream.wire.records import Record, TopicPartition
 
 _JOIN_POLL_MS = 50
-_VERDICT_S = 10.0  # limit on waiting for the answer to a heartbeat, of a group that may be out of reach
+_VERDICT_S = 10.0  # limit on waiting for a heartbeat response, because the group may be unreachable
 
 
 class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
     """Receives rebalances on the client's network thread, while the user's thread waits in `poll`.
 
-    Revoked partitions must be given up before the group is joined again, so the user's listener is called here.
-    Assigned ones are only stored, and paused: a learner that takes over a partition may read for minutes, and on this
-    thread that would stop the heartbeats.
+    Revoked partitions must be released before the member joins again, so the user's listener is called here. Assigned
+    partitions are only stored and paused: a learner's recovery of a partition may take minutes, and on this thread it
+    would block the heartbeats.
     """
 
     def __init__(self, client: Any, listener: RebalanceListener) -> None:
         self._client = client
         self._listener = listener
         self.assignment: frozenset[TopicPartition] = frozenset()
-        self.assigned = False  # there is a new assignment that the user's listener has not received
+        self.assigned = False  # whether there is a new assignment that the user's listener has not received
         self.failure: Exception | None = None  # of the user's listener
         self.closing = False
 
@@ -71,15 +71,15 @@ class _Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class _Joins:
-    """Replaces the coordinator's method that joins its group, and keeps the result of a join until a poll uses it.
+    """Replaces the coordinator's join method, and keeps the result of a join until a poll uses it.
 
-    A poll that times out leaves its join in flight, and the next one waits for it. But if it is done by then, the
-    client begins another one, and the result of the first is lost.
+    A poll that times out leaves its join in progress, and the next poll waits for it. But if the join has completed by
+    then, the client starts another one and the first result is lost.
 
-    It also replaces the coordinator's method that forgets its membership, to notice that the group has thrown the
-    member out: the broker then answers that the member id is unknown. It answers the same to a member whose first join
-    a restart of the broker has interrupted, which has lost nothing; a join that was completed outlives a restart. And a
-    member that is too busy to poll forgets its membership itself: it joins again.
+    It also replaces the coordinator's method that resets its membership, to detect that the group has removed the
+    member: the broker then reports an unknown member id. It reports the same to a member whose first join was
+    interrupted by a restart of the broker, which has lost nothing; a completed join survives a restart. A member that
+    is too busy to poll resets its membership itself and joins again.
     """
 
     def __init__(self, coordinator: Any, *, rejoins: bool) -> None:
@@ -87,10 +87,10 @@ class _Joins:
         self._rejoins = rejoins
         self._join = coordinator._do_join_and_sync_async
         self._reset = coordinator.reset_generation
-        self._generation: Any = None  # of the last join; None while one is under way, or after a failure
+        self._generation: Any = None  # of the last join; None during a join or after a failure
         self._assignment = b""
-        self._member_id = ""  # of the last join that was completed
-        self.is_out = False  # thrown out, and may not join again
+        self._member_id = ""  # of the last completed join
+        self.is_out = False  # removed from the group, and may not join again
         coordinator._do_join_and_sync_async = self
         coordinator.reset_generation = self._reset_generation
 
@@ -105,7 +105,7 @@ class _Joins:
         coordinator = self._coordinator
         if self.is_out:
             raise kafka_errors.CoordinatorNotAvailableError  # retried until the poll ends, which reports the reason
-        # After a join whose result was used, no rebalance is under way; one that was thrown out has no generation.
+        # After a used join no rebalance is in progress; a removed member has no generation.
         if coordinator.rebalance_in_progress() and coordinator._generation is self._generation:
             return self._assignment
         self._generation = None
@@ -129,7 +129,7 @@ class GroupConsumer(Reader):
         self._fenced = False
         self._joins = _Joins(client._coordinator, rejoins=subscription.rejoins)
         client.subscribe(list(subscription.topics), listener=self._rebalances)
-        # A leader of the group that has no metadata yet assigns no partitions, and the group is joined a second time.
+        # A group leader without metadata assigns no partitions, and the group has to join a second time.
         try:
             with connection.translating(f"read about {', '.join(subscription.topics)}", self.needs()):
                 update = client._cluster.request_update()
@@ -146,7 +146,7 @@ class GroupConsumer(Reader):
         """See Consumer."""
         self._raise_if_out()
         if not self._rebalances.assignment:
-            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # assigned partitions are paused: there is nothing to wait for
+            timeout_ms = min(timeout_ms, _JOIN_POLL_MS)  # assigned partitions are paused, so do not wait for records
         records = super().poll(timeout_ms, records_max)
         failure, self._rebalances.failure = self._rebalances.failure, None
         if failure is not None:
@@ -160,8 +160,8 @@ class GroupConsumer(Reader):
         """The member and generation under which offsets are committed.
 
         Raises:
-            FencedError: another process has this member's place, or it was thrown out and may not join again.
-            StaleMemberError: this is no member now.
+            FencedError: another process has this member's place, or it was removed and cannot join again.
+            StaleMemberError: this process is currently not a member.
         """
         self._raise_if_out()
         metadata = self._client.group_metadata()
@@ -190,7 +190,7 @@ class GroupConsumer(Reader):
         self._raise_if_out()
 
     def on_unknown_member(self) -> None:
-        """The broker has answered that it does not know this member."""
+        """Called when the broker reports an unknown member id."""
         self._client._coordinator.reset_generation()
         self._raise_if_out()
 
@@ -203,10 +203,11 @@ class GroupConsumer(Reader):
             self._admin.leave(self._subscription, metadata.member_id)
 
     def _raise_if_out(self) -> None:
-        """Raise if a heartbeat has reported that another process has this member's place, or that it was thrown out.
+        """Raise if a heartbeat has reported that another process has this member's place, or that it was removed.
 
-        When another has it, the client only stops its heartbeats. A member that is joined, not about to join again and
-        not closed has them stopped for no other reason: the client starts them in the step that completes a join.
+        If another process has the place, the client only stops its heartbeats. There is no other reason for stopped
+        heartbeats of a member that has joined, is not rejoining and is not closed: the client starts them when a join
+        completes.
         """
         coordinator = self._client._coordinator
         is_joined = coordinator.stable() and not coordinator.rejoining
@@ -217,7 +218,7 @@ class GroupConsumer(Reader):
             raise self._subscription.thrown_out()
 
     def _take_over(self) -> None:
-        """Call the user's listener with the new assignment, on the user's thread, and read it from then on."""
+        """Call the user's listener with the new assignment on the user's thread, and start reading it."""
         self._rebalances.assigned = False
         tps = self._rebalances.assignment
         beginnings = self._admin.beginnings(sorted(tps))

@@ -2,19 +2,19 @@
 
 Workarounds for kafka-python:
 
-- `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Every wait here has
-  one (`_wait_for`). After a commit without an answer its outcome is unknown, and the producer cannot be used.
+- `commit_transaction`, `abort_transaction` and `send_offsets_to_transaction` wait without a limit. Here every wait has
+  a timeout (`_wait_for`). After a commit without a response its outcome is unknown, and the producer is unusable.
 - A producer that renews its epoch in the middle of a transaction (KIP-360) later reports success for a commit although
   the broker has aborted what was sent. So a commit is sent only after each record was acknowledged (`settle`).
-- A consumer's group metadata fall back to "no generation", which the broker does not check, when the member is thrown
-  out. Then no offsets are sent (`GroupConsumer.membership`). The consumer does not receive an UNKNOWN_MEMBER_ID that
-  answers a producer's offsets (`send_offsets`).
-- When the broker does not allow the offsets of a topic, the client does not let its transaction be aborted, although
-  the broker would abort it. Other readers would wait for its time-out (`abort`).
-- When the broker answers that an epoch is not the newest, which is how a zombie learns of its successor, the client
-  asks for a new epoch, as for a lost sequence. Sometimes it gets one, and fences its successor. Here it does not ask.
-- Its metadata of a record in a CreateTime topic show the sender's time as append time (`settle`).
-- It queues without a limit, and its own close raises, and leaves its thread, when records are not settled.
+- When a member is removed from its group, the consumer's group metadata fall back to "no generation", which the broker
+  does not check. Then no offsets are sent (`GroupConsumer.membership`). The consumer does not receive an
+  UNKNOWN_MEMBER_ID in the response to a producer's offsets (`send_offsets`).
+- When the broker does not allow the offsets of a topic, the client refuses to abort the transaction, although the
+  broker would abort it. Other readers would be blocked until its timeout (`abort`).
+- When the broker reports that an epoch is not the newest (a zombie is fenced), the client requests a new epoch, as for
+  a lost sequence. Sometimes it gets one and fences its successor. Here it does not request one.
+- Its metadata of a record in a CreateTime topic contain the sender's time as append time (`settle`).
+- Its queue has no limit, and its close raises and leaves its thread running when records are unsettled.
 """
 
 import time
@@ -122,8 +122,8 @@ class KafkaTransactionSink(KafkaSink):
             connection,
             transactional_id=transactional_id,
             transaction_timeout_ms=connection.settings.transaction_timeout_ms,
-            # The next transaction meets CONCURRENT_TRANSACTIONS until the last one's markers are written, after some
-            # ms. With the default of 100 a transaction takes 16-220 ms instead of 10.
+            # The next transaction fails with CONCURRENT_TRANSACTIONS until the markers of the last one are written, a
+            # few ms later. With the default of 100 ms a transaction takes 16-220 ms instead of 10 ms.
             retry_backoff_ms=5,
         )
         self.failure: BrokerError | None = None
@@ -188,7 +188,7 @@ class KafkaTransactionSink(KafkaSink):
                     f"could not {what}: the broker has aborted the transaction, because it was open for longer than "
                     f"its time-out or another process has taken over"
                 ) from error
-            if self._manager.has_fatal_error():  # the client also treats a request without an answer as fatal
+            if self._manager.has_fatal_error():  # the client also treats a request without a response as fatal
                 self.failure = outcome_unknown(self._connection, self._id, f"could not {what}: {error}")
                 raise self.failure from error
             self._connection.refuse(what, error, needs)

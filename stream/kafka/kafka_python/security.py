@@ -1,14 +1,14 @@
-"""Access to a secured Kafka by kafka-python, and the reasons of its refusals.
+"""Access to a secured Kafka with kafka-python, and reasons for refusals.
 
 Workarounds for kafka-python:
 
-- It retries a refused password or an untrusted certificate until its time is over, and does not report the reason.
-  `Manager` keeps such an answer, and the next attempt raises it.
-- It discards what a broker sends just before it hangs up: the reason why it lets nobody in.
-- It builds TLS anew for each connection, and reports "handshake failed" for a missing file. Here TLS is built once,
-  before anything is connected.
-- It sends the name of a SCRAM user without escapes.
-- It waits for the end of a handshake without a limit. Here the limit is the rest of the time to connect.
+- It retries a refused password or an untrusted certificate until its timeout, and does not report the reason.
+  `Manager` keeps the error, and the next attempt raises it.
+- It discards data that a broker sends just before it closes the connection: the reason of the refusal.
+- It creates a TLS context for each connection, and reports "handshake failed" for a missing file. Here the context is
+  created once, before connecting.
+- It does not escape the name of a SCRAM user.
+- It waits for a handshake without a limit. Here the limit is the remaining time to connect.
 """
 
 import ssl
@@ -65,11 +65,11 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: Any, **configs: Any) -> None:
         super().__init__(net, **configs)
         self.last_failure: BaseException | None = None
-        self._refusals: dict[Any, BaseException] = {}  # by node; each would answer the same again
+        self._refusals: dict[Any, BaseException] = {}  # by node; a retry would fail with the same error
         self._transports: WeakSet[Any] = WeakSet()
 
     def get_connection(self, node_id: Any, **settings: Any) -> Any:
-        """A connection; for a node that has refused one, an error."""
+        """A connection; raises the earlier error for a node that has refused one."""
         if node_id in self._refusals:
             raise self._refusals[node_id]
         known = self._conns.get(node_id)
@@ -79,7 +79,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         return connection
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        """A transport that reads what arrived before the end of the connection."""
+        """A transport that returns data received before the end of the connection."""
         if self.ssl_enabled:
             transport = await self._build_tls(node, timeout_at)
         else:
@@ -95,7 +95,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         return transport
 
     def close_sockets(self) -> None:
-        """Close the connections that kafka-python leaves open because something waits to be written."""
+        """Close the connections that kafka-python leaves open because of unwritten data."""
         for transport in self._transports:
             if transport._sock is not None:
                 transport._sock.close()
@@ -130,17 +130,17 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def is_about_tls(error: BaseException) -> bool:
-    """Whether a connection failed by TLS."""
+    """Whether a connection failed because of TLS."""
     return any(isinstance(one, ssl.SSLError) for one in (error, error.__context__, *error.args))
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Tokens of a command, for kafka-python."""
+    """Tokens from a command, for kafka-python."""
 
     def __init__(self, command: str | None) -> None:
         super().__init__()
         self._command = TokenCommand(command or "")
 
     def token(self) -> str:
-        """A token that is valid."""
+        """A valid token."""
         return self._command.token().value
