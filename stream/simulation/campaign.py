@@ -1,4 +1,4 @@
-"""Campaigns: many seeds are run and checked, and the schedules of failing ones are shrunk."""
+"""Campaigns: run and check many seeds, and shrink the schedules of failing ones."""
 
 import multiprocessing
 import signal
@@ -39,7 +39,7 @@ class Result(NamedTuple):
 
 
 def run_seed(make_learner: MakeLearner, seed: int, events: int = EVENTS, model: Sharing = "own") -> Result:
-    """Draw the run of a seed, run it and check it."""
+    """Draw a seed's schedule, run it and check it."""
     schedule = draw_schedule(seed, events, model)
     wrong, coverage = examine(make_learner, schedule)
     return Result(seed, tuple(wrong), coverage, schedule.timeless)
@@ -63,11 +63,11 @@ def examine(make_learner: MakeLearner, schedule: Schedule) -> tuple[list[str], C
     return wrong, coverage
 
 
-CLOCK_STANDS = "clock stands still"
+CLOCK_STANDS = "clock is paused"
 
 
 def expected_coverage(model: Sharing = "own") -> list[str]:
-    """Everything that a long campaign must cover: each fault, row of the join's table, and learner."""
+    """The required coverage of a long campaign: each fault, row of the join's table, and learner."""
     shares = model == "shared"
     outside = [str(kind) for kind in Kind if kind in ENVIRONMENT]
     faults: list[str] = []
@@ -75,7 +75,7 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
         faults += [f"{kind} {step}" for step in COMMIT_STEPS] if kind in IN_COMMIT else [str(kind)]
     others = [
         "reordered feedback", "operation during an outage", "fenced", "thrown out and ends",
-        "held up by a transaction", "stale member gives up its step", "transaction time-out",
+        "held up by a transaction", "stale member aborts its step", "transaction time-out",
         WAITS_FOR_FOLLOWERS, CLOCK_STANDS, *OVERFLOWS,
     ]  # fmt: skip
     if shares:
@@ -83,13 +83,13 @@ def expected_coverage(model: Sharing = "own") -> list[str]:
     rows = [
         row_name(state, happened)
         for state, happened in TRANSITIONS
-        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # of logs that are replayed
+        if not shares or (state is not State.UNMATCHED and happened is not Input.ASIDE)  # only in replays of logs
     ]
     return [*outside, *faults, *others, *rows, *(taught.name for taught in LEARNERS)]
 
 
 COVERED_FROM_SEEDS = 2_000
-"""Number of seeds from which on missing coverage is a failure: the rarest event occurs in one seed of about 100."""
+"""Minimum number of seeds for which missing coverage is a failure: the rarest event occurs in one of about 100."""
 
 
 @dataclass(slots=True)
@@ -100,8 +100,8 @@ class Campaign:
     seeds: int = 0
     timeless: int = 0
     failures: list[Result] = field(default_factory=list)
-    coverage: Counter[str] = field(default_factory=Counter)  # how often something occurred
-    seeds_with: Counter[str] = field(default_factory=Counter)  # in how many seeds
+    coverage: Counter[str] = field(default_factory=Counter)  # number of occurrences
+    seeds_with: Counter[str] = field(default_factory=Counter)  # number of seeds with an occurrence
 
     def add(self, result: Result) -> None:
         """Add the result of one seed."""
@@ -127,7 +127,7 @@ class Campaign:
 def run_seeds(
     make_learner: MakeLearner, seeds: Sequence[int], events: int = EVENTS, jobs: int = 1, model: Sharing = "own"
 ) -> Iterator[Result]:
-    """The results of seeds, in no particular order when there is more than one process."""
+    """Run seeds; with several processes the results are unordered."""
     run = partial(run_seed, make_learner, events=events, model=model)
     if jobs == 1:
         yield from map(run, seeds)
@@ -172,8 +172,8 @@ def trace(make_learner: MakeLearner, schedule: Schedule) -> list[Happened]:
 def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
     """The indices of a small part of a failing schedule's items that still fails.
 
-    Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002: leave out ever smaller
-    portions, down to single items, as long as the rest fails. The finding may change on the way.
+    Zeller, Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE TSE 2002: remove smaller and smaller
+    portions, down to single items, while the rest still fails. The finding can change during the process.
     """
     kept = list(range(len(schedule.items)))
     size = len(kept) // 2
@@ -192,7 +192,7 @@ def shrink(make_learner: MakeLearner, schedule: Schedule) -> list[int]:
 
 
 def ranges(indices: Sequence[int]) -> str:
-    """Indices as a flag takes them.
+    """Indices in the format of a command-line option.
 
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2,5,7-8'
@@ -210,7 +210,7 @@ def parse_ranges(text: str) -> list[int]:
     """The inverse of `ranges`.
 
     Raises:
-        ValueError: it is not of that form, or a range of it is empty.
+        ValueError: the text has another format, or a range is empty.
 
     >>> parse_ranges("0-2,5,7-8")
     [0, 1, 2, 5, 7, 8]

@@ -1,7 +1,7 @@
 """The checks after every run of the simulation.
 
-Each check returns its findings as messages. It reads the topics and compares them with `World`: with the records that
-were sent, and the transactions that were committed. Of the learners it uses only the final state.
+Each check returns its findings as messages. It compares the topics with the records sent and the transactions committed
+in the `World`. It uses only the final state of the learners.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ INPUTS = (TOPICS.contexts, TOPICS.feedback)
 
 
 class _Partition:
-    """The audit of one partition, beside a reference learner."""
+    """The audit of one partition, with a reference learner."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
@@ -56,11 +56,11 @@ class _Partition:
         return TopicPartition(topic, self.number)
 
     def is_tick(self, record: Record) -> bool:
-        """Whether a record of the feedback was not sent from outside."""
+        """Whether a feedback record was not sent from outside, and so is a tick."""
         return (record.topic, self.number, record.offset) not in self.world.outside.sent
 
     def _audit(self) -> None:
-        """Run the audit of `onebit verify`: it finds nothing, and counts all foreign records."""
+        """Run the audit of `onebit verify`: it must find no fault and all foreign records."""
         finding = audit_partition(self.world.broker, TOPICS, self.number, observe=self._observe)
         foreign = sum(tp.partition == self.number and tp != LOG for tp, _ in self.world.outside.foreign_outputs)
         self.wrong += [f"audit: {fault}" for fault in finding.faults]
@@ -82,7 +82,7 @@ class _Partition:
 
 
 def check(world: World) -> list[str]:
-    """Check a run by itself, and add the rows of the join's table and the overflows to its coverage."""
+    """Check a run, and add the rows of the join's table and the overflows to its coverage."""
     wrong: list[str] = []
     tasks = world.processes.tasks()
     partitions = [_Partition(world, number) for number in range(world.schedule.partitions)]
@@ -115,12 +115,12 @@ OVERFLOWS = ("overflow of pending", "overflow of orphans", "overflow of retained
 
 
 def row_name(state: State, happened: Input) -> str:
-    """A row of the join's table, for people."""
+    """The name of a row of the join's table, for reports."""
     return f"join: {state.name.lower()} + {happened.name.lower()}"
 
 
 def _as_sent(partition: _Partition) -> list[str]:
-    """Malformed, decided and settled events are those that were sent: no check trusts the codec alone."""
+    """Malformed, decided and settled events equal those sent, so that no check relies on the codec alone."""
     sent = partition.world.outside.sent
     malformed: set[tuple[str, int]] = set()
     wrong: list[str] = []
@@ -180,7 +180,7 @@ def differences(what: str, expected: list[Any], got: list[Any]) -> list[str]:
 
 
 def _ticks(partition: _Partition) -> list[str]:
-    """A step that decides has one tick in its own transaction, another step at most one; at the end nothing waits."""
+    """A step with decisions has one tick in its transaction, other steps at most one; at the end nothing waits."""
     wrong: list[str] = []
     world, (predictions, feedback) = partition.world, map(partition.tp, (TOPICS.predictions, TOPICS.feedback))
     transactions = {
@@ -224,14 +224,14 @@ def _each_decided_once(partition: _Partition) -> list[str]:
 def _settled_by_times_alone(partition: _Partition) -> list[str]:
     """The first feedback after a context settles the decision if it was appended within the window of the tick.
 
-    Feedback that names another action than the decided one does not count. Only append times and offsets decide, not
-    when records were read.
+    Feedback for another action than the decided one does not count. The result depends on append times and offsets
+    only, not on when records were read.
     """
     world, sent = partition.world, partition.world.outside.sent
     came_ms = {record.offset: record.append_ms for record in partition.contexts}
     contexts_are_late = world.schedule.old_lags or bool(
         {Kind.FOREIGN_CONTEXT, Kind.HOLD} & world.trace.fired.keys()
-    )  # then feedback may be read before a context that was appended before it
+    )  # then feedback can be read before an earlier context
     answers: dict[str | None, list[tuple[Record, int | None]]] = {}
     for record in partition.feedback:
         if not partition.is_tick(record):
@@ -251,7 +251,7 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
             if is_aside:
                 expected: tuple[Outcome, int | None] = (Outcome.UNMATCHED, got[1])
             elif any(record.append_ms <= shown_ms for record in judged):
-                continue  # it may have been read before its context; the orphans' limits decide how long it waits
+                continue  # it can have been an orphan, for which other limits apply
             elif judged and judged[0].append_ms <= tick.append_ms + partition.task.join.window_ms:
                 expected = (Outcome.MATCHED, judged[0].offset)
             else:
@@ -262,12 +262,12 @@ def _settled_by_times_alone(partition: _Partition) -> list[str]:
 
 
 def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
-    """A task's final state is the one that its topics give; without the model if that is shared."""
+    """A task's final state equals the one restored from its topics; without a shared model."""
     wrong: list[str] = []
     model = state_digest([partition.reference.learner.state()])
     state, digest = state_of(task), task_digest(task)
     if not partition.is_shared and partition.oracle is not None and state["model"] != model:
-        wrong.append("the learner's model is not, to the bit, that of the reference learner")
+        wrong.append("the learner's model is not bit-identical to that of the reference learner")
     for how, snapshots in (("the journal", False), ("the newest snapshot and the journal", True)):
         again = rebuild(partition.world.broker, TOPICS, partition.number, partition.task, snapshots=snapshots).task
         differing = [
@@ -276,13 +276,13 @@ def _recovered_is_the_same(partition: _Partition, task: Task) -> list[str]:
             if state[name] != other
         ]
         if not differing and digest != task_digest(again):
-            differing = [f"the learner's task is not, to the bit, the one that {how} gives"]
+            differing = [f"the learner's task is not bit-identical to the one from {how}"]
         wrong += differing
     return wrong
 
 
 def state_of(task: Task) -> dict[str, object]:
-    """All of a task's state, as values that can be compared; without the model if that is shared."""
+    """A task's whole state as comparable values; without a shared model."""
     join = task.join
     return {
         "model": None if task.settings.model == "shared" else state_digest([task.learner.state()]),

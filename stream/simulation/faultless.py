@@ -1,16 +1,16 @@
-"""The comparison of a run with the run of the same events without faults.
+"""Compares a run with a run of the same events without faults.
 
-A run whose faults take no virtual time publishes the same predictions, examples and dead letters, byte for byte and in
-the same order, and ends with the same model and join in every partition, as the run without faults in one process.
-Four conditions apply:
+If the faults of a run take no virtual time, it publishes the same predictions, examples and dead letters as the run
+without faults in one process, byte for byte and in the same order. The final model and join of every partition are also
+equal. Four conditions apply:
 
-1. A learner polls at every moment at which something is appended or due: else a decision's tick has another time.
-2. `idle_ms` is 1, and deadlines pass in milliseconds in which nothing else happens (see `schedule`): else a learner
-   that has just started notices them later than one that ran.
-3. `retain_ms` is longer than the run: ids are forgotten by stream time, which moves with every tick.
+1. A learner polls whenever something is appended or due. Otherwise a decision's tick has another time.
+2. `idle_ms` is 1, and deadlines pass in milliseconds without other events (see `schedule`). Otherwise a learner that
+   has just started detects them later than a running one.
+3. `retain_ms` is longer than the run, because ids are forgotten by stream time, which advances with every tick.
 4. No other producer holds a transaction open on contexts or feedback.
 
-Runs with a shared model are not compared: a decision depends on how far the log was read.
+Runs with a shared model are not compared, because a decision depends on the position in the log.
 
 Stream times and offsets of feedback are not compared. Both depend on the number of ticks, one per step, and faults
 change which records form a step.
@@ -49,7 +49,7 @@ def equal_faultless(world: World, faultless: World) -> list[str]:
 
 
 def _lasting(state: Mapping[str, object]) -> dict[str, object]:
-    """A task's state without stream times, and without what ticks alone change."""
+    """A task's state without stream times and without other effects of ticks."""
     retained = state["retained"]
     assert isinstance(retained, list)
     without = [(event_id, outcome, reward, known) for event_id, outcome, reward, _, known in retained]

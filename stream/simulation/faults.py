@@ -1,6 +1,6 @@
-"""The faults of a run: those that are armed for a process, and their effect on its calls of the broker.
+"""The faults of a run: faults armed for processes, and their effects on calls of the broker.
 
-A process pauses within a call: before the call returns, it runs the rest of the world.
+A process pauses within a call: the call runs the rest of the world before it returns.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from stream.wire.records import TopicPartition
 
 @dataclass(eq=False)
 class Faults:
-    """The faults: each happens at once, or is armed until its process makes the call that it is for."""
+    """The faults: each one happens at once, or is armed until its process makes a matching call."""
 
     _schedule: Schedule
     _processes: Processes
@@ -32,7 +32,7 @@ class Faults:
     _armed: dict[str, list[Item]] = field(default_factory=dict)
     _slow_until_ms: int = 0
     _call_ms: int = 0  # duration of an operation until then
-    _held: dict[TopicPartition, int] = field(default_factory=dict)  # partitions without replication, and until when
+    _held: dict[TopicPartition, int] = field(default_factory=dict)  # end of the hold by partition without replication
 
     @property
     def _clock(self) -> VirtualClock:
@@ -94,7 +94,7 @@ class Faults:
             self._pause(process, until_ms - self._clock.now_ms)
             return Verdict.PROCEEDS
         verdict = self._meet(process, call)
-        self._refuse_in_outage(call)  # it may have begun during a pause
+        self._refuse_in_outage(call)  # an outage can have started during a pause
         return verdict
 
     def commit_step(self, process: Process, number: int) -> None:
@@ -109,7 +109,7 @@ class Faults:
                 return
 
     def hang(self, process: Process, producer: FaultyTransactionalProducer) -> None:
-        """Let the process of a commit that hangs die, and commit some time later."""
+        """End the process of a hanging commit, and complete the commit later."""
 
         def finish() -> None:
             try:
@@ -147,7 +147,7 @@ class Faults:
             act()
 
     def _meet(self, process: Process, call: str) -> Verdict:
-        """Strike with the first armed fault that is for this call."""
+        """Inject the first armed fault that matches this call."""
         armed = self._armed.get(process.name, [])
         for index, item in enumerate(armed):
             if not _is_for(item, call):
@@ -169,7 +169,7 @@ class Faults:
         if kind in _VERDICTS:
             return _VERDICTS[kind]
         if kind is Kind.PAUSE:
-            self._trace.note(process.name, f"stands still before {call}")
+            self._trace.note(process.name, f"pauses before {call}")
         elif kind is Kind.ZOMBIE_IN_COMMIT:
             self._processes.replace(process)
         elif kind in (Kind.EXPELLED_IN_COMMIT, Kind.MOVE_IN_SNAPSHOT):
@@ -182,7 +182,7 @@ class Faults:
         return Verdict.PROCEEDS
 
     def _pause(self, process: Process, for_ms: int) -> None:
-        """Run the world while a process pauses in a call."""
+        """Run the world while a process is paused in a call."""
         if process.broker.is_open_in(TOPICS.updates):
             self._trace.fired[OPEN_IN_LOG] += 1
         if for_ms:
@@ -206,7 +206,7 @@ _VERDICTS = {
 
 
 def _is_for(item: Item, call: str) -> bool:
-    """Whether an armed fault is for this operation."""
+    """Whether an armed fault matches this operation."""
     if item.kind is Kind.PAUSE:
         return True
     if item.call:

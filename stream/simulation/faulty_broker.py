@@ -1,7 +1,7 @@
-"""A process's connection to the embedded broker, on which operations fail as a schedule says.
+"""A process's connection to the embedded broker, with faults from a schedule.
 
-It implements the broker port, and consults the schedule before every operation that uses the network. Only failures of
-the network and of the process are simulated; the embedded broker does everything else.
+It implements the broker port, and consults the schedule before every operation that uses the network. It simulates only
+failures of the network and of the process; the embedded broker does everything else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from stream.wire.records import Headers, Record, TopicPartition
 
 
 class CrashError(Exception):
-    """The process dies here: none of its code runs after this, and nothing is closed."""
+    """The process dies: none of its code runs afterwards, and nothing is closed."""
 
 
 class Fate(Enum):
@@ -27,17 +27,17 @@ class Fate(Enum):
 
 
 class Verdict(Enum):
-    """The result of an operation. Unless it proceeds, the client does not know the result."""
+    """The fault of an operation. Unless it proceeds, the result is unknown to the client."""
 
     PROCEEDS = auto()
-    IS_LOST = auto()  # it is not done
-    ANSWER_IS_LOST = auto()  # it is done
-    HANGS = auto()  # it is done later
+    IS_LOST = auto()  # the operation is not executed
+    ANSWER_IS_LOST = auto()  # the operation is executed
+    HANGS = auto()  # the operation is executed later
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction as its client made it, whatever the broker shows of it."""
+    """A transaction as its client created it, independent of its visibility on the broker."""
 
     transactional_id: str
     process: str
@@ -55,7 +55,7 @@ Consult = Callable[[str], Verdict]
 
 
 def _forwarded(name: str) -> Any:
-    """An operation of the broker itself, before which the schedule is consulted."""
+    """An operation of the embedded broker that consults the schedule first."""
 
     def operation(self: "FaultyBroker", *arguments: Any) -> Any:
         self.consult(name)
@@ -71,19 +71,19 @@ class FaultyBroker:
     broker: EmbeddedBroker
     process: str
     consult: Consult
-    transactions: list[Transaction] = field(default_factory=list)  # of all processes; its own are appended
+    transactions: list[Transaction] = field(default_factory=list)  # of all processes; new ones are appended
     hang: Callable[["FaultyTransactionalProducer"], None] = lambda producer: None  # can call `finish` later
-    observe: Callable[[Transaction], None] = lambda transaction: None  # called after a commit that the client knows of
-    lingers: bool = False  # records are queued until they are flushed
-    poll_max: int = 1_000_000  # records of a poll
-    dry_every: int = 0  # each poll of this number returns nothing; 0: none does
-    old_lags: bool = False  # lags are those of the last poll that fetched, as in Kafka's clients
+    observe: Callable[[Transaction], None] = lambda transaction: None  # called after an acknowledged commit
+    lingers: bool = False  # whether records are queued until a flush
+    poll_max: int = 1_000_000  # limit of records in a poll
+    dry_every: int = 0  # every Nth poll returns nothing; 0: never
+    old_lags: bool = False  # whether lags are those of the last fetch, as in Kafka's clients
     polls: int = 0
     may_be_dry: bool = True  # False: repeated polls at one moment must return everything
-    moved: int = 0  # polls that advanced, if only past records that are not visible
+    moved: int = 0  # number of polls that advanced, possibly past invisible records only
     member: EmbeddedMember | None = None  # of the group
     transaction: Transaction = field(default_factory=lambda: Transaction("", "", Fate.ABORTED))  # begun last
-    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # reported instead, N more times
+    _old_ends: dict[TopicPartition, tuple[Ends, int]] = field(default_factory=dict)  # stale, to report N times
 
     create_topics: ClassVar[Any] = _forwarded("create_topics")
     describe_topics: ClassVar[Any] = _forwarded("describe_topics")
@@ -120,7 +120,7 @@ class FaultyBroker:
         return {tp: self._reported_end(tp, end) for tp, end in self.broker.ends(tps).items()}
 
     def lag(self, tp: TopicPartition, times: int) -> None:
-        """Report the present end of a partition to this process N times."""
+        """Report the current end of a partition to this process for the next N requests."""
         self._old_ends[tp] = self.broker.ends([tp])[tp], times
 
     def end_lag(self) -> None:
@@ -128,7 +128,7 @@ class FaultyBroker:
         self._old_ends.clear()
 
     def is_open_in(self, topic: str) -> bool:
-        """Whether its transaction is open, and has records in a topic."""
+        """Whether the process has an open transaction with records in a topic."""
         found = self.transaction
         return found.fate is Fate.OPEN and any(tp.topic == topic for tp, _ in found.records)
 
@@ -190,9 +190,9 @@ class FaultyTransactionalProducer:
         del self._queue[:count]
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        """See TransactionalProducer; a crash can come when half of the records are in the log.
+        """See TransactionalProducer; a crash can occur when half of the records are in the log.
 
-        The schedule limits how long it waits for followers.
+        The schedule limits the wait for followers.
         """
         self._drain(len(self._queue) // 2)
         self._broker.consult("flush")
@@ -231,7 +231,7 @@ class FaultyTransactionalProducer:
     def abort(self) -> None:
         """See TransactionalProducer."""
         if self._hangs:
-            return  # the request to commit is in flight, and no other overtakes it
+            return  # the commit request is in flight, and no other request overtakes it
         self._broker.consult("abort")
         self._queue.clear()
         self._inner.abort()
@@ -253,13 +253,13 @@ class FaultyConsumer:
         self._broker = broker
         self._call = call
         self.inner = inner
-        # Nothing of this goes over the network.
+        # These methods do not use the network.
         self.position = inner.position
         self.seek = inner.seek
         self.pause = inner.pause
         self.resume = inner.resume
         self.assignment = inner.assignment
-        self._fetched: dict[TopicPartition, int] = {}  # where partitions ended at the last poll that fetched
+        self._fetched: dict[TopicPartition, int] = {}  # ends of partitions at the last fetch
 
     def lag(self, tp: TopicPartition) -> int:
         """See Consumer."""
@@ -293,7 +293,7 @@ class FaultyConsumer:
         self.inner.commit(offsets)
 
     def check_place(self) -> None:
-        """See Consumer; during an outage there is no answer."""
+        """See Consumer; during an outage there is no response."""
         try:
             self._broker.consult("check_place")
         except BrokerUnavailableError:

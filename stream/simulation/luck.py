@@ -1,4 +1,4 @@
-"""The dice of the simulation: SplitMix64, so that a seed draws the same under every version of Python."""
+"""The random generator of the simulation: SplitMix64, with the same draws in every version of Python."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -11,7 +11,7 @@ _MASK = 2**64 - 1
 
 
 class Luck:
-    """Draws from one seed, one after the other.
+    """Sequential random draws from a seed.
 
     Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014: the output of SplitMix64.
 
@@ -38,9 +38,9 @@ class Luck:
         return low + self.below(high - low + 1)
 
     def chance(self, percent: int) -> bool:
-        """True so many times in a hundred."""
+        """True with a probability in percent."""
         return self.below(100) < percent
 
     def choice(self, items: Sequence[T]) -> T:
-        """One of them, each as likely as the others."""
+        """A uniformly drawn item."""
         return items[self.below(len(items))]

@@ -1,4 +1,4 @@
-"""The world outside: contexts, feedback and the records of other clients, by a schedule."""
+"""Clients other than learners: send contexts, feedback and other records by a schedule."""
 
 import json
 from dataclasses import dataclass, field
@@ -49,12 +49,12 @@ _FEATURES = tuple(
 
 
 class Sent(NamedTuple):
-    """The meaning of a record of an input, for oracles that do not read it."""
+    """The meaning of an input record, for oracles that do not decode it."""
 
     event_id: str | None  # None: poison
     bit: int
-    action: int | None = None  # the one that feedback names
-    logged: Logged | None = None  # the decision of a log for a context
+    action: int | None = None  # action in feedback
+    logged: Logged | None = None  # logged decision of a context
 
 
 Place = tuple[TopicPartition, int]
@@ -75,11 +75,11 @@ class _Foreign:
 
 
 class Outside:
-    """All clients but the learners."""
+    """All clients except the learners."""
 
     def __init__(self, broker: EmbeddedBroker, partitions: int, trace: Trace) -> None:
-        self.sent: dict[tuple[str, int, int], Sent] = {}  # by topic, partition, offset
-        self.foreign_outputs: set[Place] = set()  # committed records of others in the learners' topics
+        self.sent: dict[tuple[str, int, int], Sent] = {}  # by topic, partition and offset
+        self.foreign_outputs: set[Place] = set()  # committed records of other clients in the learners' topics
         self._broker = broker
         self._partitions = partitions
         self._trace = trace
@@ -88,7 +88,7 @@ class Outside:
         self._latest_fed = -1
 
     def do(self, item: Item) -> None:
-        """Do an item of the schedule."""
+        """Execute an item of the schedule."""
         self._trace.note("world", item.text())
         kind = item.kind
         if kind in (Kind.CONTEXT, Kind.CONTEXT_AGAIN, Kind.FOREIGN_CONTEXT):
@@ -107,7 +107,7 @@ class Outside:
         self._trace.fired[kind] += 1
 
     def abort_transactions(self) -> None:
-        """Abort the open transactions of others."""
+        """Abort the open transactions of other clients."""
         for number in list(self._foreign):
             self._end_foreign(number, commits=False)
 

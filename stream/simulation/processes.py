@@ -1,4 +1,4 @@
-"""The learner processes of a run, from start to end, and the broker's time-outs for them."""
+"""The learner processes of a run, and the broker's timeouts for them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ GROUP = "learners"
 
 
 class Learner(Protocol):
-    """A learner program, as the simulation sees it."""
+    """The part of a learner program that the simulation uses."""
 
     def step(self, timeout_ms: int) -> int:
         """Poll once and process; returns the number of things done."""
@@ -77,16 +77,16 @@ class Process:
     name: str
     broker: FaultyBroker = field(init=False)
     program: Learner | None = None
-    busy: bool = False  # in a call
+    busy: bool = False  # whether it is in a call
     dead: bool = False
-    zombie: bool = False  # a newer process has its name
-    away_ms: int = 0  # time until it is started again, if it dies now
+    zombie: bool = False  # whether a newer process has its name
+    away_ms: int = 0  # time until its restart if it dies now
     asleep_until_ms: int = 0
     parked: object = None  # see LearnerSetup
 
 
 class SeenModel(NamedTuple):
-    """A shared model as a process had read it."""
+    """A process's replica of a shared model at a version."""
 
     process: str
     version: int
@@ -94,22 +94,22 @@ class SeenModel(NamedTuple):
 
 
 ROUNDS_MAX = 2_000
-"""Limit of rounds at one moment, above the need of any run."""
+"""Limit of rounds at one time, larger than any run needs."""
 
 DRY_ROUNDS_MAX = 8
-"""Limit of polls at one moment that return nothing although records are there."""
+"""Limit of polls at one time that return nothing although records are available."""
 
 RESTARTS_MAX = 500
 """Limit of starts in one run."""
 
 
 class UnexpectedError(Exception):
-    """A learner did what it must never do, whatever faults it meets."""
+    """A learner did something that no fault can justify."""
 
 
 @dataclass(eq=False)
 class Processes:
-    """All processes of a run: makes their calls, and ends or restarts a process as its call ends."""
+    """All processes of a run: calls them, and ends or restarts them depending on the result."""
 
     _schedule: Schedule
     _make_learner: MakeLearner
@@ -118,10 +118,10 @@ class Processes:
     _trace: Trace
     consult: Callable[[Process, str], Verdict] = field(init=False)  # before each operation of the broker
     commit_step: Callable[[Process, int], None] = field(init=False)  # after each numbered step of a commit
-    hang: Callable[[Process, FaultyTransactionalProducer], None] = field(init=False)  # takes over a commit that hangs
+    hang: Callable[[Process, FaultyTransactionalProducer], None] = field(init=False)  # handles a hanging commit
     transactions: list[Transaction] = field(default_factory=list)
     outage_until_ms: int = 0  # the end of the outage; until then no process starts
-    models: set[SeenModel] = field(default_factory=set)  # all versions of a shared model that processes decided on
+    models: set[SeenModel] = field(default_factory=set)  # all shared model versions used for decisions
     _all: list[Process] = field(default_factory=list)
     _names: int = 0
     _starts: int = 0
@@ -131,16 +131,16 @@ class Processes:
         return self._broker.clock
 
     def live(self) -> list[Process]:
-        """All processes but zombies and dead ones."""
+        """All processes except zombies and dead ones."""
         return [process for process in self._all if not process.zombie and not process.dead]
 
     def named(self, number: int) -> Process | None:
-        """The process that a fault is for, which is not in a call."""
+        """The process with a number, if it is not in a call."""
         live = [process for process in self.live() if not process.busy]
         return live[number % len(live)] if live else None
 
     def tasks(self) -> dict[int, Task]:
-        """The tasks that run, each in one process."""
+        """The running tasks, each in one process."""
         tasks: dict[int, Task] = {}
         for process in self.live():
             if process.program is not None:
@@ -148,7 +148,7 @@ class Processes:
         return tasks
 
     def next_due_ms(self) -> int | None:
-        """The next time after now at which a process has something due."""
+        """The next time after now at which a process has work due."""
         dues = []
         for process in self._all:
             if process.program is None or process.busy or process.dead:
@@ -159,7 +159,7 @@ class Processes:
         return min(dues, default=None)
 
     def poll_all(self) -> None:
-        """Step all processes until none has anything to do."""
+        """Step all processes until no work is left."""
         for number in range(ROUNDS_MAX):
             done = 0
             for process in list(self._all):
@@ -170,7 +170,7 @@ class Processes:
                 done += self._guard(process, partial(program.step, 0))
             if not done:
                 return
-        raise UnexpectedError(f"at {self._clock.now_ms} ms the learners do not come to rest")
+        raise UnexpectedError(f"at {self._clock.now_ms} ms the learners do not become idle")
 
     def _guard(self, process: Process, call: Callable[[], int]) -> int:
         """Run a call of a process, and end or restart the process after an error; returns the number of things done."""
@@ -191,7 +191,7 @@ class Processes:
             if not process.zombie:
                 self._restart(process, 0)
         except BrokerError as error:
-            self._trace.note(process.name, f"closes, and is to start anew: {error}")
+            self._trace.note(process.name, f"closes, to be restarted: {error}")
             parked = process.parked if process.program is None else process.program.park()
             self.close(process)
             self._restart(process, 0, parked)
@@ -204,7 +204,7 @@ class Processes:
         return 1
 
     def read_logs(self) -> None:
-        """Have every process read the log of a shared model to its end."""
+        """Let every process read the shared model's log to its end."""
         for process in self.live():
             if process.program is not None:
                 process.program.read_log()
@@ -216,12 +216,12 @@ class Processes:
             self.models.add(SeenModel(process.name, replica.version, state_digest([replica.learner.state()])))
 
     def join(self) -> None:
-        """Start one more."""
+        """Start another process."""
         self._names += 1
         self._start(f"learner-{self._names}")
 
     def replace(self, process: Process) -> None:
-        """Start a second process of this name; the first one becomes a zombie."""
+        """Start a second process with this name; the first one becomes a zombie."""
         process.zombie = True
         self._start(process.name)
 
@@ -237,7 +237,7 @@ class Processes:
         self._remove(process)
 
     def die(self, process: Process, away_ms: int) -> None:
-        """End a process and close nothing."""
+        """End a process without closing anything."""
         if process.dead:
             return
         self._trace.note(process.name, "is dead")
@@ -254,18 +254,18 @@ class Processes:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def end_faults(self) -> None:
-        """Wake all processes, and report the present end of the log to them."""
+        """Wake all processes, and report the true ends of partitions to them."""
         for process in self._all:
             process.asleep_until_ms = 0
             process.broker.end_lag()
 
     def expel(self, process: Process) -> None:
-        """Take a process out of the group, if it is in it."""
+        """Remove a process from the group, if it is a member."""
         if process.broker.member is not None:
             self._broker.leave(process.broker.member)
 
     def leave_behind(self, process: Process) -> None:
-        """Schedule the time-outs of a dead or paused process."""
+        """Schedule the timeouts of a dead or paused process."""
         for transaction in self.transactions:
             if transaction.fate is Fate.OPEN and transaction.process == process.name:
                 self._timers.after(self._schedule.transaction_timeout_ms, partial(self._time_out, transaction))
@@ -273,10 +273,10 @@ class Processes:
             self._timers.after(self._schedule.session_timeout_ms, lambda: self._session_ends(process))
 
     def _start(self, name: str, parked: object = None) -> None:
-        """Start a process; after an error at its start it is started again."""
+        """Start a process; restarts it after an error during the start."""
         self._starts += 1
         if self._starts > RESTARTS_MAX:
-            raise UnexpectedError(f"{name} is started again and again, and ends each time")
+            raise UnexpectedError(f"{name} is restarted repeatedly, and ends each time")
         process = Process(name, parked=parked)
         self._all.append(process)
         process.broker = FaultyBroker(
@@ -314,9 +314,9 @@ class Processes:
             self._all.remove(process)
 
     def _restart(self, process: Process, away_ms: int, parked: object = None) -> None:
-        """Start a process of this name again after a time, and not before the end of an outage.
+        """Restart a process after a time, but not before the end of an outage.
 
-        With parked tasks it is the same process, with a new program.
+        With parked tasks it is the same process with a new program.
         """
         name = process.name
         away_ms = max(away_ms, self.outage_until_ms - self._clock.now_ms)
@@ -330,7 +330,7 @@ class Processes:
             self._start(name, parked)
 
     def _time_out(self, transaction: Transaction) -> None:
-        """End a transaction as the broker does: its producer is fenced."""
+        """Abort a transaction and fence its producer, as the broker does."""
         if transaction.fate is Fate.OPEN:
             self._trace.note("broker", f"transaction of {transaction.process} times out")
             self._trace.fired["transaction time-out"] += 1

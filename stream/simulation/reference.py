@@ -1,7 +1,7 @@
-"""Reference learners: the oracle of the audit tells them what is decided and settled, in its order.
+"""Reference learners, which process the decisions and outcomes of the audit's oracle in order.
 
-An own model is a learner that must decide the same. For a shared model the entries are collected that a task must
-write to the log.
+With an own model, the reference must make the same decisions. With a shared model, it collects the entries that a task
+must write to the log.
 """
 
 from math import nan
@@ -15,18 +15,18 @@ from stream.wire.events import Decision, Features, Logged, Outcome
 from stream.wire.updates import CORRECTED, DECIDED, NO_BIT, NO_LABEL, SETTLED, Entry
 
 WEIGHING = ("banditron", "soba-diag")
-"""Of the learners here, those that weigh a bit by the propensity."""
+"""The learners in the simulation that weight a bit by the propensity."""
 
 
 def can_play(task: TaskSettings, logged: Logged | None) -> bool:
-    """Whether a context has all that the task needs of its log."""
+    """Whether a context has the logged fields that the task needs."""
     if task.play == "own" or logged is None:
         return task.play == "own"
     return logged.propensity is not None or (task.play == "logged" and task.learner not in WEIGHING)
 
 
 class OwnReference:
-    """A learner that must decide as the task did."""
+    """A learner that must make the task's decisions."""
 
     def __init__(self, task: TaskSettings) -> None:
         self.learner = task.make_learner()
@@ -35,7 +35,7 @@ class OwnReference:
         self._open: dict[str, tuple[Features, Decision]] = {}
 
     def apply(self, event: Event) -> bool:
-        """Decide or learn; false if the published decision differs."""
+        """Decide or learn; False if the published decision differs."""
         if isinstance(event, Decided):
             decision, is_same = self.decide(event)
             self._open[event.context.id] = event.context.x, decision
@@ -70,7 +70,7 @@ class OwnReference:
         self.updates += self.learner.update(x, decision, reward, v, label)
 
     def correct(self, x: Features, decision: Decision, reward: int, v: float) -> None:
-        """Replace the assumed bit, 0, by the real one."""
+        """Replace the assumed bit 0 with the real one."""
         self.updates += self.learner.retract(x, decision, 0, reward, v)
 
     def differs(self, step: JournalStep) -> bool:
@@ -110,5 +110,5 @@ class SharedReference(OwnReference):
 
 
 def plain(decision: Decision) -> tuple[object, ...]:
-    """A decision as values that can be compared, but for what the learner itself logs."""
+    """A decision as comparable values, without the learner's stored numbers."""
     return decision.action, decision.greedy, repr(decision.propensity), decision.scores.tolist()

@@ -1,7 +1,7 @@
-"""What happens when: a run as plain data, drawn from its seed.
+"""The schedule of a run as plain data, drawn from a seed.
 
-Half of the runs are *timeless*: their faults take no virtual time, and a learner polls at every moment at which
-something happens. Such a run must equal the one without faults, bit for bit (see `faultless.equal_faultless`).
+Half of the runs are *timeless*: their faults take no virtual time, and a learner polls whenever something happens. Such
+a run must equal the run without faults, bit for bit (see `faultless.equal_faultless`).
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from stream.task.settings import LatePolicy, OnExpiry, Sharing, TaskSettings
 from stream.wire.events import Logged
 
 EVENTS = 20
-"""Contexts of a run: enough for everything to meet everything, and few enough to be read."""
+"""Number of contexts in a run: enough for interactions of all events, and few enough to read a trace."""
 
 
 class Kind(StrEnum):
-    """What can happen. The text stands in traces and in the table of coverage."""
+    """The kind of an item. The text is used in traces and in the table of coverage."""
 
-    # The world outside.
+    # Other clients.
     CONTEXT = "context"
     CONTEXT_AGAIN = "duplicate context"
     CONTEXT_POISON = "poison context"
@@ -61,10 +61,10 @@ class Kind(StrEnum):
     COMMIT_HANGS = "commit unknown, and committed later"
     SLEEP = "learner does not poll"
     SLOW = "broker slow for a while"
-    PAUSE = "learner stands still before a call of the broker"
+    PAUSE = "learner pauses before a call of the broker"
     HOLD = "replication stops for a while"
     # Faults that a shared model can meet.
-    LAG = "learner is told an old end of the log"
+    LAG = "learner reads an old end of the log"
     MOVE_IN_SNAPSHOT = "partition 0 moves during a snapshot of the model"
 
 
@@ -82,7 +82,7 @@ TIMED_FAULTS = (
 SHARED_FAULTS = (
     Kind.LAG, Kind.LAG, Kind.MOVE_IN_SNAPSHOT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.CRASH_IN_COMMIT,
 )  # fmt: skip
-"""What a run with a shared model meets beside the others."""
+"""Additional faults of a run with a shared model."""
 IN_COMMIT = (Kind.CRASH_IN_COMMIT, Kind.ZOMBIE_IN_COMMIT, Kind.EXPELLED_IN_COMMIT, Kind.JOIN_IN_COMMIT)
 """Faults between two of the numbered steps of a commit."""
 
@@ -90,7 +90,7 @@ CALLS = ("poll", "ends", "begin", "flush", "send_offsets", "commit", "transactio
 """Operations of the broker in which a learner can be made to crash, or which can be refused."""
 
 NUMBERS = {
-    Kind.CRASH_IN_RECOVERY: (1, 4),  # the call that it is for, counted from when it is armed
+    Kind.CRASH_IN_RECOVERY: (1, 4),  # number of the call, counted from the arming
     Kind.CRASH_IN_SNAPSHOT: (1, 4),
     Kind.MOVE_IN_SNAPSHOT: (1, 4),
     Kind.PAUSE: (1, 30),  # within some steps, or much of a recovery
@@ -98,23 +98,23 @@ NUMBERS = {
     Kind.LAG: (1, 40),  # reports of the old end
     Kind.HOLD: (0, 2),  # the partition
 }
-"""The least and the greatest number of a fault."""
+"""The smallest and the largest number of a fault."""
 
 FOREIGN_TOPICS = ("predictions", "examples", "dead-letter")
-"""The learners' topics that others may be let write to; who writes to the snapshots breaks the pipeline."""
+"""The learners' topics that other clients write to; a write to the snapshots would break the pipeline."""
 
 HELD_TOPICS = (
     "feedback", "feedback", "feedback", "feedback", "contexts", "contexts", "predictions", "examples", "dead-letter",
     "journal", "snapshots",
 )  # fmt: skip
-"""Topics of which a partition's followers can stop, and with them its high watermark."""
+"""Topics whose replication can stop, which holds their high watermark."""
 
 TARGETS = {Kind.CRASH_IN_CALL: CALLS, Kind.REFUSED: CALLS, Kind.HOLD: HELD_TOPICS}
-"""The operations or topics that a fault can be for."""
+"""The operations or topics of a fault."""
 
 
 class Item(NamedTuple):
-    """One thing that happens."""
+    """One event or fault of a schedule."""
 
     at_ms: int
     kind: Kind
@@ -123,10 +123,10 @@ class Item(NamedTuple):
     member: int = 0
     number: int = 0  # the commit step, the poison, the transaction, which call, how slow, or the partition
     call: str = ""  # of the broker; or the topic that is written to, or not replicated
-    for_ms: int = 0  # how long the fault lasts, or the process is away
-    polls: bool = True  # whether the learners poll before the next thing happens
-    action: int | None = None  # the class that feedback says it judges; None: it does not say
-    logged: Logged | None = None  # what a log says was done for a context
+    for_ms: int = 0  # duration of the fault, or time until a restart
+    polls: bool = True  # whether the learners poll before the next item
+    action: int | None = None  # the class judged by the feedback; None: not given
+    logged: Logged | None = None  # logged decision of a context
 
     def text(self) -> str:
         """For people."""
@@ -156,26 +156,26 @@ class Schedule(NamedTuple):
     taught: str  # which of LEARNERS
     task: TaskSettings
     records_max: int  # of one transaction
-    poll_max: int  # records that one poll gives at most
-    dry_every: int  # every so many polls give nothing, although something is there; 0: none
-    old_lags: bool  # lags are those of the last poll that fetched
+    poll_max: int  # limit of records in one poll
+    dry_every: int  # every Nth poll returns nothing; 0: never
+    old_lags: bool  # whether lags are those of the last fetch
     idle_ms: int
     snapshot_interval_ms: int  # 0: none
     snapshot_bytes_max: int  # of a snapshot in one transaction
     snapshot_chunk_bytes: int  # of a snapshot in one record; some need several
-    lingers: bool  # records are sent when they are flushed, not before
+    lingers: bool  # whether records are sent only at a flush
     transaction_timeout_ms: int
     session_timeout_ms: int
-    replication_timeout_ms: int  # how long a learner waits for followers
+    replication_timeout_ms: int  # limit of a learner's wait for followers
     clock_stands: bool
     items: tuple[Item, ...]
 
     def only(self, indices: Sequence[int]) -> "Schedule":
-        """The same run with some of its items."""
+        """The schedule with only some of its items."""
         return self._replace(items=tuple(self.items[index] for index in indices))
 
     def faultless(self) -> "Schedule":
-        """The same events without a fault, and one process."""
+        """The same events without faults, and with one process."""
         return self._replace(members=1, items=tuple(item for item in self.items if item.kind in ENVIRONMENT))
 
 
@@ -185,7 +185,7 @@ NEVER_MS = 10**9
 
 
 class Taught(NamedTuple):
-    """A learner, and what it is taught of decisions without their feedback."""
+    """A learner with its policies for expired decisions and late feedback."""
 
     learner: str
     parameters: dict[str, float | str]
@@ -209,17 +209,17 @@ LEARNERS = (
     Taught("igw-logistic", {"drift": "class"}),
     Taught("stack-igw", {"drift": "global", "vectors": 0}, "negative"),
 )
-"""No run is long enough for a drift alarm: those are the business of `tests/recovery/test_drift_alarms.py`."""
+"""No run is long enough for a drift alarm; see `tests/recovery/test_drift_alarms.py`."""
 
 N_CLASSES, N_FEATURES = 3, 8
 
 PLAYS: tuple[Play, ...] = ("own", "own", "logged", "match")
 LOG_LEARNERS: dict[str, dict[str, float | str]] = {"late-ucb": {"m": 2}, "stack-igw": {"vectors": 0}}
-"""Those that carry with a decision what must be of the log's action; they take part where a log is replayed."""
+"""Learners that store numbers for the logged action with a decision; used only in replays of a log."""
 
 
 def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Schedule:
-    """The run of a seed; with a shared model it replays no log, which that cannot, and has more faults."""
+    """Draw the schedule of a seed. A run with a shared model has more faults, and cannot replay a log."""
     luck = Luck(seed)
     timeless = luck.chance(50)
     clock_stands = luck.chance(10)
@@ -240,7 +240,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
         task = replace(task, model=model)
         items += _draw_shared(Luck(seed ^ _SHARED_DICE), max(item.at_ms for item in items), timeless=timeless)
         items.sort(key=lambda item: item.at_ms)
-    if timeless:  # deadlines, which are even, pass in odd milliseconds, in which nothing happens
+    if timeless:  # deadlines are even and pass in odd milliseconds, without other events
         items = [item._replace(at_ms=2 * item.at_ms - START_MS) for item in items]
         doubled = replace(limits, window_ms=2 * limits.window_ms, orphan_ms=2 * limits.orphan_ms)
         task = replace(task, join=doubled)
@@ -272,7 +272,7 @@ def draw_schedule(seed: int, events: int = EVENTS, model: Sharing = "own") -> Sc
 
 
 def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
-    """Limits that are met now and then; those that a timeless run must not meet are out of reach (see `faultless`)."""
+    """Limits that are sometimes reached, except those that a timeless run must not reach (see `faultless`)."""
     tight = luck.chance(40)
     return JoinSettings(
         window_ms=luck.choice((10, 30, 100)),
@@ -285,9 +285,9 @@ def _draw_limits(luck: Luck, *, timeless: bool) -> JoinSettings:
 
 
 def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: bool) -> list[Item]:
-    """Contexts at a pace, and what comes back for each of them."""
+    """Contexts at a rate, with their feedback."""
     gap_max_ms = luck.choice((1, 5, 20))
-    noise = luck.choice((0, 10, 30))  # percent, of each kind of trouble with an event
+    noise = luck.choice((0, 10, 30))  # percentage of each kind of irregularity
     now_ms = START_MS
     items: list[Item] = []
 
@@ -323,7 +323,7 @@ def _draw_events(luck: Luck, events: int, limits: JoinSettings, *, timeless: boo
 
 
 def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
-    """Let some of the feedback name an action, which by luck is the one that is decided."""
+    """Add an action to some of the feedback; by chance it is the decided one."""
     percent = luck.choice((0, 20, 60))
     feedback = (Kind.FEEDBACK, Kind.FEEDBACK_EARLY, Kind.FEEDBACK_AGAIN, Kind.FEEDBACK_CONFLICT, Kind.FOREIGN_FEEDBACK)
     return [
@@ -333,11 +333,11 @@ def _with_actions(luck: Luck, items: list[Item]) -> list[Item]:
 
 
 _LOG_DICE = 0x5DEECE66D
-"""Makes the dice of logs others than a run's own, so that what was drawn before there were logs stays as it was."""
+"""Separates the draws for logs from the other draws of a run, which therefore do not change."""
 
 
 def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskSettings, list[Item]]:
-    """Let half of the runs replay a log, uniform or not, of which some contexts say too little."""
+    """Let half of the runs replay a log, uniform or not; some contexts lack logged fields."""
     play = luck.choice(PLAYS)
     if play == "own" and luck.chance(50):
         return task, items
@@ -359,7 +359,7 @@ def _with_logs(luck: Luck, task: TaskSettings, items: list[Item]) -> tuple[TaskS
 
 
 _SHARED_DICE = 0x2545F4914
-"""The same for runs with a shared model."""
+"""Separates the draws for shared models in the same way."""
 
 
 def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
@@ -368,7 +368,7 @@ def _of_several(luck: Luck, schedule: Schedule) -> Schedule:
 
 
 def _draw_shared(luck: Luck, end_ms: int, *, timeless: bool) -> list[Item]:
-    """What befalls the log of a shared model: faults, and what another producer writes to it, which nobody should."""
+    """Faults of the shared model's log, and records that another producer wrongly writes to it."""
     faults = [luck.choice(SHARED_FAULTS) for _ in range(luck.below(4))]
     items = [_draw_fault(luck, kind, end_ms, timeless=timeless) for kind in faults]
     if not timeless and luck.chance(30):
@@ -393,7 +393,7 @@ _LOG_TOPIC = "updates"
 
 
 def _draw_delay(luck: Luck, window_ms: int) -> int:
-    """In time, late, or to the millisecond."""
+    """A feedback delay: in time, late, or exactly at the deadline."""
     in_time = [luck.between(0, window_ms) for _ in range(2)]
     return luck.choice((0, *in_time, window_ms + luck.between(-1, 1), luck.between(window_ms, 3 * window_ms)))
 
@@ -402,9 +402,9 @@ _FOREIGN = {Kind.CONTEXT: Kind.FOREIGN_CONTEXT, Kind.FEEDBACK: Kind.FOREIGN_FEED
 
 
 def _put_in_transactions(luck: Luck, items: list[Item]) -> None:
-    """Let another producer write some contexts and feedback in transactions, which show them late or never.
+    """Let another producer write some contexts and feedback in transactions, which delay or abort them.
 
-    It also writes to topics of the learners, which nobody should have let it do.
+    It also wrongly writes to topics of the learners.
     """
     kinds = luck.choice((_FOREIGN, {Kind.CONTEXT: Kind.FOREIGN_CONTEXT}, {Kind.FEEDBACK: Kind.FOREIGN_FEEDBACK}))
     for number in range(luck.between(1, 2)):

@@ -1,7 +1,7 @@
-"""The checks of a shared model: its log, its replicas, and the decisions that were made on it.
+"""The checks of a shared model: its log, its replicas and its decisions.
 
-The log is read into a plain list, and applied to one learner entry by entry. At each version its state must be that of
-the replicas at this version, and its decisions those that the tasks made on this version.
+The log is read into a plain list and applied to one learner entry by entry. At each version the learner's state must
+equal the replicas' state, and its decisions must equal the tasks' decisions on this version.
 """
 
 from collections import Counter
@@ -59,7 +59,7 @@ def check_shared_model(world: World, tasks: Sequence[Written]) -> list[str]:
 
 
 def _audited(world: World, partitions: int, entries: int) -> list[str]:
-    """The audit of `onebit verify` finds nothing."""
+    """The audit of `onebit verify` finds no fault."""
     found = audit_log(world.broker, TOPICS, partitions)
     wrong = [f"audit of the log: {fault}" for fault in found.faults]
     if found.version != entries:
@@ -82,7 +82,7 @@ def _read_log(world: World, n_classes: int) -> list[_Logged]:
 
 
 def _log_differs(partition: int, written: Written, log: Sequence[_Logged]) -> list[str]:
-    """The log has the entries of each task in their order, and the journal has their number."""
+    """The log has the entries of each task in order, and the journal has their number."""
     got = [_plain(logged.entry) for logged in log if logged.partition == partition]
     expected = [_plain(entry) for entry in written.entries]
     if got != expected:

@@ -1,4 +1,4 @@
-"""What happened in a run: how often each thing occurred and, when it is asked for, line by line."""
+"""Counts of events in a run and, optionally, a line for each event."""
 
 import hashlib
 from collections import Counter
@@ -23,19 +23,19 @@ WAITS_FOR_FOLLOWERS = "learner waits for followers"
 
 BEHIND_ITS_LOG = "task waits until its log can be read"
 FOREIGN_IN_LOG = "foreign record in the log"
-OPEN_IN_LOG = "stands still with an open transaction in the log"
+OPEN_IN_LOG = "pauses with an open transaction in the log"
 
 _TELLING = {
     "waits for a transaction": "held up by a transaction",
     "waits until": BEHIND_ITS_LOG,
-    "group has moved on": "stale member gives up its step",
+    "group has moved on": "stale member aborts its step",
 }
-"""What is counted when a learner announces it, by a part of its message."""
+"""Events counted from a learner's log messages, by a part of the message."""
 
 
 @dataclass
 class Trace:
-    """Notes what happens in one run."""
+    """Records the events of one run."""
 
     clock: VirtualClock
     keeps_lines: bool = False
@@ -43,31 +43,31 @@ class Trace:
     lines: list[Happened] = field(default_factory=list)
 
     def note(self, who: str, what: str) -> None:
-        """Take down a line."""
+        """Add a line."""
         if self.keeps_lines:
             self.lines.append(Happened(self.clock.now_ms, who, what))
 
     def fire(self, item: Item, who: str) -> None:
-        """A fault happens."""
+        """Record a fault."""
         self.fired[f"{item.kind} {item.number}" if item.kind in IN_COMMIT else str(item.kind)] += 1
         self.note(who, f"FAULT {item.text()}")
 
     def announced(self, who: str, message: str) -> None:
-        """A learner announces something."""
+        """Record a learner's log message."""
         counted = next((name for part, name in _TELLING.items() if part in message), None)
         if counted is not None:
             self.fired[counted] += 1
         self.note(who, message)
 
     def committed(self, transaction: Transaction) -> None:
-        """A client knows that its transaction is committed."""
+        """Record a commit whose result the client received."""
         if self.keeps_lines:
             counts = Counter(tp.topic.removeprefix("sim.") for tp, _ in transaction.records)
             self.note(transaction.process, "commits " + ", ".join(f"{count} {name}" for name, count in counts.items()))
 
 
 def trace_digest(happened: Sequence[Happened]) -> str:
-    """A short name of a trace: the same run has the same one, on any machine."""
+    """A digest of a trace, equal for equal runs on every machine."""
     digest = hashlib.sha256()
     for line in happened:
         digest.update(repr(tuple(line)).encode())

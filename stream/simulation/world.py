@@ -1,4 +1,4 @@
-"""Runs a schedule, in virtual time and in one thread: the world outside, the learner processes, the time-outs."""
+"""Runs a schedule in virtual time and one thread: other clients, learner processes and timeouts."""
 
 from collections import deque
 
@@ -12,7 +12,7 @@ from stream.simulation.timers import Timers
 from stream.simulation.tracing import Trace
 
 SETTLING_MAX = 400
-"""Limit of things that fall due after the last item, until everything is settled."""
+"""Limit of due actions between the last item and the end of the run."""
 
 
 class World:
@@ -37,7 +37,7 @@ class World:
         """Run to the end, until everything is settled.
 
         Raises:
-            UnexpectedError: a learner broke, or the learners do not come to rest.
+            UnexpectedError: a learner failed, or the learners do not become idle.
         """
         for _ in range(self.schedule.members):
             self.processes.join()
@@ -64,7 +64,7 @@ class World:
         self._advance_to(until_ms)
 
     def _advance_to(self, to_ms: int) -> None:
-        """Move time, and do what falls due on the way."""
+        """Advance time, and run the actions that are due."""
         while True:
             due_ms = self._due_ms()
             if due_ms is None or due_ms > to_ms:
@@ -80,7 +80,7 @@ class World:
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def _settle(self) -> None:
-        """End all faults, and move time until nothing waits."""
+        """End all faults, and advance time until nothing waits."""
         self._faults.end()
         self.outside.abort_transactions()
         if not self.processes.live() and self._timers.next_ms is None:
@@ -91,4 +91,4 @@ class World:
             if due_ms is None:
                 return
             self._advance_to(due_ms)
-        raise UnexpectedError("the learners do not come to rest after the last item")
+        raise UnexpectedError("the learners do not become idle after the last item")
