@@ -62,7 +62,7 @@ def test_offsets_can_be_committed_without_a_transaction(broker: Broker, prefix: 
     consumer.close()
 
 
-def test_a_restarted_member_goes_on_at_the_committed_offset(broker: Broker, prefix: str) -> None:
+def test_a_restarted_member_continues_at_the_committed_offset(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "abc")
     consumer = broker.group_consumer(prefix, "m", [name], Heard())
@@ -92,7 +92,7 @@ def test_equal_partition_numbers_go_to_the_same_member_and_every_record_to_one(b
         member.close()
 
 
-def test_members_of_a_group_are_told_with_what_they_hold(broker: Broker, prefix: str) -> None:
+def test_members_of_a_group_are_listed_with_their_partitions(broker: Broker, prefix: str) -> None:
     left, right = topic(broker, prefix, 2, "left"), topic(broker, prefix, 2, "right")
     assert broker.members(prefix) == {}
     members = [broker.group_consumer(prefix, member, [left, right], Heard()) for member in ("m0", "m1", "m2")]
@@ -115,7 +115,7 @@ def test_topics_with_unequal_partitions_are_refused_to_a_group(broker: Broker, p
         broker.group_consumer(prefix, "m", [left, right], Heard())
 
 
-def test_a_member_hears_what_is_revoked_before_what_is_assigned(broker: Broker, prefix: str) -> None:
+def test_a_member_receives_revocations_before_assignments(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix, 2)
     zero, one = TopicPartition(name, 0), TopicPartition(name, 1)
     heard, heard_by_other = Heard(), Heard()
@@ -329,7 +329,7 @@ def test_a_member_that_was_thrown_out_and_is_not_to_join_again_is_fenced(
 
 
 @pytest.mark.parametrize("rejoins", [True, False])
-def test_a_member_hears_that_it_was_thrown_out_without_being_told_by_a_commit(
+def test_a_removed_member_detects_it_without_a_commit(
     broker: Broker, prefix: str, expel: Expel, *, rejoins: bool
 ) -> None:
     name = topic(broker, prefix, 2)
@@ -350,7 +350,7 @@ def test_a_member_hears_that_it_was_thrown_out_without_being_told_by_a_commit(
     second.close()
 
 
-def test_a_replaced_member_that_does_not_poll_hears_of_it_when_it_asks(broker: Broker, prefix: str) -> None:
+def test_a_replaced_member_that_does_not_poll_detects_it_by_check_place(broker: Broker, prefix: str) -> None:
     name = topic(broker, prefix)
     write(broker, name, "a")
     zombie = broker.group_consumer(prefix, "m", [name], Heard(), rejoins=False)

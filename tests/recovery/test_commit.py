@@ -461,7 +461,7 @@ def test_backlog_of_one_input_is_not_read_into_memory_while_the_other_is_waited_
     assert pipeline.ledger().decided == 2_000
 
 
-def test_learner_goes_on_only_when_it_is_made_anew_after_an_error() -> None:
+def test_learner_continues_after_an_error_only_as_a_new_program() -> None:
     pipeline, _ = settled_pipeline()
     learner = pipeline.learner(crash_point=crash_at(2))
     pipeline.context("next")
@@ -476,7 +476,7 @@ def test_learner_goes_on_only_when_it_is_made_anew_after_an_error() -> None:
     assert orjson.loads(pipeline.records(TOPICS.journal)[-1].value or b"")["contexts"][1] == 8
 
 
-def test_orphan_waits_for_a_context_that_stands_in_the_backlog_of_an_outage() -> None:
+def test_orphan_waits_for_a_context_in_the_backlog_of_an_outage() -> None:
     pipeline = Pipeline(small_task())
     pipeline.answer("a", 1)
     pipeline.clock.advance_to(1_400)

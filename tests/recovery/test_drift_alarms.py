@@ -102,7 +102,7 @@ def test_the_example_that_raised_an_alarm_names_its_detector_and_the_journal_cou
     assert program.tasks[0].alarms == 1
 
 
-def test_without_a_detector_nothing_is_told() -> None:
+def test_without_a_detector_no_alarm_is_reported() -> None:
     pipeline, _ = drifting(drift="off")
     assert not any("drift" in fields for fields in pipeline.values(TOPICS.examples))
     assert not any("alarms" in fields for fields in pipeline.values(TOPICS.journal))

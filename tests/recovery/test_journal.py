@@ -186,7 +186,7 @@ def test_record_of_another_program_is_refused_with_its_place(value: bytes | None
             read_it()
 
 
-def test_journal_that_begins_with_a_record_of_another_program_is_not_begun_anew() -> None:
+def test_journal_with_a_foreign_first_record_is_not_restarted() -> None:
     pipeline = Pipeline(small_task())
     pipeline.broker.producer().send(TOPICS.journal, 0, None, b"hello", ())
     with pytest.raises(JournalError, match=f"{TOPICS.journal}/0 offset 0"):

@@ -94,7 +94,7 @@ def test_steps_never_ask_where_their_inputs_end(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("topic", [TOPICS.journal, TOPICS.snapshots])
-def test_partition_that_is_held_up_holds_up_no_other_and_is_neither_read_nor_told_of_twice(topic: str) -> None:
+def test_blocked_partition_blocks_no_other_and_is_not_read_and_logged_once(topic: str) -> None:
     pipeline = Pipeline(small_task(), partitions=2)
     before = hold_up(pipeline, topic, 0)
     names = [next(ids_of(partition, 2)) for partition in (0, 1)]
@@ -115,7 +115,7 @@ def test_partition_that_is_held_up_holds_up_no_other_and_is_neither_read_nor_tol
     assert sorted(p["id"] for p in pipeline.all_values(TOPICS.predictions)) == sorted(names)
 
 
-def test_partition_that_is_held_up_again_is_told_of_again() -> None:
+def test_partition_blocked_again_is_logged_again() -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner()
     said: list[str] = []
@@ -161,7 +161,7 @@ def test_snapshot_is_taken_when_its_interval_has_passed_and_not_a_millisecond_be
 
 
 @pytest.mark.parametrize("interval_ms", [1, 50])
-def test_idle_task_takes_its_snapshot_when_nothing_was_applied_for_the_interval(interval_ms: int) -> None:
+def test_idle_task_writes_a_snapshot_after_an_interval_without_records(interval_ms: int) -> None:
     pipeline = Pipeline(small_task())
     learner = pipeline.learner(snapshot_interval_ms=interval_ms)
     pipeline.context("a")
@@ -279,14 +279,14 @@ def test_input_is_not_read_on_while_as_much_as_may_wait_does_and_is_when_there_i
         ([(2, 900), (1, 900)], 1),
     ],
 )
-def test_step_takes_as_many_records_as_can_be_applied_in_its_time(took: list[tuple[int, int]], expected: int) -> None:
+def test_step_size_adapts_to_the_working_time(took: list[tuple[int, int]], expected: int) -> None:
     portion = Portion(2_000, 100)
     for records, ms in took:
         portion.took(records, ms)
     assert portion.records == expected
 
 
-def test_change_of_settings_is_taken_over_and_told_after_a_single_step() -> None:
+def test_change_of_settings_applies_and_is_logged_after_a_single_step() -> None:
     pipeline = Pipeline(small_task())
     first = pipeline.learner(snapshot_interval_ms=0)
     pipeline.send(TOPICS.contexts, b"{")
@@ -317,7 +317,7 @@ def test_records_that_came_before_their_task_was_recovered_are_read_once() -> No
     assert pipeline.ledger().decided == 5
 
 
-def test_step_says_how_many_tasks_it_has_recovered_and_how_many_have_made_one() -> None:
+def test_step_returns_the_number_of_tasks_recovered_and_stepped() -> None:
     pipeline = Pipeline(small_task(), partitions=3)
     learner = pipeline.learner()
     assert learner.step(0) == 3
@@ -347,7 +347,7 @@ def test_pause_in_a_step_without_records_does_not_make_the_next_ones_smaller() -
     assert records > 1
 
 
-def test_feedback_alone_is_applied_although_nothing_tells_the_time_yet() -> None:
+def test_feedback_is_applied_before_any_time_is_known() -> None:
     pipeline = Pipeline(small_task())
     pipeline.answer("early", 1)
     learner = pipeline.learner(snapshot_interval_ms=0)

@@ -51,7 +51,7 @@ def decided(pipeline: Pipeline) -> int:
 
 
 @pytest.mark.parametrize(("lag_max_ms", "goes_on"), [(-1, True), (1_000, False)])
-def test_learner_that_is_held_up_goes_on_or_stops_deciding_as_it_is_set(lag_max_ms: int, goes_on: bool) -> None:
+def test_blocked_learner_continues_or_stops_deciding_as_configured(lag_max_ms: int, goes_on: bool) -> None:
     pipeline, left = held_up(lag_max_ms)
     pipeline.clock.advance_to(pipeline.clock.now_ms + 1_000)
     before = decided(pipeline)
@@ -85,7 +85,7 @@ def test_learner_that_is_started_again_under_its_name_ends_its_transaction_at_on
     assert left.replica.version == again.replica.version
 
 
-def test_transaction_of_another_program_holds_the_log_up_until_it_ends() -> None:
+def test_transaction_of_another_program_blocks_the_log_until_it_ends() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     other = pipeline.broker.transactional_producer("other")
@@ -126,7 +126,7 @@ def test_lag_counts_from_when_reading_has_stood_at_one_offset() -> None:
     assert lag(1_950) == (None, False)
 
 
-def test_people_are_warned_once_of_each_transaction_and_told_what_ends_one_that_hangs() -> None:
+def test_each_open_transaction_is_reported_once_with_the_remedy() -> None:
     warnings = LagWarnings("onebit.updates", "kafka:9092", 60_000, 20_000)
     assert warnings.of(None) == warnings.of(Hold(7, 4_999, 3)) == []
     (held,) = warnings.of(Hold(7, 5_000, 3))

@@ -79,7 +79,7 @@ def ends_after_a_while(pipeline: Pipeline, learner: LearnerProgram) -> None:
         idle(learner)
 
 
-def test_a_log_that_was_made_anew_is_not_gone_on_with() -> None:
+def test_a_recreated_log_is_refused() -> None:
     pipeline = decided()
     make_log_anew(pipeline)
     learner, said = listening(pipeline)
@@ -89,7 +89,7 @@ def test_a_log_that_was_made_anew_is_not_gone_on_with() -> None:
     ends_after_a_while(pipeline, learner)
 
 
-def test_a_log_that_ends_before_what_the_snapshot_of_the_model_has_read_is_not_gone_on_with() -> None:
+def test_a_log_that_ends_before_the_model_snapshot_is_refused() -> None:
     pipeline = decided(snapshot_interval_ms=50)
     newest = read_model_snapshots(pipeline.broker, TOPICS).newest
     assert newest is not None
@@ -102,7 +102,7 @@ def test_a_log_that_ends_before_what_the_snapshot_of_the_model_has_read_is_not_g
     ends_after_a_while(pipeline, learner)
 
 
-def test_a_log_that_is_made_anew_under_a_running_learner_is_noticed() -> None:
+def test_a_log_recreated_under_a_running_learner_is_detected() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     pipeline.context("a")
@@ -112,7 +112,7 @@ def test_a_log_that_is_made_anew_under_a_running_learner_is_noticed() -> None:
     ends_after_a_while(pipeline, learner)
 
 
-def test_an_old_end_of_the_log_that_is_told_for_a_while_ends_nothing() -> None:
+def test_a_temporary_stale_log_end_is_tolerated() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     lagging = FaultyBroker(pipeline.broker, "learner-1", lambda call: Verdict.PROCEEDS)
     learner = LearnerProgram(lagging, TOPICS, pipeline.settings, LearnerOptions(), pipeline.now_ms)
@@ -127,7 +127,7 @@ def test_an_old_end_of_the_log_that_is_told_for_a_while_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("interval_ms", [0, 50])
-def test_a_log_whose_beginning_is_gone_is_not_gone_on_with(interval_ms: int) -> None:
+def test_a_log_without_its_beginning_is_refused(interval_ms: int) -> None:
     pipeline = decided(snapshot_interval_ms=interval_ms)
     learner = pipeline.learner()
     pipeline.context("e")
@@ -138,7 +138,7 @@ def test_a_log_whose_beginning_is_gone_is_not_gone_on_with(interval_ms: int) -> 
         idle(pipeline.learner())
 
 
-def test_a_log_that_is_kept_from_where_the_snapshot_of_the_model_has_read_it_is_gone_on_with() -> None:
+def test_a_log_kept_from_the_model_snapshot_on_is_accepted() -> None:
     pipeline = decided(snapshot_interval_ms=50)
     model = SharedModel(pipeline.broker, TOPICS, pipeline.settings, lambda: 0)
     pipeline.broker.delete_records(LOG, model.replica.offset)
@@ -167,7 +167,7 @@ def test_a_task_that_waits_for_its_log_is_recovered_once() -> None:
     assert pipeline.ledger().decided == 1
 
 
-def test_a_task_that_went_elsewhere_while_it_waited_for_its_log_is_recovered_anew() -> None:
+def test_a_task_that_moved_while_waiting_for_its_log_is_recovered_again() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner = pipeline.learner()
     idle(learner)
@@ -207,7 +207,7 @@ class SlowToRead:
         )  # fmt: skip
 
 
-def test_a_learner_that_reads_a_long_log_polls_tells_how_far_it_is_and_ends_when_it_is_asked_to(
+def test_a_learner_reading_a_long_log_polls_reports_progress_and_can_be_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = SlowToRead(decided(), monkeypatch, POLL_INTERVAL_MS)
@@ -244,7 +244,7 @@ def write_to_log(pipeline: Pipeline, steps: int) -> None:
         pipeline.broker.producer().send(TOPICS.updates, 0, None, value, UPDATE_HEADERS)
 
 
-def test_a_task_whose_decisions_cannot_be_read_back_holds_back_decides_on_when_they_can_and_loses_nothing() -> None:
+def test_a_task_too_far_ahead_of_its_log_pauses_deciding_then_resumes_without_loss() -> None:
     pipeline = Pipeline(small_task("late-ucb", model="shared"))
     learner, said = listening(pipeline, ahead_max=3)
     idle(learner)

@@ -126,7 +126,7 @@ def test_large_state_is_written_over_many_steps_and_finished_without_any_events(
     assert digests(recovered.task) == digests(program.tasks[0])
 
 
-def test_pipeline_in_which_nothing_happens_takes_no_more_snapshots() -> None:
+def test_idle_pipeline_writes_no_further_snapshots() -> None:
     pipeline = Pipeline(small_task())
     program = pipeline.learner(snapshot_interval_ms=50)
     pipeline.context("a")
@@ -364,7 +364,7 @@ def test_old_generations_are_written_over_and_longer_ones_taken_away() -> None:
     assert found.newest.number == generations(pipeline)[-1]
 
 
-def test_recovery_tells_how_far_it_has_come() -> None:
+def test_recovery_reports_its_progress() -> None:
     pipeline, program = many_snapshots()
     program.close()
     told: list[str] = []

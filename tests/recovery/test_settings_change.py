@@ -164,7 +164,7 @@ def test_idle_task_takes_the_change_with_a_step_of_its_own_and_at_once() -> None
     assert found.settings.join.window_ms == found.task.settings.join.window_ms == 300
 
 
-def test_learner_says_what_changes() -> None:
+def test_learner_logs_changed_settings() -> None:
     pipeline, _ = begun()
     told: list[str] = []
     program = pipeline.learner(settings=SHORTER, change_settings=True)

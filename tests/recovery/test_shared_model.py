@@ -232,7 +232,7 @@ def test_a_task_is_recovered_when_no_transaction_of_another_program_is_open_befo
     assert list(learner.tasks) == [0]
 
 
-def test_a_task_never_goes_on_below_the_version_of_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_never_continues_below_the_version_of_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = Pipeline(small_task("banditron", parameters={"gamma": 0.4}, model="shared"), partitions=2)
     names = [next(f"e{n}" for n in range(99) if partition_for(b"e%d" % n, 2) == partition) for partition in range(2)]
     learner = pipeline.learner()
@@ -342,7 +342,7 @@ def test_a_replica_begins_with_the_newest_snapshot_of_the_model_and_is_the_one_t
     assert replicas(one.program, other.program) == [expected] * 2
 
 
-def test_whoever_gets_partition_0_writes_the_snapshots_of_the_model_and_leaves_a_whole_one_alone() -> None:
+def test_owner_of_partition_0_writes_the_model_snapshots_and_keeps_a_whole_one() -> None:
     pipeline = Pipeline(small_task("late-ucb", parameters={"expand": "none"}, model="shared"))
     options: dict[str, Any] = {"snapshot_interval_ms": 1, "snapshot_bytes_max": 1, "snapshot_chunk_bytes": 400}
     versions = []

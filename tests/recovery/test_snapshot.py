@@ -183,7 +183,7 @@ LEARNERS = sorted(registered())
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_restored_task_is_the_one_that_was_taken_and_goes_on_like_it(learner: str) -> None:
+def test_restored_task_equals_the_original_and_continues_equally(learner: str) -> None:
     settings = small_task(learner)
     task = used_task(settings)
     ledger = task.join.ledger()
@@ -216,7 +216,7 @@ def test_snapshot_keeps_what_late_feedback_corrects_and_what_overflowed() -> Non
     assert same(taken(again), snapshot)
 
 
-def test_snapshot_holds_all_that_a_task_and_its_join_consist_of() -> None:
+def test_snapshot_contains_the_whole_state_of_a_task_and_its_join() -> None:
     task = Task(small_task(), TOPICS.contexts)
     assert set(vars(task)) == {
         "settings", "model", "join", "undated",
@@ -338,7 +338,7 @@ OLDER = chunks(large()._replace(step=large().step._replace(number=3)))
         [CHUNKS[0], *CHUNKS],
     ],
 )  # fmt: skip
-def test_torn_generation_is_no_generation_and_the_one_before_stands(values: list[bytes]) -> None:
+def test_torn_generation_is_ignored_and_the_previous_one_is_used(values: list[bytes]) -> None:
     found = stored(*values)
     assert found.newest is None
     found = stored(*OLDER)

@@ -147,7 +147,7 @@ def standing_by() -> tuple[Pipeline, LearnerProgram, list[str]]:
     return pipeline, learner, said
 
 
-def test_member_without_a_partition_says_who_holds_them_once_after_a_while() -> None:
+def test_member_without_a_partition_logs_the_owners_once_after_a_delay() -> None:
     pipeline, learner, said = standing_by()
     pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS - 1)
     learner.step(0)
@@ -158,7 +158,7 @@ def test_member_without_a_partition_says_who_holds_them_once_after_a_while() -> 
     assert ["learner-1, learner-2 have all" in line for line in said] == [True]
 
 
-def test_member_that_has_lost_its_partition_says_so_again() -> None:
+def test_member_that_lost_its_partition_logs_the_owners_again() -> None:
     pipeline, learner, said = standing_by()
     pipeline.clock.advance_to(pipeline.now_ms() + STANDBY_MS)
     learner.step(0)

@@ -73,7 +73,7 @@ def test_a_record_that_comes_twice_is_passed_over() -> None:
     assert state_digest([one.learner.state()]) == state_digest([other.learner.state()])
 
 
-def test_records_of_other_programs_are_passed_over_and_told() -> None:
+def test_records_of_other_programs_are_skipped_and_reported() -> None:
     one = replica()
     assert one.read([record(0, b"{}", ()), step(1, 1, 0), record(2, b"{}")]) == 1
     assert (one.foreign, one.offset) == (Foreign(2, "onebit.updates/0 offset 0"), 3)

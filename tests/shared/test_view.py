@@ -169,7 +169,7 @@ def test_a_step_that_fails_leaves_the_model_as_it_was_too() -> None:
     assert replica.read([]) == 0
 
 
-def test_a_view_whose_task_has_gone_on_elsewhere_does_not_break() -> None:
+def test_a_view_tolerates_a_task_continued_by_another_process() -> None:
     replica = Replica(Case("late-ucb").fresh())
     zombie, successor = View(replica, 0), View(replica, 0)
     event = events(1)[0]

@@ -333,7 +333,7 @@ def test_pending_overflow_expires_the_oldest_decision_and_counts_it() -> None:
     assert driver.join.ledger() == Ledger(contexts=3, decided=3, pending=2, expired=1, feedback=1, late=1)
 
 
-def test_decision_that_matches_at_once_takes_no_room_among_the_pending() -> None:
+def test_decision_matched_immediately_does_not_count_toward_the_pending_limit() -> None:
     driver = Driver(JoinSettings(window_ms=100, pending_max=1))
     assert driver.run("context a@0, right b@1, context b@1") == ["matched b 1"]
     assert driver.join.overflows() == Overflows()

@@ -102,7 +102,7 @@ def test_regression_of_the_bit_is_given_no_floor_and_needs_no_propensity() -> No
         (small_task("late-ucb", play="match"), Logged(1, 0.5), "logged.propensity: "),
     ],
 )
-def test_context_whose_log_says_too_little_is_malformed_with_the_reason(
+def test_context_without_required_logged_fields_is_malformed(
     settings: TaskSettings, logged: Logged | None, says: str
 ) -> None:
     task, inputs = Task(settings, TOPICS.contexts), Inputs()
@@ -193,14 +193,14 @@ def test_learner_of_one_right_class_is_refused_by_name_where_several_may_be_righ
     assert raised.value.reason is Unsuitable.ONE_RIGHT_CLASS
 
 
-def test_projection_of_confidit_takes_one_class_to_be_right() -> None:
+def test_projection_of_confidit_requires_one_right_class() -> None:
     small_task("confidit", reward="any").make_learner()
     with pytest.raises(PolicyError, match=r"^confidit"):
         small_task("confidit", reward="any", parameters={"projection": 1}).make_learner()
 
 
 @pytest.mark.parametrize("learner", ["igw-logistic", "stack-igw"])
-def test_right_answer_says_nothing_of_the_others_where_several_may_be_right(learner: str) -> None:
+def test_positive_reward_does_not_affect_other_classes_if_several_can_be_right(learner: str) -> None:
     changed: dict[Any, set[int]] = {}
     for reward in ("exclusive", "any"):
         model = small_task(learner, reward=reward).make_learner()
@@ -230,7 +230,7 @@ def test_stored_context_with_a_log_is_read_as_one_without_where_it_is_not_asked_
     assert decode_context(record, 4).logged is None
 
 
-def test_prediction_says_what_its_action_is_called_where_classes_have_names() -> None:
+def test_prediction_contains_the_class_name_if_classes_have_names() -> None:
     settings = small_task(play="logged", class_names=("red", "green", "blue"))
     ((prediction, _),) = play(
         Task(settings, TOPICS.contexts), logged_context(Inputs(), "a", 1, Logged(2, 1 / 3))

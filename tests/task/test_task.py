@@ -117,7 +117,7 @@ def test_task_refuses_steps_after_one_that_raised() -> None:
         task.step([], 1)
 
 
-def test_example_tells_how_the_decision_was_settled() -> None:
+def test_example_contains_the_outcome_of_the_decision() -> None:
     task, inputs = Task(by_context(), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10), inputs.context("b", 20), inputs.feedback("a", 1, 40)], end_ms=1_021)
     decided = {prediction.id: prediction.decision for prediction, _ in effects.predictions}
@@ -185,7 +185,7 @@ def test_expired_decision_teaches_what_the_policy_says(on_expiry: Any, reward: i
     assert task.updates == updates
 
 
-def test_late_feedback_is_ignored_where_the_policy_says_so() -> None:
+def test_late_feedback_is_ignored_by_the_ignore_policy() -> None:
     task, inputs = Task(by_context(on_expiry="negative"), TOPICS.contexts), Inputs()
     run(task, [inputs.context("a", 10)], end_ms=1_011)
     before = state_digest([task.learner.state()])
@@ -204,7 +204,7 @@ def test_late_feedback_corrects_the_assumed_reward_once() -> None:
     assert corrected.join.ledger().late == 3
 
 
-def test_a_correction_takes_back_the_update_with_the_draw_it_was_made_with() -> None:
+def test_a_correction_reverts_the_update_with_its_original_draw() -> None:
     parameters = {"alpha": 0.5, "covariance": "full"}  # a wrong answer subtracts x only when v < (1+α)/2
     ids = [f"e{number}" for number in range(20)]
     late = Task(by_context("confidit", parameters=parameters, on_expiry="negative", late="correct"), TOPICS.contexts)
@@ -267,7 +267,7 @@ def test_orphan_that_is_dropped_becomes_a_dead_letter_with_its_reason() -> None:
     ]
 
 
-def test_learner_of_labels_takes_feedback_without_one_for_malformed() -> None:
+def test_feedback_without_a_label_is_malformed_for_a_full_information_learner() -> None:
     task, inputs = Task(by_context("perceptron"), TOPICS.contexts), Inputs()
     effects = run(task, [inputs.context("a", 10), inputs.feedback("a", 0, 20), inputs.feedback("a", 0, 21, label=2)])
     assert [letter.reason for letter in effects.dead_letters] == [
