@@ -129,6 +129,5 @@ class LogAgain:
         if (found := state_digest([self.replica.learner.state()])) != told:
             raise JournalError(
                 f"the log up to version {self.replica.version:,} gives the model {found[:16]}; the one that {whose} is "
-                f"{told[:16]}; run this with the versions of Onebit, Python and numpy and on the processor type of the "
-                "learners"
+                f"{told[:16]}; use the learners' processor type and versions of Onebit, Python and numpy"
             )

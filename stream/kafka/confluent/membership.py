@@ -2,8 +2,8 @@
 
 Workarounds for librdkafka:
 
-- A member that was cut off for longer than its session may find its client fenced, although nobody else has its place.
-  Here the group is asked; the program then makes a new client, as after any outage.
+- A member that was disconnected for longer than its session may find its client fenced although no other process has
+  its place. Here the group is asked; the program then creates a new client, as after any outage.
 - A member that has lost its partitions (the group has removed it, or did not respond for a session) joins again
   automatically, and takes the place from its current owner. Here it waits until the group has reported who has the
   place (`_settle_loss`).

@@ -1,8 +1,9 @@
-"""The values of the topics of events as JSON Schema, for services in any language.
+"""JSON Schemas of the values in the topics of events, for services in any language.
 
-A schema says all that JSON Schema can say. What it cannot (indices that increase, as many values as indices, an id's
-bytes, the learner's classes and features) stands in its `$comment`, and in docs/formats.md. So a context or a feedback
-that its schema refuses is malformed, and one that it accepts may still be. What Onebit writes is accepted.
+JSON Schema cannot express some rules: increasing indices, equal numbers of values and indices, the size of an id, and
+the learner's classes and features. These are in `$comment` and in docs/formats.md. So a context or feedback that its
+schema rejects is malformed, and one that it accepts can still be malformed. The schemas accept everything that Onebit
+writes.
 """
 
 from importlib.resources import files
