@@ -1,11 +1,11 @@
-"""The settings of a pipeline, and their one home.
+"""Definitions of all settings.
 
-A field of `Settings` says all that there is to say about a setting: its name, type and range, its default, its help,
-and which programs take it. Its flag, its `ONEBIT_*` variable, its name in the TOML file, `onebit settings`,
-docs/settings.md and the report follow from that. To add a setting, add a field here, and read it where it is used.
+A field of `Settings` defines a setting: name, type, range, default, help, and the programs that accept it. Its flag,
+its `ONEBIT_*` variable, its name in the TOML file, `onebit settings`, docs/settings.md and the report are derived from
+the field. To add a setting, add a field here and read it where it is used.
 
-A field's name ends with its unit (`window_ms`); people write the unit with the value, and so the setting's own name
-goes without it: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
+A field's name ends with its unit (`window_ms`). The setting's name has no unit, because users write the unit with the
+value: `--window 5s`, `ONEBIT_WINDOW=5s`, `window = "5s"`.
 """
 
 import json
@@ -42,32 +42,32 @@ from stream.task.join import JoinSettings
 from stream.wire.topics import DEFAULT_PREFIX, Topics
 
 AUTO: Final = "auto"
-"""Stands for what fits: the learner for the data, the model for the partitions. It is resolved before anything is
-stored."""
+"""Placeholder for the default choice: the learner for the data, or the model for the partitions. It is resolved before
+anything is stored."""
 
 
 Group = TypeVar("Group", Source, Replay, Feedback)
 
 
 class SettingsError(OnebitError, ValueError):
-    """A setting that cannot be used; the message names it, its value, and what is accepted."""
+    """An invalid setting; the message has its name, its value and the accepted values."""
 
 
 class Panel(StrEnum):
-    """Under which heading a setting stands in the help."""
+    """The heading of a setting in the help."""
 
-    DATA = "What is replayed"
-    LEARNER = "Who learns"
-    FEEDBACK = "How the feedback comes"
-    JOIN = "How long is waited"
+    DATA = "Data and replay"
+    LEARNER = "Learner"
+    FEEDBACK = "Feedback"
+    JOIN = "Windows and limits"
     KAFKA = "Kafka"
-    ACCESS = "How a secured Kafka is entered"
-    WATCHING = "How it is watched"
+    ACCESS = "Kafka security"
+    WATCHING = "Monitoring"
     OUTPUT = "Output"
 
 
 class Program(StrEnum):
-    """What a setting is a setting of: the commands whose flags it is among."""
+    """The commands that have a setting as a flag."""
 
     RUN = "run"
     REPLAY = "replay"
@@ -86,27 +86,27 @@ CONNECTED = frozenset(Program) - {Program.LOCAL}
 
 _PIPELINE = frozenset((Program.RUN, Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _REPLAY = frozenset((Program.RUN, Program.REPLAY))
-_EVENTS = _REPLAY | {Program.VERIFY}  # what tells how many events a replay writes
+_EVENTS = _REPLAY | {Program.VERIFY}  # settings that determine the number of events of a replay
 _LEARN = frozenset((Program.RUN, Program.LEARN))
 _FEEDBACK = frozenset((Program.RUN, Program.FEEDBACK))
 _WATCHED = frozenset((Program.REPLAY, Program.LEARN, Program.FEEDBACK))
 _MONITOR = frozenset((Program.MONITOR,))
-_NO_FLAG: frozenset[Program] = frozenset()  # of secrets: everybody on a machine can read command lines
+_NO_FLAG: frozenset[Program] = frozenset()  # secrets: every user of a machine can read command lines
 
 
 class Setting(NamedTuple):
-    """What people are told about a setting, and where it is a flag."""
+    """The documentation of a setting, and the commands that have it as a flag."""
 
     panel: Panel
     programs: frozenset[Program]
     help: str
-    metavar: str | None = None  # None: by its type
-    unset: str | None = None  # what counts when it is None
-    is_secret: bool = False  # it is never shown
+    metavar: str | None = None  # None: derived from the type
+    unset: str | None = None  # the meaning of None
+    is_secret: bool = False  # never shown
 
 
 class Settings(BaseSettings):
-    """All that a run depends on."""
+    """All settings."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -122,7 +122,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.VERIFY},
-            "A data set (see `onebit data list`), an svmlight file, or a log of decisions (`onebit data show FILE`).",
+            "Data set (see `onebit data list`), svmlight file, or log of decisions (see `onebit data show FILE`)",
             "NAME|FILE",
         ),
     ] = "optdigits"
@@ -131,22 +131,22 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.VERIFY},
-            "Of a log in a table: which column is what, as a file that `onebit data show` guesses, or in short "
-            "(action=item,reward=click,numeric=age,categorical=device+region).",
+            "Columns of a tabular log: a mapping file (`onebit data show` guesses one), or pairs such as "
+            "action=item,reward=click,numeric=age,categorical=device+region",
             "FILE.toml|PAIRS",
             unset="none",
         ),
     ] = None
     on_bad_row: Annotated[
         OnBadRow,
-        Setting(Panel.DATA, _PIPELINE | {Program.VERIFY}, "Stop at a row of a log that cannot be used, or skip it."),
+        Setting(Panel.DATA, _PIPELINE | {Program.VERIFY}, "Stop at an invalid row of a log, or skip it"),
     ] = "stop"
     reward_above: Annotated[
         float | None,
         Setting(
             Panel.DATA,
             _PIPELINE | {Program.VERIFY},
-            "Of a log: a reward above this is 1, any other 0.",
+            "Convert the rewards of a log: above this value 1, otherwise 0",
             unset="rewards are 0 or 1",
         ),
     ] = None
@@ -156,8 +156,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _PIPELINE,
-            "The number of features: of a file whose last ones may be empty, or of contexts that are of no data set.",
-            unset="the greatest in the file",
+            "Number of features of an svmlight file, or of contexts without a data set",
+            unset="the largest index in the file",
         ),
     ] = None
     events: Annotated[
@@ -166,50 +166,50 @@ class Settings(BaseSettings):
         Setting(
             Panel.DATA,
             _EVENTS,
-            "The number of events to replay; beyond the last row the rows begin again.",
+            "Number of events to replay; starts over after the last row",
             unset="all rows",
         ),
     ] = None
     epochs: Annotated[
-        int | None, Field(ge=1), Setting(Panel.DATA, _EVENTS, "How often the rows are replayed.", unset="1")
+        int | None, Field(ge=1), Setting(Panel.DATA, _EVENTS, "Number of passes over the rows", unset="1")
     ] = None
-    shuffle: Annotated[bool, Setting(Panel.DATA, _REPLAY, "Every epoch has an order of its own.")] = False
+    shuffle: Annotated[bool, Setting(Panel.DATA, _REPLAY, "Shuffle the rows in every epoch")] = False
     rate_per_s: Annotated[
         float,
         Field(gt=0.0),
-        Setting(Panel.DATA, _REPLAY, "The pace of the replay, in events per second.", "EVENTS_PER_S"),
+        Setting(Panel.DATA, _REPLAY, "Replay rate in events per second", "EVENTS_PER_S"),
     ] = 100.0
     speed: Annotated[
         Speed,
         Setting(
             Panel.DATA,
             _REPLAY | {Program.FEEDBACK},
-            "Replay a log in its own time, so many times faster: 1x, 60x, or max; --rate then counts for nothing. With "
-            "--delay logged, its feedback too.",
+            "Replay a log at its recorded pace times this factor: 1x, 60x, or max. Replaces --rate. With --delay "
+            "logged, also applies to the feedback",
             "FACTORx|max",
-            unset="by the rate",
+            unset="uses --rate",
         ),
     ] = None
     from_time: Annotated[
         Time,
-        Setting(Panel.DATA, _EVENTS, "Replay a log from this time on: 2019-11-24T08:30, or ms.", "TIME", unset="all"),
+        Setting(
+            Panel.DATA, _EVENTS, "Start of the replayed part of a log: 2019-11-24T08:30, or ms", "TIME", unset="all"
+        ),
     ] = None
     to_time: Annotated[
         Time,
-        Setting(Panel.DATA, _EVENTS, "Replay a log up to, and without, this time.", "TIME", unset="all"),
+        Setting(Panel.DATA, _EVENTS, "End of the replayed part of a log, exclusive", "TIME", unset="all"),
     ] = None
     limit: Annotated[
         int | None,
         Field(ge=1),
-        Setting(Panel.DATA, _EVENTS, "Replay so many rows of a log, the first ones.", unset="all"),
+        Setting(Panel.DATA, _EVENTS, "Number of rows of a log to replay", unset="all"),
     ] = None
-    loop: Annotated[
-        bool, Setting(Panel.DATA, frozenset((Program.REPLAY,)), "Begin again at the end, until stopped.")
-    ] = False
+    loop: Annotated[bool, Setting(Panel.DATA, frozenset((Program.REPLAY,)), "Repeat the replay until stopped")] = False
     seed: Annotated[
         int,
         Field(ge=0, lt=2**63),
-        Setting(Panel.DATA, _PIPELINE, "Every draw follows from this seed, and so do the rows of synthetic data."),
+        Setting(Panel.DATA, _PIPELINE, "Seed of all random draws, and of synthetic data"),
     ] = 0
     learner: Annotated[
         Names,
@@ -217,8 +217,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "See `onebit learners`; auto takes the one that fits the data. `onebit run` takes several, as a,b or "
-            "repeated: each meets the same events and the same draws.",
+            "Learner (see `onebit learners`); auto chooses one for the data. `onebit run` accepts several, as a,b or "
+            "repeated; all use the same events and draws",
             "NAME",
         ),
     ] = [AUTO]
@@ -227,7 +227,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "A parameter of the learner; repeat it for more. With several learners write LEARNER.NAME=VALUE.",
+            "Parameter of the learner; repeatable. With several learners: LEARNER.NAME=VALUE",
             "NAME=VALUE",
         ),
     ] = []
@@ -237,8 +237,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             frozenset((Program.LEARN,)),
-            "The number of classes, with --n-features: for contexts that are of no data set.",
-            unset="those of the data set",
+            "Number of classes of contexts without a data set; requires --n-features",
+            unset="from the data set",
         ),
     ] = None
     features: Annotated[
@@ -246,9 +246,9 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             frozenset((Program.LEARN,)),
-            "Which index each named feature of a context has: a file that `onebit data show --save-features` writes.",
+            "File that maps feature names to indices, from `onebit data show --save-features`",
             "FILE",
-            unset="contexts have none",
+            unset="no named features",
         ),
     ] = None
     delay: Annotated[
@@ -256,40 +256,38 @@ class Settings(BaseSettings):
         Setting(
             Panel.FEEDBACK,
             _FEEDBACK,
-            "none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), weibull:10s,0.7 "
-            "(scale, shape), empirical:FILE (one delay in ms a line); per true class: 0=fixed:1s;*=none; logged: as "
-            "the log has them.",
+            "Delay of feedback: none, fixed:10s, geometric:10s, exponential:10s, lognormal:10s,1.0 (median, sigma), "
+            "weibull:10s,0.7 (scale, shape), empirical:FILE (one delay in ms per line), logged (from the log), or by "
+            "true class: 0=fixed:1s;*=none",
             "SPEC",
         ),
     ] = "lognormal:1s,1.0"
-    loss: Annotated[Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "The share of feedback that never comes.", "P")] = (
-        0.0
-    )
+    loss: Annotated[Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "Fraction of feedback that is lost", "P")] = 0.0
     duplicates: Annotated[
-        Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "The share of feedback that comes twice.", "P")
+        Probability, Setting(Panel.FEEDBACK, _FEEDBACK, "Fraction of feedback that is sent twice", "P")
     ] = 0.0
     with_label: Annotated[
         bool,
         Setting(
             Panel.FEEDBACK,
             frozenset((Program.FEEDBACK,)),
-            "Feedback tells the true class too, which full-information learners need.",
+            "Add the true class to feedback, for full-information learners",
         ),
     ] = False
     window_ms: Annotated[
         Duration,
-        Setting(Panel.JOIN, _LEARN | {Program.DESCRIBE}, "How long a decision waits for its feedback: 250ms, 10s, 5m."),
+        Setting(Panel.JOIN, _LEARN | {Program.DESCRIBE}, "Time to wait for feedback before a decision expires"),
     ] = 300_000
     on_expiry: Annotated[
         Literal["drop", "negative"],
-        Setting(Panel.JOIN, _LEARN, "What an expired decision teaches: nothing, or that it was wrong."),
+        Setting(Panel.JOIN, _LEARN, "Ignore an expired decision, or learn from it as reward 0"),
     ] = "drop"
     late: Annotated[
         Literal["ignore", "correct"],
         Setting(
             Panel.JOIN,
             _LEARN,
-            "What feedback after the window does: nothing, or take back the 0 that --on-expiry negative assumed.",
+            "Ignore feedback after the window, or revert the reward 0 assumed by --on-expiry negative",
         ),
     ] = "ignore"
     play: Annotated[
@@ -297,8 +295,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "What is done with the decision of a log: nothing; its action is played and learned from; or the learner's "
-            "own counts where the log has the same.",
+            "Actions to play in a replay of a log: the learner's own; the logged ones; or the learner's own, skipping "
+            "events where the log has another action",
         ),
     ] = "own"
     model: Annotated[
@@ -306,9 +304,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN | {Program.CREATE},
-            "Whose model decides: that of each partition, or one of all partitions, which is a log in a topic. By "
-            "default a new pipeline with several partitions has one of all, unless its topics lack that log or it "
-            "plays a log's decisions.",
+            "Own model for each partition, or one model shared by all partitions. auto: shared in a new pipeline with "
+            "several partitions, if it has an updates topic and plays the learner's own actions",
         ),
     ] = AUTO
     model_lag_max_ms: Annotated[
@@ -316,8 +313,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             frozenset((Program.LEARN,)),
-            "Of a shared model: after its log could not be read on for so long, since a transaction is open in it, no "
-            "more decisions are made.",
+            "Stop deciding after an open transaction has blocked the log of the shared model this long",
             "DURATION",
         ),
     ] = -1
@@ -326,7 +322,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "How many classes may be right for one context: exactly one, or any number, as with clicks.",
+            "Number of correct classes per context: exactly one, or any number (clicks)",
         ),
     ] = "exclusive"
     propensity_min: Annotated[
@@ -335,8 +331,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "With --play logged, the least propensity of the log that is learned from; smaller ones are taken for it. "
-            "With --play match, the log's least: 0 for a uniform log.",
+            "With --play logged, smaller logged propensities are raised to this value. With --play match, smallest "
+            "propensity of the log; 0 for a uniform log",
             "P",
         ),
     ] = 0.0
@@ -345,24 +341,26 @@ class Settings(BaseSettings):
         Setting(
             Panel.LEARNER,
             _LEARN,
-            "With --play logged, tell what the learner's own decisions would have earned, over the settled ones.",
+            "With --play logged, estimate the mean reward of the learner's own policy from settled decisions",
         ),
     ] = False
-    orphan_window_ms: Annotated[Duration, Setting(Panel.JOIN, _LEARN, "How long feedback waits for its context.")] = (
-        300_000
-    )
+    orphan_window_ms: Annotated[
+        Duration, Setting(Panel.JOIN, _LEARN, "Time to keep feedback that arrives before its context")
+    ] = 300_000
     retain_ms: Annotated[
         Duration,
-        Setting(Panel.JOIN, _LEARN, "How long a settled id is remembered, so that duplicates and late bits are known."),
+        Setting(Panel.JOIN, _LEARN, "Time to remember settled ids, to detect duplicates and late feedback"),
     ] = 3_600_000
     pending_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of pending decisions; beyond it the oldest expires.")
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of pending decisions; the oldest expires first")
     ] = 150_000
     orphans_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of waiting feedback; beyond it the oldest is dropped.")
+        int,
+        Field(ge=1),
+        Setting(Panel.JOIN, _LEARN, "Limit of feedback without a context; the oldest is dropped first"),
     ] = 50_000
     retained_max: Annotated[
-        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of remembered ids; beyond it the oldest is forgotten.")
+        int, Field(ge=1), Setting(Panel.JOIN, _LEARN, "Limit of remembered ids; the oldest is removed first")
     ] = 1_000_000
     instance: Annotated[
         str,
@@ -370,7 +368,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.LEARN, Program.FEEDBACK, Program.MONITOR)),
-            "The name of this process across restarts; of several that run at once each needs its own.",
+            "Name of this process, the same after a restart; unique among concurrent processes",
             "NAME",
         ),
     ] = "1"
@@ -380,8 +378,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.LEARN,)),
-            "A file for health checks: it is touched every second while this process's partitions are recovered and "
-            "run, and else removed. A check should ask for its age too.",
+            "File for health checks, touched every second while the learner is ready, otherwise removed. Checks should "
+            "also test its age",
             "FILE",
             unset="none",
         ),
@@ -391,8 +389,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.LEARN, Program.DESCRIBE)),
-            "From one snapshot of the state to the next. With 0s there are none, and a recovery applies the whole "
-            "journal again.",
+            "Time between snapshots of the state; 0s for none (recovery then replays the whole journal)",
         ),
     ] = 60_000
     step_max_ms: Annotated[
@@ -401,8 +398,8 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             _LEARN,
-            "How long a learner works on one step, at most: a short one answers a backlog sooner, a long one answers "
-            "more of it in one transaction. From 1ms to 500ms; a window below 10s makes it shorter.",
+            "Maximum duration of a step, 1ms to 500ms; less with a window below 10s. Shorter steps reduce latency, "
+            "longer ones put more records into a transaction",
         ),
     ] = 500
     partitions: Annotated[
@@ -411,23 +408,23 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             frozenset((Program.RUN, Program.CREATE)),
-            "The partitions of every topic; each can be in another learner process.",
+            "Number of partitions of every topic; limits the number of learner processes",
         ),
     ] = 1
     replication: Annotated[
-        int, Field(ge=1), Setting(Panel.KAFKA, frozenset((Program.CREATE,)), "The copies of every partition.")
+        int, Field(ge=1), Setting(Panel.KAFKA, frozenset((Program.CREATE,)), "Replication factor of every topic")
     ] = 1
     retention_ms: Annotated[
         Retention,
         Setting(
             Panel.KAFKA,
             frozenset((Program.CREATE,)),
-            "How long contexts, feedback, predictions, examples and dead letters are kept; journal and snapshots are "
-            "kept for ever.",
+            "Retention of contexts, feedback, predictions, examples and dead letters; journal and snapshots are never "
+            "deleted",
             f"DURATION|{FOR_EVER}",
         ),
     ] = -1
-    bootstrap: Annotated[str, Setting(Panel.KAFKA, CONNECTED, "The address at which Kafka answers.", "HOST:PORT")] = (
+    bootstrap: Annotated[str, Setting(Panel.KAFKA, CONNECTED, "Address of a Kafka broker", "HOST:PORT")] = (
         "localhost:9092"
     )
     client: Annotated[
@@ -435,49 +432,58 @@ class Settings(BaseSettings):
         Setting(
             Panel.KAFKA,
             CONNECTED,
-            "The client that talks to Kafka; auto takes confluent, the faster one, where confluent-kafka is installed.",
+            "Kafka client; auto uses confluent, the faster one, if confluent-kafka is installed",
         ),
     ] = "auto"
     topic_prefix: Annotated[
         str,
         Field(pattern=r"^[A-Za-z0-9._-]{1,200}$"),
-        Setting(Panel.KAFKA, CONNECTED, "The names of all topics begin with this.", "PREFIX"),
+        Setting(Panel.KAFKA, CONNECTED, "Prefix of all topic names", "PREFIX"),
     ] = DEFAULT_PREFIX
     connect_timeout_ms: Annotated[
-        Duration, Setting(Panel.KAFKA, CONNECTED, "How long a program waits for a broker that is away.")
+        Duration, Setting(Panel.KAFKA, CONNECTED, "Time to wait for an unavailable broker")
     ] = 30_000
     client_config: Annotated[
         Path | None,
         Setting(
             Panel.ACCESS,
             CONNECTED,
-            "A file of properties for clients, as librdkafka or Kafka's Java client reads it; the settings below win "
-            "over it.",
+            "Properties file of a Kafka client, in librdkafka or Java form; the settings below override it",
             "FILE",
             unset="none",
         ),
     ] = None
     security_protocol: Annotated[
         str | None,
-        Setting(Panel.ACCESS, CONNECTED, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", "NAME", unset="PLAINTEXT"),
+        Setting(
+            Panel.ACCESS,
+            CONNECTED,
+            "Security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+            "NAME",
+            unset="PLAINTEXT",
+        ),
     ] = None
     sasl_mechanism: Annotated[
         str | None,
-        Setting(Panel.ACCESS, CONNECTED, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.", "NAME", unset="none"),
+        Setting(
+            Panel.ACCESS,
+            CONNECTED,
+            "SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
+            "NAME",
+            unset="none",
+        ),
     ] = None
-    sasl_username: Annotated[str | None, Setting(Panel.ACCESS, CONNECTED, "The user's name.", "NAME", unset="none")] = (
-        None
-    )
+    sasl_username: Annotated[str | None, Setting(Panel.ACCESS, CONNECTED, "User name", "NAME", unset="none")] = None
     sasl_password: Annotated[
         Secret | None,
-        Setting(Panel.ACCESS, _NO_FLAG, "The user's password.", unset="none", is_secret=True),
+        Setting(Panel.ACCESS, _NO_FLAG, "Password of the user", unset="none", is_secret=True),
     ] = None
     sasl_oauthbearer_token_command: Annotated[
         str | None,
         Setting(
             Panel.ACCESS,
             CONNECTED,
-            "A command that prints a token for OAUTHBEARER; it is run again when the token is about to end.",
+            "Command that prints an OAUTHBEARER token; run again before the token expires",
             "COMMAND",
             unset="none",
         ),
@@ -487,53 +493,51 @@ class Settings(BaseSettings):
         Setting(
             Panel.ACCESS,
             CONNECTED,
-            "The certificates of the authorities that are trusted, in PEM.",
+            "Trusted CA certificates (PEM)",
             "FILE",
-            unset="those that this machine trusts",
+            unset="the system's certificates",
         ),
     ] = None
     ssl_certificate_location: Annotated[
-        str | None, Setting(Panel.ACCESS, CONNECTED, "The client's own certificate, in PEM.", "FILE", unset="none")
+        str | None, Setting(Panel.ACCESS, CONNECTED, "Client certificate (PEM)", "FILE", unset="none")
     ] = None
     ssl_key_location: Annotated[
-        str | None, Setting(Panel.ACCESS, CONNECTED, "The key of that certificate, in PEM.", "FILE", unset="none")
+        str | None, Setting(Panel.ACCESS, CONNECTED, "Key of the client certificate (PEM)", "FILE", unset="none")
     ] = None
     ssl_key_password: Annotated[
-        Secret | None, Setting(Panel.ACCESS, _NO_FLAG, "The password of that key.", unset="none", is_secret=True)
+        Secret | None, Setting(Panel.ACCESS, _NO_FLAG, "Password of the client key", unset="none", is_secret=True)
     ] = None
     session_timeout_ms: Annotated[
         Duration,
         Setting(
             Panel.KAFKA,
             frozenset((Program.LEARN, Program.FEEDBACK)),
-            "After so long a silence the group gives a process's partitions to another one.",
+            "Time without a heartbeat after which the group reassigns a process's partitions",
         ),
     ] = 10_000
     transaction_timeout_ms: Annotated[
         Duration,
-        Setting(
-            Panel.KAFKA, frozenset((Program.LEARN,)), "After so long a time the broker ends a transaction that is open."
-        ),
+        Setting(Panel.KAFKA, frozenset((Program.LEARN,)), "Time after which the broker aborts an open transaction"),
     ] = 20_000
 
     log_format: Annotated[
         Literal["text", "json"],
-        Setting(Panel.OUTPUT, frozenset(Program), "What a line of the log on stderr is: a text, or one JSON object."),
+        Setting(Panel.OUTPUT, frozenset(Program), "Format of the log on stderr: text, or one JSON object per line"),
     ] = "text"
     log_level: Annotated[
         Literal["info", "warning", "error"],
-        Setting(Panel.OUTPUT, frozenset(Program), "Lines of the log that matter less than this are left out."),
+        Setting(Panel.OUTPUT, frozenset(Program), "Lowest level of log lines to write"),
     ] = "info"
-    debug: Annotated[bool, Setting(Panel.OUTPUT, frozenset(Program), "Print the traceback of an error.")] = False
+    debug: Annotated[bool, Setting(Panel.OUTPUT, frozenset(Program), "Print the traceback of an error")] = False
     profile: Annotated[
         str | None,
         Field(min_length=1),
         Setting(
             Panel.OUTPUT,
             _PIPELINE,
-            "Where it is written at the end what this process did with its time; `python -m pstats FILE` reads it.",
+            "Write a cProfile to FILE on exit; read it with `python -m pstats FILE`",
             "FILE",
-            unset="nowhere",
+            unset="none",
         ),
     ] = None
     metrics_port: Annotated[
@@ -542,7 +546,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.WATCHING,
             _WATCHED,
-            "Where the program answers /metrics (Prometheus), /healthz and /readyz by HTTP; 0: nowhere.",
+            "HTTP port for /metrics (Prometheus), /healthz and /readyz; 0 for none",
             "PORT",
         ),
     ] = 0
@@ -552,7 +556,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.WATCHING,
             _MONITOR,
-            "Where the monitor has its page, and /metrics, /healthz and /readyz beside it.",
+            "HTTP port for the monitor's page, /metrics, /healthz and /readyz",
             "PORT",
         ),
     ] = 9470
@@ -562,7 +566,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.WATCHING,
             _WATCHED | _MONITOR,
-            "Interface to bind; 0.0.0.0 for all.",
+            "Interface to bind; 0.0.0.0 for all",
             "ADDRESS",
         ),
     ] = "127.0.0.1"
@@ -571,7 +575,7 @@ class Settings(BaseSettings):
         Setting(
             Panel.WATCHING,
             _MONITOR,
-            "Host name in the address of the monitor's page, beyond localhost and --metrics-host; repeat it for more.",
+            "Additional host name allowed in the address of the monitor's page; repeatable",
             "NAME",
         ),
     ] = []
@@ -585,7 +589,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags win over variables, variables over the file."""
+        """Return the sources by priority: flags, variables, file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_path())
 
     @property
@@ -594,14 +598,14 @@ class Settings(BaseSettings):
         return Topics.with_prefix(self.topic_prefix)
 
     def model_of(self, partitions: int) -> Literal["own", "shared"]:
-        """The model of a new pipeline: by default a shared one if there are several partitions."""
+        """Return the kind of model for a new pipeline; shared by default if there are several partitions."""
         if self.model != AUTO:
             return self.model
         return "shared" if partitions > 1 and self.play == "own" else "own"
 
     @property
     def given(self) -> frozenset[str]:
-        """The fields (`window_ms`) that a flag, a variable or the file gave; the others have their defaults."""
+        """Fields, such as `window_ms`, set by a flag, a variable or the file."""
         return frozenset(self.model_fields_set)
 
     @property
@@ -611,7 +615,7 @@ class Settings(BaseSettings):
 
     @property
     def replay(self) -> Replay:
-        """The settings of its replay."""
+        """The settings of the replay."""
         return self._group(Replay)
 
     @property
@@ -635,16 +639,16 @@ class Settings(BaseSettings):
         return kind(**{field.name: getattr(self, field.name) for field in fields(kind)})
 
     def shown(self) -> dict[str, object]:
-        """The effective settings as people write them, by the settings' names."""
+        """Return the effective settings by name, in the form that users write."""
         return self.model_dump(by_alias=True)
 
     def changed(self) -> tuple[str, ...]:
-        """The names of the settings whose value is not the default, whoever gave it."""
+        """Return the names of the settings whose value is not the default."""
         defaults = type(self).model_construct().shown()
         return tuple(name for name, value in self.shown().items() if value != defaults[name])
 
     def environment(self) -> dict[str, str]:
-        """The settings that were given, as variables for a process that is started with the same ones."""
+        """Return the given settings as environment variables for a subprocess."""
         given = self.model_dump(by_alias=True, include=set(self.given)) | {
             name: value.get_secret_value() for name in self.given if isinstance(value := getattr(self, name), SecretStr)
         }

@@ -63,7 +63,7 @@ def test_a_setting_is_a_flag_of_some_command_unless_it_is_secret_and_its_field_e
     for one in described():
         assert bool(one.setting.programs) != one.setting.is_secret, one.name
         assert one.is_duration == one.field.endswith("_ms"), one.field
-        assert one.setting.help.endswith("."), one.name
+        assert not one.setting.help.endswith("."), one.name
     assert {one.setting.panel for one in described()} == set(Panel)
 
 
